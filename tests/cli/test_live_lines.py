@@ -401,3 +401,10 @@ def test_no_event_breaks_the_view_or_moves_the_cursor(events: list[Any], columns
     assert len(drawn) <= max(rows, 2)
     assert all(width(line) <= columns for line in drawn)
     assert all(letter.isprintable() for line in (*printed, *drawn) for letter in line)
+
+
+@pytest.mark.parametrize("event", [{"kind": "record"}, {"kind": "record", "record": "night", "name": "x"}])
+def test_a_record_is_no_node(view: LiveLines, event: dict[str, str]) -> None:
+    assert view.add_event(event, 11) == []
+    assert view.nodes == ("n1", "node-2")
+    assert len(view.lines(80, 10, 1000)) == 2

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.cli import adopt, playbooks
+from rackproof.cli import adopt, output, playbooks
 from rackproof.cli.errors import ToolError
 
 FAKE = """#!{python}
@@ -269,6 +269,12 @@ def test_a_folder_without_the_playbook_and_a_checkout_elsewhere(
             ["-i", "a", "-e", "@v.yml", "-e", "bench_home=/x"],
             ["-i", "a", "-e", "@v.yml", "-e", "bench_home=/x"],
         ),
+        (["--inventory=site", "-l", "n1"], ["--inventory", "site"]),
+        (["-isite", "-ln1"], ["-i", "site"]),
+        (["-i=site"], ["-i", "site"]),
+        (["-e@v.yml", "--extra-vars=bench_home=/x"], ["-e", "@v.yml", "--extra-vars", "bench_home=/x"]),
+        (["-esuite=x", "--extra-vars=a=1", "--check"], []),
+        (["--inventory-file", "a=b"], ["--inventory-file", "a=b"]),
     ],
 )
 def test_stop_gets_the_options_by_which_it_finds_the_same_jobs(arguments: list[str], kept: list[str]) -> None:
@@ -286,3 +292,17 @@ def test_advised_commands_can_be_typed_in_any_folder(folder: str) -> None:
     assert shlex.split(hint.partition("type: ")[2]) == ["source", f"{folder}/.venv/bin/activate"]
     assert f"{folder}/.venv/bin/rackproof" in shlex.split(hint)
     assert str(Path(folder) / "inventory") in shlex.split(adopt._next(Path(folder) / "inventory"))
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, 3])
+@pytest.mark.parametrize("character", ["é", "…", "😀", "\udcff"])
+def test_a_held_line_longer_than_a_block_is_printed_whole(
+    offset: int, character: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "x" * ((1 << 18) - offset) + character * 5 + "y" * (1 << 18) + "\nend"
+    printed: list[str] = []
+    monkeypatch.setattr("click.echo", lambda text, nl: printed.append(text))
+    with output.HeldOutput() as held:
+        held.write(text)
+        held.print()
+    assert "".join(printed) == text

@@ -38,6 +38,7 @@ def test_a_suggestion_is_a_near_name_or_the_known_ones(name: str, known: list[st
         (("audit", "--node", "n33"), "did you mean `n3`"),
         (("audit", "--node", "20261121T1-gem"), "did you mean `20261121T1-gemm`"),
         (("reimage", "status", "n9"), "n9: never imaged from here"),
+        (("reimage", "status", "n[08-09]", "x"), "n08, n09, x: never imaged from here"),
     ],
 )
 def test_an_unknown_node_is_an_error(

@@ -65,6 +65,16 @@ def write(folder: Path, text: str = GOOD, name: str = "good.yml") -> Path:
         ("matrix: {batch_size: [64, 128]}", "matrix: {batch_size: []}", 1, ["matrix", "batch_size", "value"]),
         ("  quick:\n", "  quick: []\n", 1, ["suites.quick", "matrix"]),
         ("name: good", "name: [", 4, ["not YAML"]),
+        # Without the parameter `gpus`, such a rule would be left out on every node.
+        (
+            GOOD,
+            GOOD.replace("gpus: all, ", "")
+            .replace(", gpus: [1, 2]", "")
+            .replace(", gpus: 2", "")
+            .replace("at_least:", "needs_gpus: 1, at_least:"),
+            1,
+            ["needs_gpus", "parameter `gpus`"],
+        ),
         (GOOD, "just text", 1, ["mapping"]),
     ],
 )
@@ -355,3 +365,30 @@ def test_bounds_that_do_not_fit_the_file_are_refused(tmp_path: Path, bounds: str
     path = write(tmp_path, GOOD.replace("launch:", f"bounds: {bounds}\nlaunch:", 1))
     with pytest.raises(DefinitionError, match=problem):
         definitions.load_definition(path, log_formats=FORMATS)
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+def test_the_matrices_of_a_suite_share_the_limit_of_points(tmp_path: Path, axes: int) -> None:
+    matrices = "".join(f"    - {{batch_size: {list(range(64, 1100))}, target: 0.{n}}}\n" for n in range(1, 3))
+    text = GOOD.replace(
+        "    - {batch_size: [64, 128], gpus: [1, 2]}\n", matrices[: len(matrices) * axes // 2]
+    )
+    if axes == 1:
+        points = definitions.load_definition(write(tmp_path, text), log_formats=FORMATS).definition.points
+        assert len(list(points("sweep", gpus=8))) == 1036 + 1
+        return
+    with pytest.raises(DefinitionError, match=r"suites\.sweep: 2073 points, but only 2000"):
+        definitions.load_definition(write(tmp_path, text), log_formats=FORMATS)
+
+
+def test_overrides_of_several_matrices_share_the_limit_of_points(tmp_path: Path) -> None:
+    definition = definitions.load_definition(write(tmp_path), log_formats=FORMATS).definition
+    with pytest.raises(DefinitionError, match="good: 3600 points"):
+        list(definition.points("sweep", {"batch_size": tuple(range(1, 1201))}))
+
+
+def test_points_that_are_equal_numbers_are_one_point(tmp_path: Path) -> None:
+    text = GOOD.replace("{batch_size: 2048, target: 0.8}", "{batch_size: [64, 64.0, 128], gpus: [1]}")
+    definition = definitions.load_definition(write(tmp_path, text), log_formats=FORMATS).definition
+    points = [(p["batch_size"], p["gpus"]) for p in definition.points("sweep", gpus=8)]
+    assert points == [(64, 1), (128, 1), (128, 2)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from rackproof.core.hostlist import expand_hostlist, hostlist_problem
+from rackproof.core.hostlist import compress_hostlist, expand_hostlist, hostlist_problem
 
 
 @pytest.mark.parametrize(
@@ -18,6 +20,11 @@ from rackproof.core.hostlist import expand_hostlist, hostlist_problem
         ("", ()),
         ("n[" + "9" * 5000 + "]", ()),
         ("n[1-" + "9" * 5000 + "],m1", ("m1",)),
+        ("x" * 60_000 + "[1-9999],m1", ("m1",)),
+        ("n[1-2]" + "x" * 60_000 + ",m1", ("m1",)),
+        ("n" + "[1-2]" * 10_000 + ",m1", ("m1",)),
+        ("x" * 254 + "[1-2]", ("x" * 254 + "1", "x" * 254 + "2")),
+        ("x" * 300, ("x" * 300,)),
     ],
 )
 def test_a_host_list_is_expanded(text: str, hosts: tuple[str, ...]) -> None:
@@ -43,8 +50,33 @@ def test_a_host_list_that_multiplies_stays_bounded() -> None:
         ("n[1-2", "a bracket has no partner"),
         ("n1-2]", "a bracket has no partner"),
         ("n[1-" + "9" * 5000 + "]", "in brackets is not a range"),
+        ("m1," + "x" * 300 + "[1-2]", "a name has more than 255 characters"),
     ],
 )
 def test_what_is_wrong_with_a_host_list_is_named(text: str, problem: str) -> None:
     found = hostlist_problem(text, 100)
     assert (problem in found) if problem else not found
+
+
+@pytest.mark.parametrize("text", ["a[" * 20_000, "a[1" * 30_000, "a]" * 20_000])
+def test_brackets_without_a_partner_take_no_time(text: str) -> None:
+    start = time.process_time()
+    expand_hostlist(text)
+    assert hostlist_problem(text, 100)
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["n01", "n02", "n03", "x"], "n[01-03],x"),
+        (["n" + "7" * 5000], "n" + "7" * 5000),
+        (["n" + "7" * 5000 + "x"], "n" + "7" * 5000 + "x"),
+        (["n\uff11", "n\uff12"], "n\uff11,n\uff12"),
+        (["n٣", "n4"], "n4,n٣"),
+        (["n20261128103518001", "n20261128103518002"], "n20261[128103518001-128103518002]"),
+    ],
+)
+def test_names_are_compressed_and_come_back(names: list[str], text: str) -> None:
+    assert compress_hostlist(names) == text
+    assert sorted(expand_hostlist(text)) == sorted(names)

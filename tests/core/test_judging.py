@@ -502,6 +502,11 @@ def test_a_speed_of_nothing_is_never_a_candidate(
         ({"low": -0.99}, None),
         ({"high": 9.0}, DOWN),
         ({"high": 1.01}, DOWN),
+        ({"warn": -0.9}, UP),
+        ({"warn": -0.51, "high": 0.25}, UP),
+        ({"warn": 9.0}, DOWN),
+        ({"warn": -0.9}, None),
+        ({"high": 5.0}, None),
     ],
 )
 def test_a_bound_that_lets_half_the_speed_go_proves_nothing(
@@ -557,3 +562,83 @@ def test_an_empty_parameter_of_a_reference_is_for_runs_that_do_not_set_it(
         }
     )
     assert reference.applies("llm", parameters) is applies
+
+
+@pytest.mark.parametrize(
+    ("bounds", "value", "expected"),
+    [
+        # Less is better for a time, so only the upper bound finds a slow machine.
+        ({"high": 5.0}, 500, "unproven"),
+        ({"low": -0.07}, 500, "unproven"),
+        ({"warn": 5.0}, 100, "unproven"),
+        ({"high": 0.07}, 104, "pass"),
+        ({"low": -0.25, "high": 0.07}, 108, "fail"),
+    ],
+)
+def test_a_time_without_a_direction_needs_an_upper_bound(
+    bounds: dict[str, float], value: float, expected: str
+) -> None:
+    given = reference(**bounds).model_copy(update={"unit": "s"})
+    assert judge(measured(value, unit="s"), given).verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "bound", "value", "expected"),
+    [
+        ("step_time", "s", {"at_most": 10}, -5, "unproven"),
+        ("step_time", "s", {"at_most": 10}, 0, "unproven"),
+        ("latency", "us", {"at_most": 10}, -0.5, "unproven"),
+        ("lost_time", "s", {"at_most": 0}, -3, "unproven"),
+        ("errors", "", {"at_most": 0}, -3, "unproven"),
+        ("errors", "1", {"at_most": 8}, -1, "unproven"),
+        ("retransmits", "1/s", {"at_most": 10}, -1, "unproven"),
+        ("accuracy", "", {"at_least": 0.7}, 5.0, "unproven"),
+        ("top_1_accuracy", "fraction", {"at_least": 0.7}, 75.9, "unproven"),
+        ("hit_rate", "fraction", {"at_least": 0.5}, 1.5, "unproven"),
+        # A healthy machine passes.
+        ("step_time", "s", {"at_most": 10}, 4, "pass"),
+        ("slowed_seconds", "s", {"at_most": 0}, 0, "pass"),
+        ("slowed_seconds", "s", {"equals": 0}, 0, "pass"),
+        ("errors", "", {"at_most": 0}, 0, "pass"),
+        ("retransmits", "1/s", {"at_most": 10}, 0, "pass"),
+        ("temperature", "°C", {"at_most": 80}, -5, "pass"),
+        ("received_power", "dBm", {"at_most": 0}, -3, "pass"),
+        ("train_loss", "", {"at_most": 0.5}, -0.25, "pass"),
+        ("compute_lag", "fraction", {"at_most": 0.04}, -0.01, "pass"),
+        ("margin", "", {"at_most": -3}, -5, "pass"),
+        ("eval_accuracy", "", {"at_most": 3.34}, 3.3, "pass"),
+        ("eval_accuracy", "", {"at_least": 24.0}, 24.5, "pass"),
+        ("top_1_accuracy", "%", {"at_least": 0.7}, 75.9, "pass"),
+        ("accuracy", "", {"at_least": 0.7}, 1.0, "pass"),
+        ("speedup", "", {"at_least": 0.9}, 1.02, "pass"),
+    ],
+)
+def test_an_impossible_value_within_a_bound_is_unproven(
+    name: str, unit: str, bound: dict[str, float], value: float, expected: str
+) -> None:
+    rule = JudgeRule.model_validate({"metric": name, **bound})
+    assert run([rule], [measured(value, name, unit)])[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "lowest", "expected"),
+    [
+        (-3, 0.0, "unproven"),
+        (-0.5, 0.0, "unproven"),
+        (0, 0.0, "pass"),
+        (2, 0.0, "fail"),
+        (-105, -100, "fail"),
+    ],
+)
+def test_a_count_with_a_reference_of_zero_is_not_negative(value: float, lowest: float, expected: str) -> None:
+    none_at_all = Reference(value=lowest, high=0.0, low=-0.01 if lowest else None, unit="", source="test")
+    rule = JudgeRule(metric="faults", direction=None if lowest else DOWN)
+    assert run([rule], [measured(value, "faults", "")], references=[none_at_all])[0] == expected
+
+
+@pytest.mark.parametrize("verdict", ["fail", "unproven", "degraded"])
+def test_a_finding_counts_even_if_its_log_says_pass(verdict: str) -> None:
+    found = Finding(code="nan", message="loss is NaN", verdict=Verdict(verdict))
+    log = ParsedLog(format="mllog", measurements=(ACCURATE,), findings=(found,), verdict=Verdict.PASS)
+    outcome = judge_run([QUALITY], [log], [], lambda one: [], parameters={}, require_references=False)
+    assert (outcome.verdict, outcome.reasons) == (verdict, ("loss is NaN",))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import locale
+import math
 import re
+import time
 from pathlib import Path
 
 import pytest
 
-from rackproof.core.text import amount, utf8_locale
+from rackproof.core.same_reason import general_reason
+from rackproof.core.text import amount, number, quantity, sanitize, size, utf8_locale
 
 ROOT = Path(__file__).parents[2]
 _THINGS = re.compile(
@@ -70,3 +73,62 @@ def test_the_locale_of_the_process_stays(monkeypatch: pytest.MonkeyPatch, name: 
     monkeypatch.setenv("LC_ALL", name)
     utf8_locale()
     assert locale.setlocale(locale.LC_ALL) == before
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (math.nan, "NaN B"),
+        (math.inf, "∞ B"),
+        (-math.inf, "\N{MINUS SIGN}∞ B"),
+        (10**400, None),
+        (8 << 20, "8 MiB"),
+    ],
+)
+def test_a_size_that_is_no_number_is_shown(value: float, text: str | None) -> None:
+    assert size(value) == text if text else size(value).endswith(" PiB")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (999.96, "1,000"),
+        (999.95, "1,000"),
+        (-999.99, "\N{MINUS SIGN}1,000"),
+        (999.94, "999.9"),
+        (999, "999"),
+        (1000.4, "1,000"),
+        (99.9996, "100"),
+    ],
+)
+def test_a_rounded_number_looks_like_others_of_its_size(value: float, text: str) -> None:
+    assert number(value) == text
+    assert quantity(value, "GB/s") == f"{text} GB/s"
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "expected"),
+    [
+        ("ok" + " " * 9000 + "FATAL", 500, "ok…"),
+        ("ok" + "\x1b[0m" * 3000 + "FATAL", 500, "ok…"),
+        ("ok" + "\u200b" * 9000 + "FATAL", 500, "ok…"),
+        ("ok" + " " * 9000, 500, "ok"),
+        ("ok" + " " * 90 + "FATAL", 500, "ok FATAL"),
+        ("x" * 501, 500, "x" * 499 + "…"),
+    ],
+)
+def test_a_text_that_is_not_read_to_its_end_has_an_ellipsis(text: str, limit: int, expected: str) -> None:
+    assert sanitize(text, limit) == expected
+
+
+@pytest.mark.parametrize("text", ["x" * 20_000, "@" * 20_000, "a@" * 10_000, ("a" * 254 + "@") * 80])
+def test_the_reason_of_a_long_text_without_blanks_takes_no_time(text: str) -> None:
+    start = time.process_time()
+    assert general_reason(text, "n1") == text
+    assert time.process_time() - start < 2
+
+
+def test_a_user_and_an_address_are_no_part_of_a_reason() -> None:
+    denied = "Permission denied (publickey)."
+    assert general_reason(f"root@n1: {denied}", "n1") == general_reason(f"root@fe80::1: {denied}", "n2")
+    assert general_reason(f"ada@example.org@n1: {denied}", "n1") == f": {denied}"

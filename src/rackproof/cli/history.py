@@ -169,7 +169,7 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path, 
 class _Acceptance:
     """The references from one accepted run.
 
-    ``metrics`` are all judged metrics of the run, and ``unbounded`` those without an independent limit.
+    ``metrics`` are those with a reference, and ``unbounded`` those without an independent limit.
     """
 
     run_id: str
@@ -237,7 +237,7 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> _Acceptance
         count = store.accept(run.run_id, note=note, bounding=bounding_acceptances(results), despite=despite)
     if not count:
         raise ToolError(f"{run.run_id} has no measurement that waits for a reference; nothing was accepted")
-    metrics = dict.fromkeys(judgement.metric for judgement in run.judgements if judgement.value is not None)
+    metrics = store.referenced_metrics(run.run_id)
     nodes = tuple(node.name for node in run.nodes)
     return _Acceptance(run.run_id, run.title, count, nodes, tuple(metrics), tuple(unbounded), was_accepted)
 

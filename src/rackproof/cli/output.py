@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import shutil
@@ -100,14 +101,10 @@ class HeldOutput:
     def print(self) -> None:
         """Print the held output."""
         self._file.seek(0)
-        partial_line = b""
+        # The end of a block may cut a character of several bytes.
+        decoder = codecs.getincrementaldecoder("utf-8")("surrogatepass")
         while block := self._file.read(1 << 18):
-            block = partial_line + block
-            # Print only whole lines, because the end of a block may cut a character of several bytes.
-            end = block.rfind(b"\n") + 1 or len(block)
-            partial_line = block[end:]
-            click.echo(block[:end].decode("utf-8", "surrogatepass"), nl=False)
-        click.echo(partial_line.decode("utf-8", "surrogatepass"), nl=False)
+            click.echo(decoder.decode(block), nl=False)
 
 
 def terminal_width() -> int:

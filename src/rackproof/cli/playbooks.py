@@ -139,15 +139,26 @@ def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str], *, 
 def _same_places(arguments: Sequence[str]) -> list[str]:
     """Return the options that another command needs to find the same jobs.
 
-    These are the inventory, and -e with a file or ``bench_home``. An option and its value must be two words.
+    These are the inventory, and -e with a file or ``bench_home``.
     """
     kept_options: list[str] = []
-    for option, value in itertools.pairwise((*arguments, "")):
+    for argument, next_word in itertools.pairwise((*arguments, "")):
+        option, value = _option_and_value(argument, next_word)
         if option in ("-i", "--inventory", "--inventory-file") or (
             option in ("-e", "--extra-vars") and (value.startswith("@") or "bench_home" in value)
         ):
             kept_options += [option, value]
     return kept_options
+
+
+def _option_and_value(argument: str, next_word: str) -> tuple[str, str]:
+    """Return an option and its value, which are two words or one (``-isite``, ``--inventory=site``)."""
+    if argument.startswith("--"):
+        option, equals, value = argument.partition("=")
+        return option, value if equals else next_word
+    if argument.startswith("-") and len(argument) > 2:
+        return argument[:2], argument[2:].removeprefix("=")
+    return argument, next_word
 
 
 def find_checkout(file: str, named: Path | None) -> Path:

@@ -11,6 +11,7 @@ from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
 from rackproof.cli.playbooks import playbook_command
+from rackproof.core.hostlist import expand_hostlist
 from rackproof.core.text import duration, number, percent, sanitize, size
 from rackproof.jobs.reimage.forecast import GBIT, GIB, Assumptions, Forecast, forecast, saturation_nodes
 from rackproof.jobs.reimage.images import describe_image
@@ -61,6 +62,7 @@ reimage_group.add_command(
 @json_option
 def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_json: bool) -> None:
     """Print the step of every node with its duration, and the next command."""
+    nodes = tuple(name for hostlist in nodes for name in expand_hostlist(hostlist) or [hostlist])
     statuses = read_progress(results, nodes or None)
     if as_json:
         print_json([json_value(node) for node in statuses])

@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -46,7 +46,7 @@ _VARIABLE = re.compile(r"\{\{\s*([a-z_][a-z0-9_]*)\s*\}\}")
 MOST_BYTES, MOST_KEYS, MOST_LEVELS = 64 * 1024, 5000, 30
 """Limits of a file: its size, its keys and list entries (with aliases expanded), and its depth."""
 MOST_POINTS, MOST_MISTAKES = 2000, 10
-"""Largest number of a matrix's points before its filters, and of the mistakes in a message."""
+"""Largest number of the points of a suite or matrix before its filters, and of the mistakes in a message."""
 
 
 class DefinitionError(RackproofError):
@@ -491,6 +491,11 @@ class Definition(Record):
                 )
         if self.launch.with_ == "mpirun" and self.parameters.get("nodes", "") == "":
             raise ValueError("launch with mpirun needs the parameter `nodes`, with a number as its default")
+        if "gpus" not in self.parameters and any(rule.needs_gpus for rule in self.result.judge):
+            raise ValueError(
+                "result.judge: `needs_gpus` needs the parameter `gpus`, because without it no run has enough "
+                "GPUs for the rule: add `gpus` to the parameters, or remove `needs_gpus`"
+            )
         try:
             self.check_bounds(self.parameters)
         except DefinitionError as error:
@@ -503,9 +508,10 @@ class Definition(Record):
         places += [
             (f"suites.{name}", matrix) for name, matrices in self.suites.items() for matrix in matrices
         ]
+        for name, matrices in [("matrix", (self.matrix,)), *self.suites.items()]:
+            if excess := _too_many(matrices):
+                raise ValueError(f"{name if name == 'matrix' else f'suites.{name}'}: {excess}")
         for place, matrix in places:
-            if excess := _too_many(matrix):
-                raise ValueError(f"{place}: {excess}")
             for axis, values in matrix.items():
                 self._check_parameter(place, axis)
                 if not values:
@@ -612,19 +618,19 @@ class Definition(Record):
             DefinitionError: An override is not a parameter, is of the wrong type, or gives too many points.
         """
         overrides = self._checked_overrides(overrides or {})
-        # A point is a dict, which cannot be in a set. Matrices of a suite may overlap.
-        earlier_points: list[Parameters] = []
-        for matrix in self.suites[suite] if suite else (self.matrix,):
-            axes = {**matrix, **overrides}
-            if excess := _too_many(axes):
-                raise DefinitionError(f"benchmark {self.name}: {excess}")
+        matrices = [{**matrix, **overrides} for matrix in (self.suites[suite] if suite else (self.matrix,))]
+        if excess := _too_many(matrices):
+            raise DefinitionError(f"benchmark {self.name}: {excess}")
+        # Matrices of a suite may overlap. All points have the same parameters in the same order.
+        earlier_points: set[tuple[Scalar, ...]] = set()
+        for axes in matrices:
             for values in itertools.product(*axes.values()):
                 point = {**self.parameters, **dict(zip(axes, values, strict=True))}
                 # Replace the value before the filters, which may name a number of GPUs.
                 if point.get("gpus") == "all":
                     point["gpus"] = gpus
-                if self._keeps(point) and point not in earlier_points:
-                    earlier_points.append(point)
+                if self._keeps(point) and (key := tuple(point.values())) not in earlier_points:
+                    earlier_points.add(key)
                     yield point
 
     def _checked_overrides(self, overrides: Mapping[str, tuple[Scalar, ...]]) -> Matrix:
@@ -678,9 +684,9 @@ def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
     return "it must not be negative" if value < 0 <= min(numbers) else ""
 
 
-def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:
-    """Return the message about a matrix with too many points, or "" if they can be planned."""
-    points = math.prod(len(values) for values in axes.values())
+def _too_many(matrices: Iterable[Mapping[str, Collection[Scalar]]]) -> str:
+    """Return the message about matrices with too many points together, or "" if they can be planned."""
+    points = sum(math.prod(len(values) for values in axes.values()) for axes in matrices)
     return f"{amount(points, 'point')}, but only {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
 
 

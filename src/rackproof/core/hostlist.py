@@ -11,14 +11,18 @@ from itertools import islice, pairwise
 
 # A number in brackets has at most 12 digits.
 _HOST_NUMBER = re.compile(r"[0-9]{1,12}")
-# Splits "rack1-n07" into "rack1-n" and "07".
-_NUMBERED = re.compile(r"(.*?)(\d+)")
+# Splits "rack1-n07" into "rack1-n" and "07". Of a longer number, the first digits belong to the name.
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,12})")
 # Matches the parts "n[01-03,07]" and "m1" of "n[01-03,07],m1". A comma in brackets does not end a part.
-_PARTS = re.compile(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*")
+_PARTS = re.compile(r"[^,\[\]]+(?:\[[^\[\]]*\][^,\[\]]*)*")
 # Matches "[01-03,07]".
 _RANGE = re.compile(r"\[([0-9,\-]+)\]")
+# Matches "[01-03,07]", with its first number as a group.
+_REST_OF_RANGE = re.compile(r"\[([0-9]+)[0-9,\-]*\]")
 _MAX_TEXT, _MAX_RANGE, _MAX_HOSTS = 100_000, 10_000, 100_000
 """Largest numbers of characters of a host list, of steps in one range, and of hosts. The rest is dropped."""
+_MAX_NAME = 255
+"""Largest number of characters of a name with ranges, as in DNS. Of a longer one, there are no hosts."""
 
 
 def compress_hostlist(names: Iterable[str]) -> str:
@@ -72,6 +76,9 @@ def _expand_part(part: str, most: int) -> list[str]:
     If there are more hosts than ``most``, at least one more than ``most`` is returned, so that the caller
     sees that there are too many.
     """
+    # Thousands of long names would fill the memory.
+    if "[" in part and _is_too_long(part):
+        return []
     names = [""]
     end = 0
     for brackets in _RANGE.finditer(part):
@@ -83,6 +90,11 @@ def _expand_part(part: str, most: int) -> list[str]:
                 numbers += _numbers_of_range(piece)
         names = list(islice((f"{name}{head}{number}" for name in names for number in numbers), most + 1))
     return [f"{name}{part[end:]}" for name in names] if most >= 0 else []
+
+
+def _is_too_long(part: str) -> bool:
+    """Return whether the first host of one part of a host list has more characters than a name may have."""
+    return len(_REST_OF_RANGE.sub(r"\1", part)) > _MAX_NAME
 
 
 def hostlist_problem(text: str, most: int) -> str:
@@ -103,6 +115,8 @@ def hostlist_problem(text: str, most: int) -> str:
                 return f"[{piece}] is not a range of up to {most:,} hosts"
     if re.search(r"[\[\]]", re.sub(r"\[[^\[\]]*\]", "", text)):
         return "a bracket has no partner"
+    if any(map(_is_too_long, _PARTS.findall(text))):
+        return f"a name has more than {_MAX_NAME} characters"
     return "" if len(expand_hostlist(text)) <= most else f"it names more than {most:,} hosts"
 
 

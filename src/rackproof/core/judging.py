@@ -8,8 +8,8 @@ A measurement is ``unproven``
 * if it is missing, not finite, without a reference, or in another unit than its reference;
 * if no value could fail its reference (no bound on the bad side, a fraction of 0), or if the bound on the
   bad side allows a loss of more than half of the speed;
-* if it is judged by references and is a speed or a time that is negative or zero (a rule's own bound does not
-  check this);
+* if it is impossible: a negative speed, time or count, a speed or time of zero (a rule's own bound allows a
+  rate of zero, such as errors per second), or an accuracy or share above 1 that a rule bounds from below;
 * if it is missing although the SKU states a reference for it, even if its rule is optional (a reference
   without the label ``device`` is for GPUs, so rules of other devices do not need it);
 * if it is beyond the bound on the good side, because it is too good to be true;
@@ -58,6 +58,8 @@ WIDEST_LOSS = 0.5
 """A bound may allow a loss of at most this fraction of a speed. A wider bound would find no fault."""
 TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "minutes", "h"})
 """Units in which less is better, unless the measurement states a direction."""
+_COUNT_UNITS = frozenset({"", "1", "count", "errors", "faults", "events", "values"})
+"""Units of counts. A whole number in one of them, below 0, is no measured value if its bound is not."""
 _OTHER_DEVICE = "device"
 """The label of measurements on a device that is not a GPU (``device: cpu``).
 
@@ -249,7 +251,9 @@ def _verdict_and_reason(
     if reference.unit != measurement.unit:
         units = f"measured in {measurement.unit or 'no unit'}, reference in {reference.unit or 'no unit'}"
         return Verdict.UNPROVEN, units
-    useless = _why_useless(reference, better)
+    # Without a direction, less is better for a time.
+    bad_side = Direction.LOWER if warns_above(better, measurement.unit) else better
+    useless = _why_useless(reference, bad_side)
     if useless:
         return Verdict.UNPROVEN, f"the reference proves nothing: {useless}"
     return _compare(measurement, reference, better)
@@ -323,11 +327,18 @@ def _why_useless(reference: Reference, better: Direction | None) -> str:
 
 
 def _allows_too_much(reference: Reference, better: Direction | None) -> bool:
-    """Return whether the bound on the bad side allows a loss above :data:`WIDEST_LOSS`."""
-    if better is Direction.LOWER:
-        # A run at half of the speed takes twice the time.
-        return reference.high is not None and reference.high > 1 / (1 - WIDEST_LOSS) - 1
-    return reference.low is not None and reference.low < -WIDEST_LOSS
+    """Return whether the bound on the bad side allows a loss above :data:`WIDEST_LOSS`.
+
+    Without a bound on that side, the warning takes its place. Without a direction, both sides are bad.
+    """
+    lowest = reference.warn if reference.low is None else reference.low
+    highest = reference.warn if reference.high is None else reference.high
+    # A run at half of the speed takes twice the time.
+    is_too_high = highest is not None and highest > 1 / (1 - WIDEST_LOSS) - 1
+    is_too_low = lowest is not None and lowest < -WIDEST_LOSS
+    return {Direction.HIGHER: is_too_low, Direction.LOWER: is_too_high, None: is_too_low or is_too_high}[
+        better
+    ]
 
 
 def judge_rule(
@@ -398,7 +409,7 @@ def judge_rule(
 def _judge_by_bound(rule: JudgeRule, measurement: Measurement, bound: Reference, busy: str) -> Judgement:
     """Judge a measurement by its rule's bound.
 
-    A coverage beyond its bound is unproven. So is a speed or a share that passes a lower bound of 0 or less.
+    A coverage beyond its bound is unproven. So is a value that passes a useless bound or is impossible.
     """
     # A rule without a unit applies to the metric in any unit.
     same_unit = bound.model_copy(update={"unit": measurement.unit})
@@ -406,16 +417,27 @@ def _judge_by_bound(rule: JudgeRule, measurement: Measurement, bound: Reference,
     if rule.coverage and judged.verdict is Verdict.FAIL:
         return judged.model_copy(update={"verdict": Verdict.UNPROVEN})
     is_speed = measurement.unit in TIME_UNITS or measurement.unit.endswith("/s")
-    is_share = measurement.unit == "fraction" or measurement.name.endswith("accuracy")
-    if (
-        rule.at_least is not None
-        and bound.value <= 0
-        and judged.verdict is Verdict.PASS
-        and (is_speed or is_share)
-    ):
-        reason = f"the bound proves nothing: no value is below {bound.value:g}"
+    if judged.verdict is Verdict.PASS and (reason := _why_no_pass(rule, measurement, bound, is_speed)):
         return judged.model_copy(update={"verdict": Verdict.UNPROVEN, "reason": reason})
     return _doubted(judged, busy) if is_speed else judged
+
+
+def _why_no_pass(rule: JudgeRule, measurement: Measurement, bound: Reference, is_speed: bool) -> str:
+    """Return why a value within its rule's bound proves nothing, or "" if it does."""
+    value, unit = measurement.value, measurement.unit
+    is_share = unit == "fraction" or (measurement.name.endswith("accuracy") and unit in ("", "1"))
+    is_accuracy = is_share or measurement.name.endswith("accuracy")
+    if rule.at_least is not None:
+        if bound.value <= 0 and (is_speed or is_accuracy):
+            return f"the bound proves nothing: no value is below {bound.value:g}"
+        # An accuracy in per cent, or a score such as BLEU, has a bound above 1.
+        is_impossible = is_share and bound.value <= 1 < value
+    else:
+        # Other numbers may be negative, such as a temperature, a loss, or the lag of the fastest GPU.
+        is_count = unit in _COUNT_UNITS and value.is_integer()
+        lowest_is_possible = bound.value < 0 or (value == 0 and (bound.value == 0 or unit not in TIME_UNITS))
+        is_impossible = value <= 0 and (is_speed or (is_count and value < 0)) and not lowest_is_possible
+    return _impossible_text(value, unit) if is_impossible else ""
 
 
 def _doubted(judged: Judgement, busy: str) -> Judgement:
@@ -506,16 +528,21 @@ def _why_impossible(
 
     Args:
         measurement: The measurement.
-        references: Its references. If one is 0 or less, as for a number of faults, such values are possible.
+        references: Its references. If one is 0, as for a number of faults, 0 is possible, and if one is
+            negative, all values are.
         better: The better direction.
     """
     value, unit = measurement.value, measurement.unit
-    if not measurement.finite or value > 0 or any(reference.value <= 0 for reference in references):
+    lowest = min((reference.value for reference in references), default=math.inf)
+    if not measurement.finite or value > 0 or lowest < 0:
         return ""
     is_speed = better is Direction.HIGHER or "/s" in unit or unit in TIME_UNITS
-    if value < 0 or is_speed:
-        return f"{value:.6g} {unit}".strip() + " cannot be a measured value; check the workload"
-    return ""
+    return _impossible_text(value, unit) if value < 0 or (is_speed and lowest > 0) else ""
+
+
+def _impossible_text(value: float, unit: str) -> str:
+    """Return the reason of a judgement whose value no machine can have."""
+    return f"{value:.6g} {unit}".strip() + " cannot be a measured value; check the workload"
 
 
 def judge_run(
@@ -591,12 +618,11 @@ def _logged_measurements(logs: Iterable[ParsedLog]) -> list[Measurement]:
 def _all_verdicts(
     logs: Sequence[ParsedLog], findings: Iterable[Finding], gating: Sequence[Judgement]
 ) -> list[Verdict]:
-    """Return all verdicts that count for the run. A missing part counts as unproven.
-
-    The verdict of a log includes those of its findings, so these are not repeated.
-    """
+    """Return all verdicts that count for the run. A missing part counts as unproven."""
     verdicts = [log.verdict for log in logs] or [Verdict.UNPROVEN]
-    verdicts += [finding.verdict for finding in findings if finding.verdict is not None]
+    # A log's verdict should include those of its findings, but a contradiction must not become a pass.
+    all_findings = [*findings, *(finding for log in logs for finding in log.findings)]
+    verdicts += [finding.verdict for finding in all_findings if finding.verdict is not None]
     verdicts += [judgement.verdict for judgement in gating] or [Verdict.UNPROVEN]
     return verdicts
 

@@ -18,7 +18,8 @@ _SSH_PLACE = re.compile(
     r"|(?<=Connection closed by) \S+(?= port)"
     r"|(?<=Connection reset by) \S+(?= port)"
     r"|(?<=Connection to) \S+(?= port)"
-    r"|\S+@\S+?(?=: Permission denied)"
+    # The lengths are limited, because a long text without blanks would take minutes.
+    r"|\S{1,255}@[^\s@]{1,255}?(?=: Permission denied)"
 )
 _NEXT_STEPS = (
     (

@@ -78,14 +78,16 @@ def sanitize(text: object, limit: int = 500, *, newlines: bool = False) -> str:
         newlines: Whether to keep line ends as ``\\n``. Otherwise, all white space becomes single spaces.
     """
     # Cut first, so that a huge hostile text takes no longer than a limited one.
-    raw = str(text)[: 8 * limit + 4096]
+    whole = str(text)
+    raw = whole[: 8 * limit + 4096]
+    is_cut = bool(whole[len(raw) :].strip())
     if raw.isascii() and raw.isprintable():
         clean = raw
     else:
         clean = _ESCAPE.sub("", raw.replace("\r\n", "\n").replace("\r", "\n"))
         clean = "".join(_harmless_or_empty(character, newlines) for character in clean)
     clean = clean.strip() if newlines else _SPACE.sub(" ", clean).strip()
-    return clean if len(clean) <= limit else clean[: max(limit - 1, 0)].rstrip() + ELLIPSIS
+    return clean if len(clean) <= limit and not is_cut else clean[: max(limit - 1, 0)].rstrip() + ELLIPSIS
 
 
 def shell_word(text: str) -> str:
@@ -133,7 +135,7 @@ def _short_decimal(value: float) -> str:
         digits, exponent = f"{value:.3e}".split("e")
         return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
     # Zeros at the end of a whole number belong to it. Only those after a decimal point are removed.
-    if value == int(value) or size >= 1000:
+    if value == int(value) or round(size, 1) >= 1000:
         return f"{value:,.0f}"
     if size >= 100:
         return f"{value:.1f}"
@@ -183,6 +185,8 @@ def _fitting(value: float, unit: str) -> tuple[float, str]:
 
 def size(value: float) -> str:
     """Format a number of bytes with binary units: ``8 MiB``."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{number(value)} B"
     # A number in a log may be of any length, but float() is limited.
     scaled = float(max(min(value, 1e300), -1e300))
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):

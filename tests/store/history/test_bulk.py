@@ -186,3 +186,34 @@ def test_accepted_references_in_bulk_are_those_one_by_one(where: str) -> None:
             )
             assert one.reference == alone
         assert {one.reference.value for one in found} == {100.0, 101.0}
+
+
+@pytest.mark.parametrize("unit", ["MB/s", "", "gb/s"])
+def test_a_number_in_another_unit_takes_no_reference_from_others(tmp_path: Path, unit: str) -> None:
+    def candidate(number: int, unit: str) -> Run:
+        run = night(number, node(number), 1, 100.0)
+        return run.model_copy(
+            update={
+                "measurements": tuple(one.model_copy(update={"unit": unit}) for one in run.measurements),
+                "judgements": tuple(
+                    one.model_copy(
+                        update={
+                            "verdict": Verdict.UNPROVEN,
+                            "gating": False,
+                            "reason": "no reference yet",
+                            "unit": unit,
+                        }
+                    )
+                    for one in run.judgements
+                ),
+            }
+        )
+
+    with open_store(tmp_path / "history.sqlite") as store:
+        store.keep_many([candidate(1, "GB/s"), candidate(2, unit)])
+        assert store.accept("run-1-1")
+        readings = store.readings(UNTIL, nights=5)
+        found = store.accepted(readings)
+        assert found
+        assert {readings.quantities[one.quantity].unit for one in found} == {"GB/s"}
+        assert {one.reference.unit for one in found} == {"GB/s"}

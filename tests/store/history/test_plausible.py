@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -15,6 +16,7 @@ from rackproof.store.history.references import (
     better_way,
     comparison_objection,
     drift_objection,
+    loss_of,
     physical_objection,
 )
 from rackproof.store.history.store import HistoryError, Store, open_store
@@ -442,3 +444,33 @@ def test_what_an_acceptance_rests_on(
     assert store.unbounded_metrics("first") == unbounded
     store.keep(of_gpus("two", bare_node(product, gpus=2, number=7), [value, value], name, unit, UP))
     assert store.unbounded_metrics("two") == []
+
+
+@pytest.mark.parametrize(
+    ("value", "reference", "direction", "loss"),
+    [
+        (500, 0, Direction.LOWER, math.inf),
+        (0.001, 0, None, math.inf),
+        (-1, 0, None, math.inf),
+        (-1, 0, Direction.HIGHER, math.inf),
+        (1, 0, Direction.HIGHER, -math.inf),
+        (0, 0, Direction.LOWER, 0),
+        (0, 0, None, 0),
+        (0, 5, Direction.LOWER, -1),
+    ],
+)
+def test_nothing_is_near_a_reference_of_zero(
+    value: float, reference: float, direction: Direction | None, loss: float
+) -> None:
+    assert loss_of(value, reference, direction) == loss
+
+
+def test_a_number_of_faults_beside_none_is_named_as_far_worse() -> None:
+    objection = comparison_objection("errors", 500, [0], Direction.LOWER)
+    assert objection == "500 is far worse than the other of its kind in the history, 0"
+    assert comparison_objection("errors", 0, [0, 0], Direction.LOWER) == ""
+    first = AcceptedNumber("run-1", 0.0, datetime(2026, 11, 1, tzinfo=UTC))
+    assert drift_objection([first], 500, Direction.LOWER).startswith(
+        "500 is far worse than 0 (accepted first"
+    )
+    assert drift_objection([first], 0, Direction.LOWER) == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from rackproof.store.history.store import drain_spool, keep_or_spool, open_store
 from rackproof.store.run_folder import ResultsError, write_run
 
 from .conftest import PASSWORD, PASSWORD_IN_URL, Server
-from .samples import run
+from .samples import node, run
 
 
 def recorded(results: Path, run_id: str) -> Path:
@@ -121,6 +122,10 @@ def test_notes_outlive_a_move(where: str, nowhere: str, tmp_path: Path, moved: s
         (b'{"folder": "/nonexistent"}', "is damaged"),
         (b'{"folder": "/nonexistent", "relative": "nowhere"}', "does not exist"),
         (b"\xff\xfe", "is damaged"),
+        pytest.param(b"[" * 200_000, "is damaged", id="deep"),
+        (b'{"folder": "/a\\u0000b", "relative": "nowhere"}', "is damaged"),
+        (b'{"folder": "/nonexistent", "relative": "a\\u0000b"}', "does not exist"),
+        (b'{"folder": "/\\ud800", "relative": "nowhere"}', "is damaged"),
     ],
 )
 def test_a_damaged_note_stays_and_is_named(where: str, tmp_path: Path, note: bytes, problem: str) -> None:
@@ -185,3 +190,52 @@ def test_rebuilding_enters_all_and_names_the_damaged(where: str, tmp_path: Path)
     with open_store(where) as store:
         assert store.run("run-3") == run("run-3")
         assert store.withdraw("run-3") == 3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"exit_status": 10**20},
+        {"exit_status": -(10**20)},
+        {"exit_status": 2**40},
+        {"started": datetime(9999, 12, 31, 23, 59, tzinfo=timezone(timedelta(hours=-5)))},
+        {"started": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))},
+        {"started": None, "ended": datetime(9999, 12, 31, 23, 59, tzinfo=timezone(timedelta(hours=-5)))},
+        {"ended": datetime(9999, 12, 31, 23, 59, tzinfo=timezone(timedelta(hours=-5)))},
+        {"gpu_index": 10**20},
+    ],
+)
+def test_a_run_with_a_number_or_time_that_no_column_stores_is_kept(
+    where: str, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    given = dict(changes)
+    on = node()
+    if index := given.pop("gpu_index", None):
+        on = on.model_copy(update={"gpus": (on.gpus[0].model_copy(update={"index": index}),)})
+    one = run("run-1", nodes=(on,)).model_copy(update=given)
+    write_run(one, tmp_path / "results/run-1")
+    assert keep_or_spool(tmp_path / "results/run-1", where, tmp_path / ".spool").kept
+    with open_store(where) as store:
+        assert store.run("run-1") == one
+        assert [row.run_id for row in store.runs()] == ["run-1"]
+        assert store.measurements()
+        store.readings(datetime(2026, 11, 2, tzinfo=UTC), nights=2)
+
+
+def test_any_number_of_runs_is_looked_up(tmp_path: Path) -> None:
+    with open_store(tmp_path / "history.sqlite") as store:
+        store.keep(run("run-1"))
+        assert store.accept("run-1")
+        ids = [f"run-{number}" for number in range(300_000)]
+        assert store.without_references(ids) == [name for name in ids if name != "run-1"]
+        assert store.without_references(["run-1", "x", "x"]) == ["x", "x"]
+        assert store.without_references([]) == []
+
+
+def test_the_metrics_of_a_run_are_those_that_gave_references(tmp_path: Path) -> None:
+    with open_store(tmp_path / "history.sqlite") as store:
+        store.keep(run("run-1"))
+        assert store.referenced_metrics("run-1") == []
+        store.accept("run-1")
+        # The accuracy passed its rule's bound, and gave no reference.
+        assert store.referenced_metrics("run-1") == ["memory_copy", "seconds_per_epoch"]

@@ -22,11 +22,11 @@ from sqlalchemy import Connection, Select, func, select
 
 from rackproof.core.records import Gpu, Measurement, Node, Reference, Run
 from rackproof.store.history import schema
-from rackproof.store.history.identity import Kind, Topology, canonical_json, digest_of
+from rackproof.store.history.identity import Kind, Topology, canonical_json
 from rackproof.store.history.identity import Part as Identity
 from rackproof.store.history.references import accepted_reference
 from rackproof.store.history.rows import Measured
-from rackproof.store.history.writer import as_utc, moment_of
+from rackproof.store.history.writer import as_utc, moment_of, quantity_of
 
 NIGHT = timedelta(days=1)
 
@@ -281,19 +281,24 @@ def accepted_references(connection: Connection, readings: Readings) -> list[Acce
     ).all()
     if not rows:
         return []
+    # One node may report a quantity in another unit than the others, which is another quantity.
     numbers = {
-        digest_of(
-            quantity.benchmark,
-            canonical_json(quantity.parameters),
-            quantity.metric,
-            canonical_json(quantity.labels),
-        ): index
+        (key.digest, key.unit): index
         for index, quantity in enumerate(readings.quantities)
+        for key in [
+            quantity_of(
+                quantity.benchmark,
+                canonical_json(quantity.parameters),
+                quantity.metric,
+                canonical_json(quantity.labels),
+                quantity.unit,
+            )
+        ]
     }
     places = {part[:2]: index for index, part in enumerate(readings.parts)}
     together: dict[tuple[int, int], list[Any]] = {}
     for row in rows:
-        number, place = numbers.get(row.digest), places.get((row.kind, row.key))
+        number, place = numbers.get((row.digest, row.unit)), places.get((row.kind, row.key))
         if number is not None and place is not None:
             together.setdefault((number, place), []).append(row)
     return [Accepted(*key, accepted_reference(acceptances)) for key, acceptances in together.items()]

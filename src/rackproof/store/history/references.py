@@ -7,6 +7,7 @@ the run, the numbers of similar hardware, and the numbers that were accepted bef
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -244,17 +245,25 @@ def comparison_objection(
     if loss <= (HOST_COPY_DEVIATION if metric in _HOST_COPIES else FLEET_DEVIATION):
         return ""
     count = f"the median of {len(others)} others" if len(others) > 1 else "the other"
-    return f"{value:.6g} is {loss:.0%} worse than {count} {which}, {middle:.6g}"
+    return f"{value:.6g} is {_share_text(loss, 0)} worse than {count} {which}, {middle:.6g}"
 
 
 def loss_of(value: float, reference: float, direction: Direction | None) -> float:
     """Return how much worse a value is than a reference, as a fraction of the reference.
 
     The result is negative if the value is better. If the better direction is unknown, a deviation to
-    either side is a loss. A reference of 0 gives 0 for every value.
+    either side is a loss. Beside a reference of 0, every other value is infinitely worse or better.
     """
-    share = (value - reference) / abs(reference) if reference else 0.0
+    if reference:
+        share = (value - reference) / abs(reference)
+    else:
+        share = math.copysign(math.inf, value) if value else 0.0
     return {Direction.HIGHER: -share, Direction.LOWER: share, None: abs(share)}[direction]
+
+
+def _share_text(share: float, places: int) -> str:
+    """Return a loss in per cent, or "far" if it has no size."""
+    return f"{share:.{places}%}" if math.isfinite(share) else "far"
 
 
 def better_way(direction: Direction | None, unit: str) -> Direction | None:
@@ -303,12 +312,13 @@ def drift_objection(accepted: Sequence[AcceptedNumber], value: float, direction:
         return ""
     if loss > CHAIN_DEVIATION:
         text = (
-            f"{value:.6g} is {loss:.1%} worse than {oldest.value:.6g} (accepted first, from {oldest.run_id})"
+            f"{value:.6g} is {_share_text(loss, 1)} worse than {oldest.value:.6g} (accepted first, from "
+            f"{oldest.run_id})"
         )
     else:
         text = (
             f"it would move a reference from {oldest.value:.6g} (accepted first, from {oldest.run_id}) to "
-            f"{middle:.6g}, {moved:.1%} away"
+            f"{middle:.6g}, {_share_text(moved, 1)} away"
         )
     return (
         f"{text}, and accepted numbers stay within {CHAIN_DEVIATION:.0%} of the first; if the hardware was "

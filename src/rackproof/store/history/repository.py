@@ -608,13 +608,28 @@ class Store(AbstractContextManager["Store"]):
         with self._reading() as connection:
             return int(connection.scalar(query) or 0)
 
+    def referenced_metrics(self, run_id: str) -> list[str]:
+        """Return the metrics of the references that a run provides, by name."""
+        table, quantities = schema.baselines, schema.quantities
+        query = (
+            select(quantities.c.metric)
+            .join(table, table.c.quantity_id == quantities.c.id)
+            .where(table.c.run_id == run_id)
+            .distinct()
+            .order_by(quantities.c.metric)
+        )
+        with self._reading() as connection:
+            return list(connection.scalars(query))
+
     def without_references(self, run_ids: Sequence[str]) -> list[str]:
         """Return the ids of the runs that provide no reference."""
         column = schema.baselines.c.run_id
         with self._reading() as connection:
-            providing = set(
-                connection.execute(select(column).where(column.in_(run_ids)).distinct()).scalars()
-            )
+            providing = {
+                run_id
+                for batch in batches(run_ids)
+                for run_id in connection.scalars(select(column).where(column.in_(batch)))
+            }
         return [run_id for run_id in run_ids if run_id not in providing]
 
     # A fleet's nights

@@ -220,17 +220,22 @@ def _noted_run(note: Path, spool: Path) -> Run:
         ResultsError: The note is damaged, or the record is missing, damaged or of another run.
         _NoteGoneError: Another process just stored the run.
     """
+    damaged = ResultsError(
+        f"the note {note} is damaged; remove it and rebuild the history from the results folder"
+    )
     try:
         content = json.loads(read_file(note, _LARGEST_BYTES))
         places = (spool / str(content["relative"]), Path(str(content["folder"])))
     except FileNotFoundError:
         raise _NoteGoneError from None
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ResultsError(
-            f"the note {note} is damaged; remove it and rebuild the history from the results folder"
-        ) from None
-    folder = next((place for place in places if place.is_dir()), places[-1])
-    run = read_run(folder)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise damaged from None
+    try:
+        folder = next((place for place in places if place.is_dir()), places[-1])
+        run = read_run(folder)
+    except ValueError:
+        # No path contains NUL or half of a surrogate pair.
+        raise damaged from None
     # The folder may be renamed or restored. Another run must not be stored in its place.
     if run.run_id != note.stem:
         raise ResultsError(f"the note {note} points at {folder}, which holds run {run.run_id}")

@@ -13,7 +13,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -36,6 +36,11 @@ from rackproof.store.run_folder import dump_run, stamp_of
 
 _CHUNK = 400
 """Largest number of keys in a query. SQLite accepts only a few thousand parameters in a statement."""
+
+_LARGEST_INTEGER = 2**31 - 1
+"""Largest number in a column of whole numbers. A larger exit status or slot only stays in the record."""
+_NO_SLOT = -1
+"""The slot of a GPU whose index no column can store, as of a GPU whose slot is unknown."""
 
 # The numbers that SQLite cannot store, by their text in the column ``special``.
 _SPECIALS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -92,8 +97,16 @@ def moment_of(run: Run, *, otherwise: datetime) -> datetime:
 
 
 def as_utc(moment: datetime) -> datetime:
-    """Return a time with a time zone. A time without one is taken as UTC."""
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    """Return a time in UTC. A time without a time zone is taken as UTC.
+
+    A time that no year of UTC has becomes the earliest or latest one that each time zone can show.
+    """
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError:
+        is_late = moment.year == MAXYEAR
+        bound = datetime.max - timedelta(days=1) if is_late else datetime.min + timedelta(days=1)
+        return bound.replace(tzinfo=UTC)
 
 
 def is_candidate(judgement: Judgement) -> bool:
@@ -323,6 +336,7 @@ class _Sightings:
         for chip, node in topology.gpus.values():
             gpu = topology.described[chip]
             slot = gpu.index if isinstance(gpu, Gpu) else 0
+            slot = slot if slot <= _LARGEST_INTEGER else _NO_SLOT
             _merge(self.places, (_key(chip), _key(node)), {"slot": slot, **times})
 
     def member_rows(self, ids: Mapping[tuple[str, str], int]) -> list[Row]:
@@ -400,9 +414,9 @@ class _Draft:
             "parameters_digest": digest_of(self.point),
             "hardware_id": _id(hardware, self.topology.whole),
             "moment": self.moment,
-            "started": run.started,
-            "ended": run.ended,
-            "exit_status": run.exit_status,
+            "started": None if run.started is None else as_utc(run.started),
+            "ended": None if run.ended is None else as_utc(run.ended),
+            "exit_status": None if abs(run.exit_status or 0) > _LARGEST_INTEGER else run.exit_status,
             "verdict": run.verdict.value,
             "reason": storable_text(run.reasons[0] if run.reasons else "", TEXT_LIMIT),
             "record_sha256": self.record_sha256,
