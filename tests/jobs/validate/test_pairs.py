@@ -90,7 +90,7 @@ def test_a_thousand_suspects_get_their_partners_at_once(suspects: int, good: int
     bad, well = (
         [f"{kind}{number:04d}" for number in range(count)] for kind, count in (("b", suspects), ("g", good))
     )
-    # Nobody may take the good node of its own number, so that the last one moves the others.
+    # A suspect does not get the good node of its own number, so that the last one moves the others.
     met = [*zip(bad, well, strict=False), *((bad[min(suspects, good) - 1], node) for node in well[1:])]
     begin = time.process_time()
     found = second_partners(bad, well, met)

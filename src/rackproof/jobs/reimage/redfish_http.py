@@ -45,7 +45,7 @@ def refuse_plain_http(node: str, access: Access) -> None:
     """Refuse an address that is malformed, or that would get the password unencrypted.
 
     Raises:
-        BmcError: The address is none, or it uses plain HTTP and is not on this machine.
+        BmcError: The address is malformed, or it uses plain HTTP and is not on this machine.
     """
     try:
         parts = urlsplit(access.address)

@@ -159,7 +159,7 @@ def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
         try:
             night = night_store.read_night(newest) if newest is not None and newest != before else None
         except ResultsError as error:
-            # Without messages, nobody would look for the fault.
+            # A night that cannot be read must still be reported.
             damage = str(error)
         outcome = _outcome(settings, night, played, remarks, took, damage)
         return _report_outcome(settings, outcome, took)
