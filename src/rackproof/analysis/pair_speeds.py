@@ -7,12 +7,14 @@ pair's job, the references of its SKU, and the bandwidths of other pairs.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 from io import BytesIO
 
 from rackproof import logs
 from rackproof.analysis.anomaly import MAD_TO_SIGMA, AnomalyPolicy
+from rackproof.analysis.representative import SIZE_LABEL
 from rackproof.core.judging import SkuReference, judge
 from rackproof.core.records import Measurement, ParsedLog, Verdict, worst
 from rackproof.core.text import percent, quantity, sanitize
@@ -42,10 +44,11 @@ def read_pair(nodes: tuple[str, ...], result: JobResult, references: Sequence[Sk
         return PairResult(nodes=nodes, passed=False, text=f"{result.how}: {result.text}")
     section = next((section for section in result.sections if section.name == FABRIC), None)
     log = parse_section(section or Section(FABRIC, None, ""))
-    speeds = sorted(_named(log, FABRIC_METRIC), key=lambda speed: int(speed.labels.get("size_bytes", "0")))
+    speeds = _named(log, FABRIC_METRIC)
     if failure := _why_no_result(log, speeds):
         return PairResult(nodes=nodes, passed=False, text=failure)
     # Small messages measure latency. The largest size shows the bandwidth of a link.
+    speeds.sort(key=lambda speed: int(_message_size(speed)))
     best = speeds[-1]
     speed, reason = _judge_speeds(speeds, references)
     if speed is Verdict.FAIL:
@@ -61,6 +64,11 @@ def _named(log: ParsedLog, name: str) -> list[Measurement]:
     return [measurement for measurement in log.measurements if measurement.name == name]
 
 
+def _message_size(speed: Measurement) -> str:
+    """Return the message size in bytes as a log states it, or "0" if it states none."""
+    return speed.labels.get(SIZE_LABEL, "0")
+
+
 def _why_no_result(log: ParsedLog, speeds: Sequence[Measurement]) -> str:
     """Return why a log proves no bandwidth, or "" if it does."""
     wrong = _named(log, "wrong_values")
@@ -70,6 +78,9 @@ def _why_no_result(log: ParsedLog, speeds: Sequence[Measurement]) -> str:
     # Without a count of wrong values, the sums were not checked, so the speed proves nothing.
     if log.verdict is not Verdict.PASS or not speeds or not wrong:
         return "its log proves nothing: cut off, or nothing measured"
+    # Python reads "²" as a digit, and refuses thousands of digits.
+    if not all(re.fullmatch("[0-9]{1,18}", _message_size(speed)) for speed in speeds):
+        return f"its log proves nothing: {SIZE_LABEL} of a bandwidth is not a number"
     if any(not speed.finite or speed.value <= 0 for speed in speeds):
         return "a bandwidth that is not a number was measured"
     return ""

@@ -339,7 +339,7 @@ def split_sections(text: str) -> tuple[Section, ...]:
                 sections.append(Section(name, None, "\n".join(lines)))
             name, lines = mark_text, []
         elif word == "end" and name:
-            status = int(mark_text) if mark_text.isdigit() else None
+            status = int(mark_text) if re.fullmatch("[0-9]{1,3}", mark_text) else None
             sections.append(Section(name, status, "\n".join(lines)))
             name, lines = "", []
         else:
@@ -521,7 +521,9 @@ class JobRunner:
             path = shlex.quote(f"{self._spool}/script-{len(self._scripts)}")
             # Write in pieces, because one command argument is limited to 128 KiB.
             for start in range(0, len(text), 60_000):
-                self._ask(f"printf %s {shlex.quote(text[start : start + 60_000])} >> {path}")
+                # The first piece replaces what an interrupted attempt wrote.
+                into = ">>" if start else ">"
+                self._ask(f"printf %s {shlex.quote(text[start : start + 60_000])} {into} {path}")
             self._scripts[text] = path
         return self._scripts[text]
 

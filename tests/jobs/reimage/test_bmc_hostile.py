@@ -19,8 +19,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from rackproof.jobs.reimage import redfish_http
-from rackproof.jobs.reimage.bmc import Access, BmcError, read_power_status
+from rackproof.jobs.reimage import redfish, redfish_http
+from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, read_power_status
 from rackproof.jobs.reimage.tasks import list_systems, open_machine
 
 from .fake_redfish import ROOT, FakeRedfish
@@ -306,3 +306,39 @@ def test_a_bmc_that_redirects_elsewhere_is_not_followed(
     with pytest.raises(BmcError, match="redirects to another address"):
         read(hostile)
     assert tls.heard == []
+
+
+@pytest.mark.parametrize(
+    "address", ["bmc1:99999", "bmc1:abc", "[bmc1", "https://bmc1:-1", "http://127.0.0.1:abc"]
+)
+def test_a_malformed_address_names_the_variable(address: str) -> None:
+    access = Access(address, "admin", "secret")
+    with pytest.raises(BmcError, match=r"n1: its BMC's address .* is malformed .*reimage_bmc_address"):
+        redfish.list_systems("n1", access)
+
+
+@pytest.mark.parametrize(
+    ("host", "reason", "silent"),
+    [
+        (
+            "ssl-bmc.example",
+            "Unable to connect to https://ssl-bmc.example/redfish/v1/: Connection refused",
+            True,
+        ),
+        ("certificate.example", "host='certificate.example', port=443: timed out", True),
+        ("FINGERPRINT", "https://fingerprint:443/: Connection refused", True),
+        (
+            "ssl-bmc.example",
+            "host='ssl-bmc.example' (Caused by SSLError(SSLCertVerificationError(1)))",
+            False,
+        ),
+        ("s", "host='s' (Caused by SSLError(1))", False),
+    ],
+)
+def test_the_name_of_a_bmc_is_no_certificate(
+    monkeypatch: pytest.MonkeyPatch, host: str, reason: str, silent: bool
+) -> None:
+    monkeypatch.setattr(redfish_http, "read_fingerprint", lambda access: "")
+    error = redfish._unreachable("n1", Access(host), reason)
+    assert isinstance(error, BmcSilentError) == silent
+    assert ("is not trusted" in str(error)) != silent

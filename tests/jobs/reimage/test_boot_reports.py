@@ -167,3 +167,31 @@ def test_a_machine_with_a_second_boot_report_is_no_node_whenever_it_came(when: i
     summary = boot_reports.summarize(found, matched, awaited)
     assert any(f"{MAC}: alarm: second boot report" in one for one in summary["problems"])
     assert any("alarm: second boot report" in one for one in shown)
+
+
+@pytest.mark.parametrize(("machines", "too_many"), [(3, False), (4, False), (5, True), (9, True)])
+def test_just_as_many_machines_as_allowed_are_not_too_many(
+    monkeypatch: pytest.MonkeyPatch, machines: int, too_many: bool
+) -> None:
+    monkeypatch.setattr(boot_reports, "MAX_REPORTS", 4)
+    macs = [f"52:54:00:00:00:{number:02d}" for number in range(machines)]
+    nodes = {f"n{number}": KnownNode(serial=f"S{number}") for number in range(9)}
+    asked: list[str] = []
+
+    def ask(command: str) -> str:
+        asked.append(command)
+        if "ls -1" in command:
+            return "\n".join(f"{mac.replace(':', '-')}.json" for mac in macs)
+        reports = [REPORT | {"serial": f"S{number}", "macs": {mac: True}} for number, mac in enumerate(macs)]
+        encoded = [base64.b64encode(json.dumps(one).encode()).decode() for one in reports]
+        return "\n".join(f"{mac.replace(':', '-')} {one}" for mac, one in zip(macs, encoded, strict=True))
+
+    awaited = boot_reports.Awaited(nodes, [])
+    ticks = iter(range(100))
+    found = boot_reports.collect(
+        ask, "/x", awaited, 10, lambda line: None, sleep=lambda seconds: None, clock=lambda: next(ticks)
+    )
+    summary = boot_reports.summarize(found, boot_reports.match_reports(found, nodes), awaited)
+    assert len(found) == min(machines, 5)
+    assert any("more than 4 machines" in problem for problem in summary["problems"]) == too_many
+    assert summary["gates"] == too_many

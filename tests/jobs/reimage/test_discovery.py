@@ -262,6 +262,13 @@ def test_each_bmc_has_its_time_and_no_more_are_asked_at_once_than_allowed() -> N
     }
 
 
+DAMAGED = (
+    "[" * 5000,
+    "{a: " * 5000,
+    *(f"all: {{hosts: {{n1: {entry}}}}}" for entry in ("text", 3, "[a, b]")),
+)
+
+
 def test_the_file_keeps_whom_it_has_and_is_nobody_elses(tmp_path: Path) -> None:
     path = tmp_path / "discovered.yml"
     first = {"n1": {"reimage_bmc_address": "10.0.0.1", "reimage_mac": MAC}}
@@ -285,7 +292,7 @@ def test_the_file_keeps_whom_it_has_and_is_nobody_elses(tmp_path: Path) -> None:
     assert write_discovered(path, {"n1": {"reimage_bmc_address": "10.0.0.8"}})
     moved = {"reimage_bmc_address": "10.0.0.8", "reimage_mac": OTHER}
     assert yaml.safe_load(path.read_text())["all"]["hosts"]["n1"] == moved
-    for text in ("all: {hosts: {}, vars: {a: 1}}", "[1]", "{", "sku: {}", "all: 3"):
+    for text in ("all: {hosts: {}, vars: {a: 1}}", "[1]", "{", "sku: {}", "all: 3", *DAMAGED):
         path.write_text(text)
         with pytest.raises(DiscoveryError, match=r"discovered\.yml is no"):
             write_discovered(path, first)

@@ -75,8 +75,13 @@ def test_a_thousand_nodes_are_simulated() -> None:
     assert forecast(1000, 64).nodes == 1000
 
 
+INFINITE = [
+    {name: float("inf")} for name in ("image_bytes", "server_rate", "boot_s", "job_s", "controller_cores")
+]
+
+
 def test_what_makes_no_sense_is_refused() -> None:
-    for bad in ({"server_rate": 0}, {"idle": 2}, {"boot_s": -1}, {"node_rate": float("nan")}):
+    for bad in ({"server_rate": 0}, {"idle": 2}, {"boot_s": -1}, {"node_rate": float("nan")}, *INFINITE):
         with pytest.raises(ValueError, match=next(iter(bad))):
             Assumptions(**bad)
     with pytest.raises(ValueError, match="at least 1"):
@@ -94,4 +99,4 @@ def test_on_the_command_line() -> None:
     )
     assert found[0]["server_peak"] <= 25 * GBIT * 1.001
     wrong = CliRunner().invoke(main, ["reimage", "plan", "--server-gbit", "0"])
-    assert (wrong.exit_code, wrong.output) == (1, "rackproof: server_rate: more than 0, not 0.0\n")
+    assert (wrong.exit_code, wrong.output) == (1, "rackproof: server_rate: more than 0 and finite, not 0.0\n")

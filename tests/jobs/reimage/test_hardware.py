@@ -40,8 +40,8 @@ def test_a_swapped_gpu_is_reported_by_both_uuids_and_stops_nobody() -> None:
 def test_gpus_that_changed_places_have_moved() -> None:
     after = NODE.model_copy(update={"gpus": gpus("b", "a", "c", "d")})
     assert [text for text, _ in described(after)] == [
-        "GPU GPU-b moved: 00:01 to 00:00",
         "GPU GPU-a moved: 00:00 to 00:01",
+        "GPU GPU-b moved: 00:01 to 00:00",
     ]
 
 
@@ -50,6 +50,7 @@ def test_gpus_that_changed_places_have_moved() -> None:
     [
         ({"gpus": gpus("a", "b", "c")}, "GPU 3 (00:03) missing: was GPU-d"),
         ({"gpus": ()}, "GPUs: not known after, so not compared"),
+        ({"memory_bytes": 0}, "memory: not known after, so not compared"),
         ({"memory_bytes": 896 << 30}, "memory was 960 GiB, is 896 GiB"),
         ({"serial": "S2"}, "serial number was S1, is S2"),
     ],
@@ -78,3 +79,45 @@ def test_what_was_not_known_is_never_unchanged() -> None:
         "serial number: not known before, so not compared",
         "GPUs: not known before, so not compared",
     ]
+
+
+def test_memory_that_was_not_known_before_is_only_reported() -> None:
+    bare = NODE.model_copy(update={"memory_bytes": 0})
+    assert described(NODE, bare) == [("memory: not known before, so not compared", None)]
+    assert described(bare, bare) == []
+
+
+@pytest.mark.parametrize(
+    ("bus_ids", "uuids", "after"),
+    [
+        (("00:01", "00:01"), ("a", "b"), (0,)),
+        (("00:01", "00:01"), ("a", "b"), (1,)),
+        (("", ""), ("a", "b"), (0,)),
+        (("", ""), ("", ""), (1,)),
+        (("00:01", "00:02"), ("a", "a"), (0,)),
+        (("00:01", "00:01", "00:01"), ("a", "b", "c"), (0, 2)),
+    ],
+)
+def test_a_lost_gpu_is_missing_however_little_tells_the_gpus_apart(
+    bus_ids: tuple[str, ...], uuids: tuple[str, ...], after: tuple[int, ...]
+) -> None:
+    some = [Gpu(index=0, uuid=uuid, bus_id=bus_id) for uuid, bus_id in zip(uuids, bus_ids, strict=True)]
+    before = NODE.model_copy(update={"gpus": tuple(some)})
+    assert described(before, before) == []
+    changes = described(NODE.model_copy(update={"gpus": tuple(some[number] for number in after)}), before)
+    assert [verdict for _, verdict in changes] == [Verdict.FAIL]
+    assert " missing: was " in changes[0][0]
+
+
+def test_a_new_gpu_in_the_place_of_one_that_moved_is_new() -> None:
+    after = (*gpus("x", "b", "c", "d"), Gpu(index=4, uuid="GPU-a", bus_id="00:04", vbios="1"))
+    assert described(NODE.model_copy(update={"gpus": after})) == [
+        ("GPU GPU-a moved: 00:00 to 00:04", None),
+        ("GPU 0 (00:00) new: GPU-x", None),
+    ]
+
+
+@pytest.mark.parametrize(("was", "now"), [("abc1", "ABC1"), ("ABC1", "abc1 "), ("S1", "S1")])
+def test_a_serial_number_is_the_same_in_upper_and_lower_case(was: str, now: str) -> None:
+    before, after = (NODE.model_copy(update={"serial": serial}) for serial in (was, now))
+    assert described(after, before) == []

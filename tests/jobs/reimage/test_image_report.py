@@ -189,3 +189,18 @@ def test_only_a_line_feed_ends_an_alarm(end: str) -> None:
     found = read(WRITTEN, alarms)
     assert not found.problem
     assert len(found.remarks) == 1
+
+
+@pytest.mark.parametrize("changed", [{"host_keys": []}, {"host_keys": None}, {"host_keys": {}}, None])
+def test_an_image_without_a_host_key_is_a_problem(changed: dict[str, Any] | None) -> None:
+    report = {name: value for name, value in WRITTEN.items() if name != "host_keys"} | (changed or {})
+    found = read(report)
+    assert found.problem.startswith("reports ")
+    assert "no host key was written" in found.problem
+    assert found.host_keys == ()
+
+
+@pytest.mark.parametrize("names", ["|1|sälz|digest", "|1|c2FseA==|dïgest", "|1|²|", "|1|", "|1|a|b|c"])
+def test_a_damaged_entry_of_known_hosts_is_another_hosts(names: str) -> None:
+    assert read(WRITTEN, known_hosts=f"{names} {RSA}\n").problem == ""
+    assert "reports the host key of |1|" in read(WRITTEN, known_hosts=f"{names} {KEY}\n").problem

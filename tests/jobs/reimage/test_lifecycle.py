@@ -137,6 +137,17 @@ def test_status_says_what_for_how_long_and_when_it_is_too_long() -> None:
     )
 
 
+def test_only_damaged_files_start_a_node_from_the_first_step() -> None:
+    again = "start again with -e reimage_again=true"
+    lost_part = NodeProgress(
+        state="failed", step=Step.VALIDATE, reason=f"a GPU is missing; if it was meant, {again}"
+    )
+    assert next_command("n1", lost_part) == "ansible-playbook reimage.yml -l n1"
+    unknown = NodeProgress(state="failed", reason="cannot read it")
+    assert next_command("n1", unknown) == "ansible-playbook reimage.yml -l n1"
+    assert describe_progress(lost_part, BEGAN) == "failed at validate"
+
+
 def test_limits_name_what_is_wrong_with_them() -> None:
     assert step_limits({"drain": 5})[Step.DRAIN] == 5
     assert step_limits({})[Step.BOOT] == DEFAULT_LIMITS_S[Step.BOOT]

@@ -140,6 +140,8 @@ def test_another_method_or_again_starts_from_the_beginning(
     path.mkdir()
     with pytest.raises(ReimageError, match="cannot read "):
         hardware.check_first_boot(second, "n1", facts())
+    assert f"cannot read {path}" in started(tmp_path, owner_pid=None).refused["n1"]
+    path.rmdir()
     # Another way to install is another image; what the node was before any of it is still what it was.
     monkeypatch.setattr(tasks, "METHODS", ("rack", "another"))
     other = started(tmp_path, method="another")
@@ -217,7 +219,7 @@ def test_a_damaged_journal_leaves_its_node_out_and_the_others_go_on(tmp_path: Pa
         work(second, name, *STEPS)
     ended = end_run(second)
     assert ended.verdict is Verdict.FAIL
-    assert any(one.startswith("n2: failed and stays drained") for one in ended.message)
+    assert any(one.startswith("n2: failed; whether it is drained, see sinfo -R: ") for one in ended.message)
     assert {one.node: one.progress.state for one in tasks.read_progress(tmp_path)}["n2"] == "failed"
 
 
@@ -254,7 +256,7 @@ def test_a_failed_node_gives_the_reason_and_what_next(tmp_path: Path) -> None:
     ended = end_run(run)
     assert ended.gates
     assert ended.message == (
-        "n1: failed at record and stays drained: no answer Next: ansible-playbook reimage.yml -l n1",
+        "n1: failed at record and stays drained: no answer. Next: ansible-playbook reimage.yml -l n1",
     )
 
 
@@ -387,3 +389,78 @@ def test_a_night_learns_which_nodes_are_still_being_imaged(tmp_path: Path) -> No
     work(run, "n1", *STEPS)
     write_step(run, "n2", "begun", Step.DRAIN)
     assert set(tasks.unfinished_imaging(tmp_path, ["n1", "n2", "n9"])) == {"n2"}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 9000, b'{"name": 1}'])
+def test_an_interrupted_run_with_a_damaged_record_leaves_its_node_out(tmp_path: Path, content: bytes) -> None:
+    first = started(tmp_path)
+    for name in NODES:
+        record_hardware(first, name, "before", facts())
+        work(first, name, *STEPS[:3])
+    record = Path(first.folder, "before/n1.json")
+    record.write_bytes(content)
+    second = started(tmp_path)
+    assert set(second.todo) == {"n2", "n3"}
+    assert f"cannot read {record}" in second.refused["n1"]
+    assert second.refused["n1"].endswith("-e reimage_again=true")
+    assert Path(second.folder, "before/n2.json").exists()
+
+
+def test_a_record_that_cannot_be_copied_stops_and_a_missing_one_does_not(tmp_path: Path) -> None:
+    hardware.copy_from_run(tmp_path / "none", tmp_path / "new", "n1")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "old/before/n1.json").mkdir(parents=True)
+    with pytest.raises(ReimageError, match="cannot read"):
+        hardware.copy_from_run(tmp_path / "old", tmp_path / "new", "n1")
+
+
+@pytest.mark.parametrize("damage", [b"", b"0 nothing\n"], ids=["journal whole", "journal damaged"])
+def test_a_run_whose_request_was_deleted_is_still_unfinished(tmp_path: Path, damage: bytes) -> None:
+    run = started(tmp_path)
+    write_step(run, "n1", "begun", Step.DRAIN)
+    work(run, "n2", *STEPS)
+    path = run_files.journal_path(Path(run.folder), "n1")
+    path.write_bytes(damage + path.read_bytes())
+    Path(run.folder, run_files.RUN_FILE).unlink()
+    assert set(tasks.unfinished_imaging(tmp_path, NODES)) == {"n1"}
+    again = started(tmp_path)
+    assert "-e reimage_again=true" in again.refused["n1"]
+    assert again.todo == {"n2": STEPS, "n3": STEPS}
+    assert started(tmp_path, owner_pid=None, again=True).todo == dict.fromkeys(NODES, STEPS)
+
+
+def test_a_run_that_was_killed_before_its_request_began_nothing(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    Path(run.folder, run_files.RUN_FILE).unlink()
+    assert tasks.unfinished_imaging(tmp_path, NODES) == {}
+    assert started(tmp_path).todo == dict.fromkeys(NODES, STEPS)
+
+
+@pytest.mark.parametrize(("which", "content"), [("after", b"{"), ("after", b""), ("before", b"[]")])
+def test_a_damaged_record_of_one_node_does_not_lose_the_run(
+    tmp_path: Path, which: str, content: bytes
+) -> None:
+    run = started(tmp_path)
+    for name in NODES:
+        record_hardware(run, name, which, facts())
+        work(run, name, *STEPS)
+    Path(run.folder, which, "n2.json").write_bytes(content)
+    ended = end_run(run)
+    assert ended.verdict is Verdict.PASS
+    record = read_run(Path(run.folder))
+    assert [node.name for node in record.nodes] == ["n1", "n3"]
+    (finding,) = record.findings
+    assert finding.message.startswith("n2: cannot read ")
+    assert "n2: returned to service (cannot read " in ended.message[1]
+
+
+def test_the_command_after_a_damaged_journal_starts_from_the_first_step(tmp_path: Path) -> None:
+    run = started(tmp_path, {"n1": ["r1"]})
+    path = run_files.journal_path(Path(run.folder), "n1")
+    path.write_bytes(b"0 nothing\n" + path.read_bytes())
+    (status,) = tasks.read_progress(tmp_path)
+    assert status.text == "failed"
+    assert status.next_command == "ansible-playbook reimage.yml -l n1 -e reimage_again=true"
+    (line,) = end_run(run).message
+    assert "stays drained" not in line
+    assert line.endswith("first step. Next: ansible-playbook reimage.yml -l n1 -e reimage_again=true")

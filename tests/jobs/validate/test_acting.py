@@ -64,7 +64,8 @@ def test_who_fails_alone_is_drained_with_the_reason() -> None:
         (night("n01", finding("n01"), slurm=drained("rackproofs")), "by somebody else: rackproofs"),
         (night("n01", finding("n01"), known=False), "it is not in Slurm"),
         (night("n01", finding("n01"), slurm=None), "Slurm could not be queried"),
-        (night("n99", finding("n99")), "it is not in Slurm"),
+        (night("n99", finding("n99")), "not drained: sinfo lists it in no partition"),
+        (night("n99", finding("n99"), known=False), "not drained: it is not in Slurm"),
         (
             night("n01", finding("n01", fleetwide=True, verdict=Verdict.UNPROVEN), verdict=Verdict.UNPROVEN),
             "",

@@ -37,7 +37,7 @@ from rackproof.nodes.health_checks import _hardware_action, check_node
 from rackproof.nodes.health_subjects import Expectation, HealthFinding
 from rackproof.nodes.kernel_log import HardwareEvent
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, build_snapshot
-from rackproof.store.night_store import Hold, NodeNight, SlurmState, night_folders, read_night
+from rackproof.store.night_store import Hold, NightReason, NodeNight, SlurmState, night_folders, read_night
 from rackproof.store.probe_results import ProbeNight
 from rackproof.store.run_folder import new_run_id, write_run
 from tests.fuzz.monotonicity import recorded_answers
@@ -695,3 +695,22 @@ def test_a_node_returns_by_what_was_read_and_never_by_what_was_not(
     told = [(one.plan, one.why, one.reason_texts()) for one in well]
     assert well[0].plan == "", told
     assert "return" in (one.plan for one in well[1:]), told
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "measured"),
+    [
+        (("unproven", "fail"), "gemm"),
+        (("unproven", "degraded"), "gemm"),
+        (("degraded", "fail"), "job"),
+        (("unproven", "unproven"), ""),
+    ],
+)
+def test_the_command_names_the_number_that_is_at_fault(verdicts: tuple[str, ...], measured: str) -> None:
+    reasons = tuple(
+        NightReason(check="probe", verdict=Verdict(verdict), metric=metric, part="n1", text="x")
+        for verdict, metric in zip(verdicts, ("job", "gemm"), strict=True)
+    )
+    steps = _next_commands(NodeNight(node="n1", verdict=Verdict.FAIL, reasons=reasons))
+    named = [step for step in steps if "bench.yml" in step]
+    assert named == ([f"ansible-playbook bench.yml -l n1  # measures {measured} again"] if measured else [])

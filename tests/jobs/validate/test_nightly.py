@@ -22,6 +22,7 @@ from rackproof.jobs.validate.judge import judge_fleet
 from rackproof.jobs.validate.nightly import NightlyError, NightlySettings, finish_interrupted, run_nightly
 from rackproof.jobs.validate.tasks import begin_night
 from rackproof.store.night_store import night_folders, read_night
+from rackproof.store.probe_results import ProbeNight
 from tests.jobs.validate.probes import ROOT
 from tests.jobs.validate.test_validating import NODES, gathered, look_at
 from tests.workloads.test_slow_servers import DrippingServer
@@ -259,6 +260,71 @@ def test_mail_goes_to_a_server_that_takes_it(
         nightly.send_mail(nobody, ["FAIL"])
 
 
+@pytest.mark.parametrize(
+    ("smtp", "place"),
+    [
+        ("[::1]:25", ("::1", 25)),
+        ("[::1]", ("::1", 25)),
+        ("mx", ("mx", 25)),
+        ("mx:", ("mx", 25)),
+        ("10.0.0.1:587", ("10.0.0.1", 587)),
+        ("::1", None),
+        ("", None),
+        (":25", None),
+        ("mx:99999", None),
+        ("[::1", None),
+        ("mx:²", None),
+    ],
+)
+def test_a_mail_server_may_have_any_address(
+    settings: NightlySettings, monkeypatch: pytest.MonkeyPatch, smtp: str, place: tuple[str, int] | None
+) -> None:
+    tried = []
+
+    def connect(host: str, port: int, timeout: float) -> None:
+        tried.append((host, port))
+        raise OSError("refused")
+
+    monkeypatch.setattr("smtplib.SMTP", connect)
+    with pytest.raises(OSError if place else ValueError):
+        nightly.send_mail(replace(settings, smtp=smtp, mail_to=("ops@example.org",)), ["FAIL"])
+    assert tried == ([place] if place else [])
+
+
+@pytest.mark.parametrize("content", [b"{", b"", b"[" * 9000])
+def test_a_damaged_new_night_is_a_fault_of_the_tool_and_sends_messages(
+    settings: NightlySettings,
+    hook: type[Hook],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    content: bytes,
+) -> None:
+    def play(*_: object) -> nightly._PlaybookResult:
+        folder = settings.results / "20261121T100000Z-health-3f2a91"
+        folder.mkdir()
+        (folder / "night.json").write_bytes(content)
+        return nightly._PlaybookResult(0, (), ())
+
+    monkeypatch.setattr(nightly, "_run_playbook", play)
+    done = run_nightly(replace(settings, metrics=tmp_path / "night.prom"), View())
+    assert done.lines[0].startswith("TOOL FAULT  validate.yml ended with 0, but ")
+    assert done.lines[0].endswith("; nothing is proven")
+    assert "20261121T100000Z-health-3f2a91" in done.lines[0]
+    assert Hook.said == ["\n".join(done.lines)]
+    assert "rackproof_nightly_exit_status 1" in (tmp_path / "night.prom").read_text()
+
+
+@pytest.mark.parametrize("minutes", [1234567.0, 0.25, 17.0, 123456789.5, 0.1])
+def test_a_metric_keeps_its_digits(minutes: float) -> None:
+    outcome = nightly.NightlyOutcome(0, None, ())
+    text = nightly.prometheus_metrics(outcome, 1.0, ProbeNight(asked=minutes, spent=minutes)).decode()
+    values = [
+        line.split()[-1] for line in text.splitlines() if line.startswith("rackproof_nightly_gpu_minutes{")
+    ]
+    assert [float(value) for value in values] == [minutes, minutes]
+    assert not any("e" in value for value in values)
+
+
 def test_two_nightlies_at_once_are_refused_and_a_killed_one_is_not_in_the_way(
     settings: NightlySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +372,7 @@ def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: Night
     owner.wait()
     remarks = finish_interrupted(results)
     assert len(remarks) == 2
+    assert not any("checked" in remark for remark in remarks)
     assert not Path(unjudged.folder).exists()
     assert all(folder.is_dir() for folder in (*alike, whole))
     assert read_night(Path(judged.folder)).closed

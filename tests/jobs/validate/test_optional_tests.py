@@ -113,6 +113,21 @@ def test_a_test_that_no_budget_holds_is_reported() -> None:
     assert not oversized_tests(replace(how, minutes=104.0), some)
 
 
+def test_a_test_that_no_budget_holds_is_reported_with_its_own_minutes() -> None:
+    how = plan(chosen=("sdc", "soak", "llm"), minutes=150.0)
+    assert [remark.split(", ")[0] for remark in oversized_tests(how, nodes_named("a", gpus=8))] == [
+        "llm never runs on a: its job may take 168 GPU-minutes",
+        "soak never runs on a: its job may take 208 GPU-minutes",
+    ]
+    # The largest of several nodes.
+    two = nodes_named("a", gpus=4) + nodes_named("b", gpus=8)
+    assert [remark.split(", ")[0] for remark in oversized_tests(replace(how, minutes=60.0), two)] == [
+        "llm never runs on a,b: its job may take 168 GPU-minutes",
+        "sdc never runs on b: its job may take 112 GPU-minutes",
+        "soak never runs on a,b: its job may take 208 GPU-minutes",
+    ]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_every_test_of_every_node_runs_within_some_nights_and_suspects_sooner(seed: int) -> None:
     """The bound is what all tests take, divided by what a night takes of them at least."""

@@ -52,6 +52,17 @@ def test_what_a_floor_says_of_a_pair(
     assert (got.passed, got.speed and got.speed.value) == (passed, speed)
 
 
+@pytest.mark.parametrize("size", ["abc", "1e9", "", "²", "9" * 5000, "-1", "1_0"])
+def test_a_message_size_that_is_no_number_proves_nothing(size: str) -> None:
+    text = pair_says().replace(f'"size_bytes": "{1 << 30}"', f'"size_bytes": "{size}"')
+    got = read_pair(("n1", "n2"), classify_exit(text, "0", 1.0), [])
+    assert (got.passed, got.value) == (False, None)
+    assert got.text.startswith("its log proves nothing")
+    wrong = pair_says(wrong=2).replace(f'"size_bytes": "{1 << 30}"', f'"size_bytes": "{size}"')
+    got = read_pair(("n1", "n2"), classify_exit(wrong, "0", 1.0), [])
+    assert got.text == "sums of values were wrong"
+
+
 def pairs(*values: float) -> list[PairResult]:
     return [
         PairResult(nodes=(f"a{number}", f"b{number}"), passed=True, value=value, text=f"{value:g} GB/s")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, permutations
 
 import pytest
 from hypothesis import given, settings
@@ -70,6 +71,32 @@ def test_second_partners_are_as_many_as_there_can_be(suspects: set[str], good: s
     assert len(set(found.values())) == len(found) == min(len(suspects), len(good - suspects))
     assert set(found) <= suspects
     assert not set(found.values()) & suspects
+
+
+@given(st.sets(st.tuples(st.sampled_from("abcde"), st.sampled_from("vwxyz"))))
+def test_second_partners_are_a_largest_matching_of_those_that_did_not_meet(met: set[tuple[str, str]]) -> None:
+    found = second_partners("abcde", "vwxyz", met)
+    assert not set(found.items()) & met
+    assert len(set(found.values())) == len(found)
+    most = max(
+        sum((one, two) not in met for one, two in zip("abcde", order, strict=True))
+        for order in permutations("vwxyz")
+    )
+    assert len(found) == most
+
+
+@pytest.mark.parametrize(("suspects", "good"), [(1000, 1400), (1400, 400), (700, 700)])
+def test_a_thousand_suspects_get_their_partners_at_once(suspects: int, good: int) -> None:
+    bad, well = (
+        [f"{kind}{number:04d}" for number in range(count)] for kind, count in (("b", suspects), ("g", good))
+    )
+    # A suspect does not get the good node of its own number, so that the last one moves the others.
+    met = [*zip(bad, well, strict=False), *((bad[min(suspects, good) - 1], node) for node in well[1:])]
+    begin = time.process_time()
+    found = second_partners(bad, well, met)
+    assert time.process_time() - begin < 5
+    assert len(set(found.values())) == len(found) == min(suspects, good)
+    assert not set(found.items()) & set(met)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from rackproof.nodes.probe_slurm_jobs import Job, JobRunner
+from rackproof.nodes.probe_slurm_jobs import Job, JobRunner, ProbeError
 from tests.jobs.validate.probes import plan
 
 STARTS = 20
@@ -70,3 +72,26 @@ def test_a_job_that_never_began_holds_no_place() -> None:
     assert (done.how, done.text) == ("lost", "its srun never began on Slurm's host")
     assert now[0] < 60
     assert jobs.spent == 0
+
+
+@pytest.mark.parametrize("size", [30_000, 120_000, 180_001])
+@pytest.mark.parametrize("lost", [1, 2, 3])
+@pytest.mark.parametrize("written", [True, False])
+def test_a_script_whose_piece_was_lost_is_written_anew(
+    tmp_path: Path, size: int, lost: int, written: bool
+) -> None:
+    """The host may have run the command whose answer was lost."""
+    asked = [0]
+
+    def shell(command: str) -> tuple[int, str, str]:
+        asked[0] += command.startswith("printf")
+        cut = command.startswith("printf") and asked[0] == lost
+        if not cut or written:
+            subprocess.run(["sh", "-c", command], check=True)
+        return (255, "", "Connection reset") if cut else (0, "", "")
+
+    jobs = JobRunner(shell, plan(), {}, {}, _spool=str(tmp_path))
+    for text in (("x" * 99 + "\n") * (size // 100), "other\n"):
+        with contextlib.suppress(ProbeError):
+            jobs._written(text)
+        assert Path(jobs._written(text)).read_text() == text

@@ -204,6 +204,27 @@ def test_a_fleet_that_changes_its_bits_together_is_reported_and_not_failed() -> 
     assert "other bits than in earlier nights on 4 of 4" in remarks[0]
 
 
+@pytest.mark.parametrize(("changed", "kept"), [(3, 1), (17, 1), (5, 4)])
+def test_most_devices_against_one_that_still_gives_the_known_bits_prove_nothing(
+    changed: int, kept: int
+) -> None:
+    bits = ["a" * 64] * changed + ["b" * 64] * kept
+    found = {f"n{one}": [("H200", f"g{one}", mine)] for one, mine in enumerate(bits)}
+    reasons, agreed, remarks = compare_digests(found, {"H200": "b" * 64})
+    assert {name: [one.verdict for one in mine] for name, mine in reasons.items()} == {
+        name: [Verdict.UNPROVEN] for name in found
+    }
+    assert agreed == {"H200": "b" * 64}
+    assert f"other bits than in earlier nights on {changed} of {len(bits)}" in remarks[0]
+
+
+def test_who_differs_from_a_fleet_that_changed_its_bits_together_fails() -> None:
+    found = {f"n{one}": [("H200", f"g{one}", ("c" if one else "d") * 64)] for one in range(5)}
+    reasons, agreed, _ = compare_digests(found, {"H200": "a" * 64})
+    assert {name: mine[0].verdict for name, mine in reasons.items()} == {"n0": Verdict.FAIL}
+    assert agreed == {"H200": "c" * 64}
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -212,7 +233,11 @@ def test_a_fleet_that_changes_its_bits_together_is_reported_and_not_failed() -> 
         ':::MLLOG {"value": 3} "training_digest"',
         digest("n01", 1, "x"),
         "x " + digest("n01", 1),
+        ':::MLLOG {"x":"training_digest","value":' + "[" * 100_000,
+        ':::MLLOG {"x":"training_digest","value":{"labels":{},"digest":' + '{"a":' * 50_000,
+        ':::MLLOG {"x":"training_digest","value":' + "9" * 5000 + "}",
     ],
+    ids=range(8),
 )
 def test_what_is_no_digest_is_none(text: str) -> None:
     assert read_digests(text) == []
@@ -238,6 +263,42 @@ def test_a_program_that_dies_is_tried_again_before_its_node_is_called_bad() -> N
     twice, _ = night(crash(2))
     assert verdicts(twice) == {RACK[5]: ["probe:job"]}
     assert "CUDA error: 700" in twice.reasons[RACK[5]][-1].text
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        ("", 1),
+        ("srun: error: Unable to allocate resources: Invalid account", 1),
+        ("srun: error: Unable to allocate resources: Requested nodes are busy", 1),
+    ],
+    ids=["lost", "refused", "busy"],
+)
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [({"wrong": 3}, "probe:gemm wrong_values"), ({"bits": {1: "b" * 64}}, "bits:training step")],
+)
+def test_a_second_job_that_measured_nothing_hides_no_fault_of_the_first(
+    second: tuple[str, int], fault: dict[str, object], code: str
+) -> None:
+    tries = [0]
+
+    def answer(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
+        if nodes != (RACK[5],):
+            return sound(nodes)
+        tries[0] += 1
+        return (node_says(RACK[5], **fault), 1, 20.0) if tries[0] == 1 else (*second, 2.0)  # type: ignore[arg-type]
+
+    got, _ = night(answer)
+    assert tries == [2]
+    assert verdicts(got) == {RACK[5]: [code]}
+
+
+def test_two_jobs_that_slurm_lost_are_unproven() -> None:
+    got, _ = night(lambda nodes: ("", 1, 2.0) if nodes == (RACK[5],) else sound(nodes))
+    assert not verdicts(got)
+    assert verdicts(got, Verdict.UNPROVEN) == {RACK[5]: ["probe:job"]}
+    assert "Slurm started nothing" in got.reasons[RACK[5]][0].text
 
 
 def test_a_node_without_the_interpreter_is_unproven_and_not_bad() -> None:
@@ -676,3 +737,16 @@ def test_nobody_votes_with_digests_of_others(lies: list[str]) -> None:
     others = {name: read_digests(node_says(name)) for name in RACK[1:4]}
     reasons, _, _ = compare_digests({RACK[0]: got.digests, **others}, {})
     assert list(reasons) == [RACK[0]]
+
+
+@pytest.mark.parametrize("mark", ["²", "9" * 5000, "٣", "-1", "1000", "0 0", ""])
+def test_an_end_without_a_status_is_no_end(mark: str) -> None:
+    (got,) = split_sections(f"{MARK}begin gemm\ntext\n{MARK}end {mark}\n")
+    assert (got.name, got.status) == ("gemm", None)
+    assert classify_exit(f"{MARK}begin gemm\ntext\n{MARK}end {mark}\n", "0", 1.0).how == "hung"
+
+
+@pytest.mark.parametrize("status", [0, 1, 98, 137, 255])
+def test_an_end_with_a_status_is_one(status: int) -> None:
+    (got,) = split_sections(section("gemm", "text", status))
+    assert got.status == status

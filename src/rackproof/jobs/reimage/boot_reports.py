@@ -106,7 +106,8 @@ def collect(
     while True:
         listed = ask_host(list_command(folder))
         new = [mac for mac in parse_report_list(listed) if mac not in reports]
-        new = new[: min(REPORTS_PER_COMMAND, MAX_REPORTS - len(reports))]
+        # One more than allowed, to distinguish too many machines from just as many as allowed.
+        new = new[: min(REPORTS_PER_COMMAND, MAX_REPORTS + 1 - len(reports))]
         reports |= parse_reports(ask_host(read_command(folder, new)), new) if new else {}
         _distrust(reports, parse_alarm_list(listed), show)
         if new:
@@ -114,7 +115,7 @@ def collect(
                 show(f"reported: {_describe_report(mac, reports[mac])}")
             missing = awaited.missing(reports)
             show(f"still awaited: {compress_hostlist(missing) if missing else 'none'}")
-            if not missing or len(reports) >= MAX_REPORTS:
+            if not missing or len(reports) > MAX_REPORTS:
                 return reports
         elif clock() >= end:
             return reports
@@ -134,7 +135,7 @@ def summarize(reports: Reports, discovered: discovery.Discovery, awaited: Awaite
     """Return :meth:`Discovery.plain`, with ``hardware``: lines about disks and interfaces. No I/O."""
     summary = discovered.plain()
     summary["remarks"] += [f"sent no boot report: {mac}" for mac in awaited.missing_macs(reports)]
-    if len(reports) >= MAX_REPORTS:
+    if len(reports) > MAX_REPORTS:
         # Another host floods the folder. The summary must say that not everything was read.
         summary["problems"].append(f"more than {MAX_REPORTS} machines reported: the others were not read")
         summary["gates"] = True

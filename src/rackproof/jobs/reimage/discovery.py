@@ -495,7 +495,8 @@ def read_discovered(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         text = path.read_text()
         inventory = yaml.safe_load(text) or {}
-        hosts = dict(inventory.get("all", {}).get("hosts") or {})
+        listed = inventory.get("all", {}).get("hosts") or {}
+        hosts = {name: {**(variables or {})} for name, variables in listed.items()}
         # Writing replaces the whole file. Any other content means that it is an operator's own file.
         if set(inventory) - {"all"} or set(inventory.get("all", {})) - {"hosts"}:
             raise DiscoveryError(f"{path} is not discover.yml's own: name another with discover_file")
@@ -503,7 +504,7 @@ def read_discovered(path: Path) -> tuple[str, dict[str, Any]]:
         text, hosts = "", {}
     except OSError as error:
         raise DiscoveryError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, AttributeError, ValueError, TypeError):
+    except (yaml.YAMLError, UnicodeDecodeError, AttributeError, ValueError, TypeError, RecursionError):
         raise DiscoveryError(
             f"{path} is not an inventory of discover.yml: name another with discover_file"
         ) from None

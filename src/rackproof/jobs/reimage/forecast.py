@@ -11,6 +11,7 @@ The word *rolling* marks the time if each node continued independently and the n
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -59,11 +60,11 @@ class Assumptions:
         """Refuse values that cannot be simulated."""
         positive = ("image_bytes", "server_rate", "node_rate", "verify_rate", "controller_cores")
         for name in positive:
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}: more than 0, not {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: more than 0 and finite, not {getattr(self, name)}")
         for name in ("job_s", "boot_s", "first_boot_s", "provision_s", "validate_s", "controller_core_s"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}: not below 0")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: finite, and not below 0")
         if not 0 <= self.idle <= 1 or not 0 <= self.spread < 1:
             raise ValueError("idle: from 0 to 1; spread: from 0 to below 1")
 

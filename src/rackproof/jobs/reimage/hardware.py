@@ -2,14 +2,14 @@
 
 The action of ``rackproof_reimage_record`` calls :func:`record_hardware` and :func:`check_first_boot`.
 
-A missing answer does not mean "the same". If only one record lists GPUs, a serial number, or the BMC's
-settings, the part is unproven. Unproven GPUs stop a node, and the others are only remarks. An unknown amount
-of memory is not compared.
+A missing answer does not mean "the same". If only one record lists GPUs, memory, a serial number, or the
+BMC's settings, the part is unproven. GPUs or memory that only the record from before lists stop a node, and
+the others are only remarks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -173,7 +173,7 @@ def _wrong_version(piece: Firmware, wanted: str) -> Change:
 def compare_hardware(before: Node | None, after: Node) -> tuple[Change, ...]:
     """Return the changes, the worst first. No I/O.
 
-    A missing GPU, less memory and another machine fail. If the driver no longer lists any GPU, the GPUs are
+    A missing GPU, less memory and another machine fail. If no GPU or no memory is listed any more, it is
     unproven, which stops the node too. A swapped or moved GPU and different firmware are only reported.
 
     Args:
@@ -196,7 +196,7 @@ def compare_hardware(before: Node | None, after: Node) -> tuple[Change, ...]:
 def _serial_number(before: Node, after: Node) -> list[Change]:
     """Return the change of the machine's serial number."""
     part, was, now = "serial number", before.serial, after.serial
-    if was and now and was != now:
+    if was and now and not _same_serial(was, now):
         return [Change(part=part, kind="differs", verdict=Verdict.FAIL, before=was, after=now)]
     if bool(was) != bool(now):
         # Only root can read it. If it is missing, this shows how the record was made, not that the
@@ -205,19 +205,35 @@ def _serial_number(before: Node, after: Node) -> list[Change]:
     return []
 
 
+def _same_serial(one: str, other: str) -> bool:
+    """Return whether two serial numbers are the same."""
+    # Upper and lower case depend on where the number was entered, in firmware, by the BMC, or by hand.
+    return one.strip().lower() == other.strip().lower()
+
+
 def _gpus(before: Node, after: Node) -> list[Change]:
-    """Return the changes of GPUs, compared slot by slot."""
+    """Return the changes of GPUs, by their UUIDs and slots."""
     if not before.gpus or not after.gpus:
         return _unlisted_gpus(before, after)
-    was, now = _gpus_by_slot(before), _gpus_by_slot(after)
-    # Compare by UUID, because a GPU that moved to another slot is neither missing nor new.
-    old_slots = {gpu.uuid: slot for slot, gpu in was.items()}
-    remaining = {gpu.uuid for gpu in after.gpus}
-    changes: list[Change] = []
-    for slot, gpu in was.items():
-        changes += _change_in_slot(slot, gpu, now.get(slot), old_slots, remaining)
-    changes += [_change_of_new(slot, gpu, old_slots) for slot, gpu in now.items() if slot not in was]
-    return changes
+    new, missing, changes = list(after.gpus), list[Gpu](), list[Change]()
+    # Compare by UUID first, because two GPUs may state one slot, and a GPU that moved is neither missing nor
+    # new.
+    for gpu in before.gpus:
+        same = [now for now in new if now.uuid == gpu.uuid]
+        if same:
+            now = min(same, key=lambda now: _slot(now) != _slot(gpu))
+            new.remove(now)
+            changes += _change_of_kept(gpu, now)
+        else:
+            missing.append(gpu)
+    for gpu in missing:
+        in_slot = next((now for now in new if _slot(now) == _slot(gpu)), None)
+        changes.append(_change_of_missing(gpu, in_slot))
+        if in_slot is not None:
+            new.remove(in_slot)
+    return changes + [
+        Change(part=f"GPU {gpu.index} ({_slot(gpu)})", kind="new", after=gpu.uuid) for gpu in new
+    ]
 
 
 def _unlisted_gpus(before: Node, after: Node) -> list[Change]:
@@ -231,50 +247,39 @@ def _unlisted_gpus(before: Node, after: Node) -> list[Change]:
     return []
 
 
-def _gpus_by_slot(node: Node) -> dict[str, Gpu]:
-    """Return the GPUs by their place on the bus or, if that is unknown, by their number."""
-    return {gpu.bus_id or str(gpu.index): gpu for gpu in node.gpus}
+def _slot(gpu: Gpu) -> str:
+    """Return the place of a GPU on the bus or, if that is unknown, its number."""
+    return gpu.bus_id or str(gpu.index)
 
 
-def _change_in_slot(
-    slot: str, before: Gpu, now: Gpu | None, old_slots: Mapping[str, str], remaining: Collection[str]
-) -> list[Change]:
-    """Return the change in a slot that had a GPU before."""
-    label = f"GPU {before.index} ({slot})"
-    if now is None:
-        # A GPU that only moved is reported in its new slot.
-        if before.uuid in remaining:
-            return []
-        return [Change(part=label, kind="missing", verdict=Verdict.FAIL, before=before.uuid)]
-    if now.uuid != before.uuid:
-        if now.uuid in old_slots:
-            return [_moved(now, old_slots[now.uuid], slot)]
-        return [Change(part=label, kind="swapped", before=before.uuid, after=now.uuid)]
+def _change_of_kept(before: Gpu, now: Gpu) -> list[Change]:
+    """Return the change of a GPU that is still in the node."""
+    if _slot(now) != _slot(before):
+        return [Change(part=f"GPU {now.uuid}", kind="moved", before=_slot(before), after=_slot(now))]
     if before.vbios and now.vbios and before.vbios != now.vbios:
-        return [Change(part=f"{label} firmware", kind="differs", before=before.vbios, after=now.vbios)]
+        part = f"GPU {before.index} ({_slot(before)}) firmware"
+        return [Change(part=part, kind="differs", before=before.vbios, after=now.vbios)]
     return []
 
 
-def _change_of_new(slot: str, gpu: Gpu, old_slots: Mapping[str, str]) -> Change:
-    """Return the change in a slot that was empty before."""
-    if gpu.uuid in old_slots:
-        return _moved(gpu, old_slots[gpu.uuid], slot)
-    return Change(part=f"GPU {gpu.index} ({slot})", kind="new", after=gpu.uuid)
-
-
-def _moved(gpu: Gpu, before: str, after: str) -> Change:
-    """Return the change of a GPU that is in another slot now."""
-    return Change(part=f"GPU {gpu.uuid}", kind="moved", before=before, after=after)
+def _change_of_missing(before: Gpu, in_slot: Gpu | None) -> Change:
+    """Return the change of a GPU that is gone, with another one in its slot or none."""
+    label = f"GPU {before.index} ({_slot(before)})"
+    if in_slot is None:
+        return Change(part=label, kind="missing", verdict=Verdict.FAIL, before=before.uuid)
+    return Change(part=label, kind="swapped", before=before.uuid, after=in_slot.uuid)
 
 
 def _memory(before: Node, after: Node) -> list[Change]:
-    """Return the change of the node's memory, or nothing if one of the two amounts is unknown.
+    """Return the change of the node's memory. A small difference is the reserve of another kernel.
 
-    A small difference is the reserve of another kernel.
+    If only the amount before imaging is known, the memory is unproven, which stops the node.
     """
     was, now = before.memory_bytes, after.memory_bytes
-    if not was or not now:
-        return []
+    if was and not now:
+        return [Change(part="memory", kind="unproven", verdict=Verdict.UNPROVEN, before=size(was))]
+    if not was:
+        return [Change(part="memory", kind="unproven", after=size(now))] if now else []
     if abs(now - was) <= MEMORY_SLACK * was:
         return []
     less = now < was
@@ -436,8 +441,7 @@ def _check_serial(node: str, node_record: Node | None, serial: str, step: str) -
         return []
     if node_record is None or not node_record.serial:
         return [f"its serial number is not known, the inventory has {sanitize(serial, 60)}"]
-    # Upper and lower case depend on where the number was entered, in firmware, by the BMC, or by hand.
-    if node_record.serial.lower() != serial.strip().lower():
+    if not _same_serial(node_record.serial, serial):
         raise ReimageError(
             f"{node} is another machine: its serial number is {node_record.serial}, the inventory has "
             f"{sanitize(serial, 60)}. {step}. Correct reimage_serial, or the name's address"
@@ -490,13 +494,7 @@ def check_first_boot(run: ReimageContext, node: str, facts: Mapping[str, Any]) -
             unknown, or the file with the former one cannot be read.
     """
     now = sanitize(facts.get("boot_id") or "", 64)
-    path = boot_id_path(Path(run.folder), node)
-    try:
-        before = path.read_text().strip()
-    except FileNotFoundError:
-        before = ""
-    except (OSError, ValueError) as error:
-        raise ReimageError(f"cannot read {path}: {sanitize(error, 200)}") from None
+    before = _read_boot_id(Path(run.folder), node)
     if not now:
         raise ReimageError(
             f"{node} does not state which boot this is, so it is not known to run its new system. See "
@@ -512,6 +510,17 @@ def check_first_boot(run: ReimageContext, node: str, facts: Mapping[str, Any]) -
     return ()
 
 
+def _read_boot_id(folder: Path, node: str) -> str:
+    """Return the boot id from before imaging, or "" if it is unknown."""
+    path = boot_id_path(folder, node)
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        raise ReimageError(f"cannot read {path}: {sanitize(error, 200)}") from None
+
+
 def read_record(folder: Path, which: str, node: str) -> Node | None:
     """Return the record of a node in a run, or None if there is none.
 
@@ -524,15 +533,29 @@ def read_record(folder: Path, which: str, node: str) -> Node | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
-        raise ReimageError(f"cannot read {path}: {sanitize(error, 200)}") from None
+        raise ReimageError(
+            f"cannot read {path}: {sanitize(error, 200)}. Check the hardware of {node}, then start "
+            "reimage.yml for it with -e reimage_again=true"
+        ) from None
+
+
+def check_copied_files(earlier: Path, node: str) -> None:
+    """Check the files that :func:`copy_from_run` copies. A damaged record would hide every loss of hardware.
+
+    Raises:
+        ReimageError: A file cannot be read, or is damaged.
+    """
+    read_record(earlier, "before", node)
+    _read_boot_id(earlier, node)
 
 
 def copy_from_run(earlier: Path, folder: Path, node: str) -> None:
     """Copy a node's earlier record and boot id into a new run.
 
-    A file that is missing, empty or cannot be read is skipped.
+    A missing file is skipped.
 
     Raises:
+        ReimageError: A file cannot be read.
         ResultsError: The files cannot be written.
     """
     for source, target in (
@@ -541,10 +564,11 @@ def copy_from_run(earlier: Path, folder: Path, node: str) -> None:
     ):
         try:
             data = source.read_bytes()
-        except OSError:
+        except FileNotFoundError:
             continue
-        if data:
-            write_file(target, data)
+        except OSError as error:
+            raise ReimageError(f"cannot read {source}: {error.strerror}") from None
+        write_file(target, data)
 
 
 def boot_id_path(folder: Path, node: str) -> Path:

@@ -90,6 +90,9 @@ def _read_believed(text: str, known_hosts: str, name: str) -> ImageReport:
     keys = report.get("host_keys", [])
     if problem := find_key_problem(keys, known_hosts, name):
         return ImageReport(problem=f"{problem}: {_NOT_BELIEVED}")
+    if not keys:
+        # The role removes the old keys, and could not connect without new ones.
+        return ImageReport(problem=f"reports no host key: {_NOT_BELIEVED}")
     disk = f"{_short(report.get('disk'))} ({_short(report.get('disk_serial')) or 'no serial number'})"
     seconds = report.get("seconds")
     # A report is text from a node. An invalid time must not end the playbook.
@@ -174,5 +177,5 @@ def _matches(names: str, name: str) -> bool:
         # The format prescribes this hash. No security depends on it.
         digest_of_name = hmac.digest(base64.b64decode(salt), name.encode(), hashlib.sha1)
         return hmac.compare_digest(digest_of_name, base64.b64decode(digest))
-    except binascii.Error:
+    except ValueError:
         return False

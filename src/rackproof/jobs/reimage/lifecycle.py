@@ -64,6 +64,9 @@ _BACK_TO: Mapping[Step, Step] = {
 }
 """The step at which a new attempt starts instead, if a step was interrupted that cannot be repeated alone."""
 
+_AGAIN = "-e reimage_again=true"
+"""The option that starts a node from the first step. Reasons about damaged files name it."""
+
 Event = Literal["adopted", "begun", "done", "skipped", "failed"]
 """An event of a journal. The first is ``adopted``: a run takes over the completed steps of an earlier run."""
 
@@ -286,7 +289,11 @@ def _next_wave(
 
 def next_command(node: str, progress: NodeProgress) -> str:
     """Return the operator's next command, or "" if none is needed. No I/O."""
-    return f"ansible-playbook reimage.yml -l {node}" if progress.state in ("failed", "interrupted") else ""
+    if progress.state not in ("failed", "interrupted"):
+        return ""
+    # If the files of a run are damaged, the step is unknown, and only a start from the first step helps.
+    again = f" {_AGAIN}" if progress.step is None and _AGAIN in progress.reason else ""
+    return f"ansible-playbook reimage.yml -l {node}{again}"
 
 
 def describe_progress(progress: NodeProgress, at: datetime) -> str:
@@ -296,7 +303,7 @@ def describe_progress(progress: NodeProgress, at: datetime) -> str:
         "waiting": f"waits to begin with {step}",
         "running": step,
         "interrupted": f"interrupted at {step}",
-        "failed": f"failed at {step}",
+        "failed": f"failed at {step}" if step else "failed",
         "returned": "returned to service",
     }[progress.state]
     if progress.since is None:

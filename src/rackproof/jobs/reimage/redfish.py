@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from rackproof.core.text import amount, sanitize
 from rackproof.jobs.reimage import redfish_http
@@ -109,7 +111,10 @@ def _note_unclosed(node: str, access: Access, unclosed: int) -> None:
 def _unreachable(node: str, access: Access, reason: str) -> BmcError:
     """Return the error about a failed connection, which depends on the reason."""
     # sushy raises one class for all failed connections. Only the text shows the reason.
-    if "certificate" in reason.lower() or "ssl" in reason.lower() or "fingerprint" in reason.lower():
+    # The host's own name may contain one of these words.
+    host = re.escape(urlsplit(redfish_http.redfish_url(access.address)).hostname or "")
+    fault = re.sub(rf"(?<![\w.-]){host}(?![\w-])", "", reason.lower())
+    if any(word in fault for word in ("certificate", "ssl", "fingerprint")):
         return _untrusted(node, access)
     if "does not end" in reason or "redirects to another" in reason:
         return BmcError(f"{node}: its BMC at {access.display_address} was not trusted: {reason}")

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from rackproof.core.addresses import is_this_machine
+from rackproof.core.text import sanitize
 from rackproof.core.time_limits import answer_within
 from rackproof.core.untrusted import as_mapping
 from rackproof.jobs.reimage.bmc import Access, BmcError
@@ -41,12 +42,20 @@ _ENDED = (401, 404, 410)
 
 
 def refuse_plain_http(node: str, access: Access) -> None:
-    """Refuse an address that would get the password unencrypted.
+    """Refuse an address that is malformed, or that would get the password unencrypted.
 
     Raises:
-        BmcError: The address uses plain HTTP and is not on this machine.
+        BmcError: The address is malformed, or it uses plain HTTP and is not on this machine.
     """
-    parts = urlsplit(access.address)
+    try:
+        parts = urlsplit(access.address)
+        # A malformed port is an error only when it is read.
+        _origin(redfish_url(access.address))
+    except ValueError as error:
+        raise BmcError(
+            f"{node}: its BMC's address {access.display_address!r} is malformed ({sanitize(error, 100)}): "
+            "correct reimage_bmc_address, such as 10.0.0.11, https://bmc1:8443 or [fd00::11]"
+        ) from None
     if parts.scheme == "http" and not is_this_machine(parts.hostname or ""):
         raise BmcError(
             f"{node}: its BMC at {access.display_address} would be queried by plain HTTP, by which everybody "

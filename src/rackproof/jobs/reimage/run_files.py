@@ -124,7 +124,9 @@ def read_run_file(folder: Path) -> RunRequest:
     try:
         request = RunRequest.model_validate_json(open_sealed(read_file(path, RECORD_LIMIT_BYTES)))
     except OSError as error:
-        raise ReimageError(f"cannot read {path}: {error.strerror}") from None
+        raise ReimageError(
+            f"cannot read {path}: {error.strerror}; restore it, or start again with -e reimage_again=true"
+        ) from None
     except ValueError:
         raise ReimageError(f"{path} is damaged; start again with -e reimage_again=true") from None
     if _RUN_NAME.fullmatch(folder.name) and request.run_id != folder.name:
@@ -150,17 +152,17 @@ def run_folders(results: Path) -> list[Path]:
 def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[str, Path]:
     """Return the newest journal of each node, or only of the given nodes.
 
-    A run without a request (``reimage.json``) is skipped, because a run that was killed before it wrote its
-    request started nothing.
+    In a run without a request (``reimage.json``), a journal with only the entry ``adopted`` is skipped. A run
+    that was killed before it wrote its request started nothing.
     """
     nodes_left = None if wanted is None else set(wanted)
     journals: dict[str, Path] = {}
     for folder in run_folders(results):
         if nodes_left is not None and not nodes_left:
             break
-        if not (folder / RUN_FILE).is_file():
-            continue
         names = _nodes_with_journal(folder, nodes_left)
+        if not (folder / RUN_FILE).is_file():
+            names = [name for name in names if _has_begun(journal_path(folder, name))]
         for name in names:
             # Folders come newest first, so an existing entry is newer.
             journals.setdefault(name, journal_path(folder, name))
@@ -174,6 +176,14 @@ def _nodes_with_journal(folder: Path, wanted: Iterable[str] | None) -> Sequence[
     if wanted is None:
         return [path.name.removesuffix(".journal") for path in (folder / "journal").glob("*.journal")]
     return [name for name in wanted if journal_path(folder, name).is_file()]
+
+
+def _has_begun(path: Path) -> bool:
+    """Return whether a journal has more than adopted results. A damaged journal may have more."""
+    try:
+        return any(entry.event != "adopted" for entry in read_journal(path))
+    except JournalError:
+        return True
 
 
 def next_run_id(results: Path) -> str:

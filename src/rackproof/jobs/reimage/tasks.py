@@ -202,18 +202,20 @@ def _plan_nodes(
         try:
             # No other run works on the nodes, because this run claimed them.
             progress = lifecycle.replay(run_files.read_journal(newest[name]), alive=False)
-            request = read_run_file(newest[name].parent.parent)
+            if progress.state == "returned":
+                continue
+            earlier = newest[name].parent.parent
+            request = read_run_file(earlier)
+            if Step.RECORD in progress.done:
+                hardware.check_copied_files(earlier, name)
         except (JournalError, ReimageError) as error:
             # The node's progress is unknown, so an operator must decide.
             plans.refused[name] = str(error)
             del plans.todo[name], plans.takeovers[name]
             continue
-        if progress.state != "returned":
-            # Another installation method also means another image.
-            same_image = (request.method, request.images.get(name, "")) == (method, images.get(name, ""))
-            plans.todo[name], plans.takeovers[name] = _continue_node(
-                newest[name].parent.parent, progress, same_image
-            )
+        # Another installation method also means another image.
+        same_image = (request.method, request.images.get(name, "")) == (method, images.get(name, ""))
+        plans.todo[name], plans.takeovers[name] = _continue_node(earlier, progress, same_image)
     return plans
 
 
@@ -367,13 +369,20 @@ def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
     """Write the run's record (``run.json``), store it in the history, and return every node's result.
 
     Raises:
-        ReimageError: The request or a node's hardware record cannot be read, or the run's record cannot be
-            written.
+        ReimageError: The request cannot be read, or the run's record cannot be written. A node's hardware
+            record that cannot be read is only a remark.
     """
     folder, results = Path(run.folder), Path(run.results)
     request = read_run_file(folder)
     progress = {name: _final_progress(run, name) for name in request.nodes}
-    record = _run_record(folder, request, progress)
+    hardware_records: list[Node] = []
+    for name in request.nodes:
+        try:
+            hardware_records += _newest_record(folder, name)
+        except ReimageError as error:
+            remarks = (*progress[name].remarks, str(error))
+            progress[name] = progress[name].model_copy(update={"remarks": remarks})
+    record = _run_record(request, progress, hardware_records)
     try:
         # The record comes first, because the history reads it from the folder.
         write_run(record, folder)
@@ -388,18 +397,19 @@ def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
     )
 
 
-def _run_record(folder: Path, request: RunRequest, progress: Mapping[str, NodeProgress]) -> Run:
+def _run_record(
+    request: RunRequest, progress: Mapping[str, NodeProgress], hardware_records: Sequence[Node]
+) -> Run:
     """Return the run's record. A node that did not return to service makes the run fail."""
     verdicts = [Verdict.PASS if node.state == "returned" else Verdict.FAIL for node in progress.values()]
     failures = [f"{name}: {_failure(node)}" for name, node in progress.items() if node.state != "returned"]
-    records = [_newest_record(folder, name) for name in request.nodes]
     return Run(
         run_id=request.run_id,
         benchmark=BENCHMARK,
         description=f"nodes re-imaged ({request.method})",
         started=request.started,
         ended=datetime.now(UTC),
-        nodes=tuple(node for node in records if node is not None),
+        nodes=tuple(hardware_records),
         asked_nodes=request.nodes,
         findings=tuple(_remark_findings(progress)),
         verdict=worst(verdicts),
@@ -408,10 +418,11 @@ def _run_record(folder: Path, request: RunRequest, progress: Mapping[str, NodePr
     )
 
 
-def _newest_record(folder: Path, node: str) -> Node | None:
-    """Return a node's hardware from after imaging, or else from before."""
+def _newest_record(folder: Path, node: str) -> list[Node]:
+    """Return a node's hardware from after imaging, or else from before, or nothing."""
     # For a node that failed half-way, no record from after imaging exists.
-    return hardware.read_record(folder, "after", node) or hardware.read_record(folder, "before", node)
+    record = hardware.read_record(folder, "after", node) or hardware.read_record(folder, "before", node)
+    return [record] if record is not None else []
 
 
 def _remark_findings(progress: Mapping[str, NodeProgress]) -> Iterator[Finding]:
@@ -452,10 +463,14 @@ def _summary_line(node: str, progress: NodeProgress) -> str:
     if progress.state == "returned":
         remarks = f" ({'; '.join(progress.remarks)})" if progress.remarks else ""
         return f"{node}: returned to service{remarks}"
-    # Before the end of the drain, the state is unknown, because the drain itself may have failed.
-    drained = "; whether it is drained, see sinfo -R" if progress.step is Step.DRAIN else " and stays drained"
+    # Before the end of the drain, the state is unknown, because the drain itself may have failed. It is also
+    # unknown if the journal cannot be read.
+    is_drained = progress.step not in (None, Step.DRAIN)
+    drained = " and stays drained" if is_drained else "; whether it is drained, see sinfo -R"
+    reason = progress.reason or "it was not finished"
+    stop = "" if reason.endswith((".", "!", "?")) else "."
     return (
-        f"{node}: {_failed_step(progress)}{drained}: {progress.reason or 'it was not finished'} "
+        f"{node}: {_failed_step(progress)}{drained}: {reason}{stop} "
         f"Next: {lifecycle.next_command(node, progress)}"
     )
 

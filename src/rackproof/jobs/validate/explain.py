@@ -262,10 +262,10 @@ def _next_commands(node_night: NodeNight) -> list[str]:
         for finding in node_night.findings
         if not finding.fleetwide and finding.action != "none"
     ]
-    if any(reason.verdict in (Verdict.FAIL, Verdict.DEGRADED) for reason in node_night.reasons):
-        worst = node_night.reasons[0]
+    faults = (Verdict.FAIL, Verdict.DEGRADED)
+    if fault := next((reason for reason in node_night.reasons if reason.verdict in faults), None):
         steps.append(
-            f"ansible-playbook bench.yml -l {node_night.node}  # measures {worst.metric or 'it'} again"
+            f"ansible-playbook bench.yml -l {node_night.node}  # measures {fault.metric or 'it'} again"
         )
     if wide:
         steps.append(

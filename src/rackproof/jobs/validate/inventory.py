@@ -9,8 +9,8 @@ for example::
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -169,7 +169,8 @@ def parse_limits(node: str, values: Mapping[str, float]) -> Limits:
 
 def _is_limit(value: object) -> bool:
     """Return whether a value can be a limit. A limit of NaN or below 0 would never or always be exceeded."""
-    return isinstance(value, int | float) and math.isfinite(value) and value >= 0
+    # A whole number may have more digits than a float can hold.
+    return isinstance(value, int | float) and 0 <= value <= sys.float_info.max
 
 
 def references_by_sku(

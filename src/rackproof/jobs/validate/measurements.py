@@ -193,7 +193,7 @@ def _read_numbers(
     except (HistoryError, ResultsError) as error:
         remark = (
             f"the history cannot be queried: {sanitize(error, 300)}; "
-            "tonight's measurements are judged by floors only"
+            "tonight's measurements are judged by floors and the rest of the fleet only"
         )
         return _readings_from_folders(results, now), (), [], [remark]
 

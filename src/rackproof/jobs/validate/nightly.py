@@ -34,6 +34,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from rackproof.core.child_environment import NIGHTLY_SECRETS, environment_of_playbook
 from rackproof.core.errors import RackproofError
@@ -92,7 +93,7 @@ class NightlySettings:
         variables: Extra variables for the playbook.
         metrics: The file for Prometheus, or None.
         mail_to: The recipients of a mail. If this is empty, no mail is sent.
-        smtp: The mail server as ``HOST:PORT``.
+        smtp: The mail server as ``HOST:PORT``, or ``[IPv6]:PORT``.
         link: The web address of the results folder, or "".
     """
 
@@ -140,7 +141,7 @@ def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
     Raises:
         NightlyError: Another nightly is running, or there is no checkout. The results folder cannot be
             written. A program of Ansible is not installed.
-        ResultsError: The results folder or the new night's record cannot be read.
+        ResultsError: The results folder cannot be read.
 
     If it raises, no message is sent.
     """
@@ -154,8 +155,13 @@ def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
         played = _run_playbook(settings, view)
         took = time.monotonic() - begin
         newest = next(iter(night_store.night_folders(settings.results)), None)
-        night = night_store.read_night(newest) if newest is not None and newest != before else None
-        outcome = _outcome(settings, night, played, remarks, took)
+        night, damage = None, ""
+        try:
+            night = night_store.read_night(newest) if newest is not None and newest != before else None
+        except ResultsError as error:
+            # A night that cannot be read must still be reported.
+            damage = str(error)
+        outcome = _outcome(settings, night, played, remarks, took, damage)
         return _report_outcome(settings, outcome, took)
 
 
@@ -184,7 +190,7 @@ def finish_interrupted(results: Path) -> list[str]:
                 continue
             shutil.rmtree(folder, ignore_errors=True)
             remarks.append(
-                f"{folder.name} was interrupted before it was judged; its nodes were checked again"
+                f"{folder.name} was interrupted before it was judged; it proved nothing, and was removed"
             )
         else:
             context = night_store.NightContext(night_id=folder.name, folder=str(folder), results=str(results))
@@ -419,8 +425,12 @@ def _outcome(
     played: _PlaybookResult,
     remarks: Sequence[str],
     took: float,
+    damage: str,
 ) -> NightlyOutcome:
-    """Return the outcome of a night, or of a playbook that did not close a night (``took`` is in seconds)."""
+    """Return the outcome of a night, or of a playbook that did not close a night (``took`` is in seconds).
+
+    ``damage`` is the reason why the night's record cannot be read, or "".
+    """
     if night is None or not night.closed:
         ending = (
             f"was stopped after {duration(settings.timeout_s)}"
@@ -428,6 +438,8 @@ def _outcome(
             else f"ended with {played.status}"
         )
         phase = "before the night was judged" if night is None else "after the night was judged"
+        if damage:
+            phase = f"but {damage}"
         lines = [
             f"TOOL FAULT  validate.yml {ending}, {phase}; nothing is proven",
             *remarks,
@@ -523,12 +535,14 @@ def send_mail(settings: NightlySettings, lines: Sequence[str]) -> None:
         ValueError: The server's name is unusable.
         smtplib.SMTPException: The server refuses.
     """
-    host, _, port = settings.smtp.partition(":")
+    server_address = urlsplit(f"//{settings.smtp}")
+    if not server_address.hostname:
+        raise ValueError(f"{sanitize(settings.smtp, 100)} is no mail server: give HOST:PORT or [IPv6]:PORT")
     message = EmailMessage()
     message["Subject"] = sanitize(f"rackproof: {lines[0]}", 150)
     message["From"], message["To"] = settings.mail_from, ", ".join(settings.mail_to)
     message.set_content("\n".join(lines) + "\n")
-    with smtplib.SMTP(host, int(port or 25), timeout=_SEND_S) as server:
+    with smtplib.SMTP(server_address.hostname, server_address.port or 25, timeout=_SEND_S) as server:
         if user := os.environ.get(SMTP_USER, ""):
             # A password is sent only over TLS. A relay on this machine accepts mail without either.
             server.starttls(context=ssl.create_default_context())
@@ -597,8 +611,8 @@ def prometheus_metrics(
         lines += [f"# HELP {name} {help_text}", f"# TYPE {name} gauge"]
         for labels, value in samples:
             labels_text = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
-            # Use repr for the timestamp, because the six digits of :g would round it to hours.
-            lines.append(f"{name}{{{labels_text}}} {value:g}" if labels else f"{name} {value!r}")
+            # The six digits of :g would round a million GPU-minutes, and the timestamp to hours.
+            lines.append(f"{name}{{{labels_text}}} {value:.15g}" if labels else f"{name} {value!r}")
     return ("\n".join(lines) + "\n").encode()
 
 

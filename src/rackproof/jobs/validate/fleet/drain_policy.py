@@ -292,8 +292,10 @@ def _objection(node_night: NodeNight, blind: bool, partitions: Sequence[str]) ->
         return "not drained: too many nodes cannot be reached"
     if node_night.slurm is None:
         return "not drained: Slurm could not be queried"
-    if not node_night.slurm.known or not partitions:
+    if not node_night.slurm.known:
         return "not drained: it is not in Slurm"
+    if not partitions:
+        return "not drained: sinfo lists it in no partition"
     if node_night.slurm.drained_by == "other":
         reason = sanitize(node_night.slurm.reason, 200) or "no reason given"
         return f"out of service already, by {drain_owner(node_night.slurm.reason)}: {reason}"

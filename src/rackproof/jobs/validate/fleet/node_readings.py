@@ -108,7 +108,7 @@ def _read_digest(line: str) -> list[tuple[str, str, str]]:
         if not re.fullmatch(r"[0-9a-f]{64}", digest):
             return []
         return [(sanitize(str(value["alike"]), 400), sanitize(part, 100), digest)]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
 
 
@@ -125,7 +125,7 @@ def compare_digests(
     rules select the right digest of a kind of device, in this order:
 
     1. The digest of at least three devices, with more than half of the votes. It replaces another digest of
-       earlier nights, with a remark.
+       earlier nights, with a remark. If a device still gives that other digest, no digest is right tonight.
     2. The digest on which earlier nights agreed.
     3. The digest of two or more devices, if no other device of the kind differs. It becomes the reference of
        later nights.
@@ -152,7 +152,8 @@ def compare_digests(
                 f"{amount(len(group), 'device')}, with the same software ({alike}): a fault of the tool "
                 "until proven otherwise"
             )
-        right = majority or known.get(alike, "")
+        contradicts = bool(majority) and majority != known.get(alike, majority) in counts
+        right = "" if contradicts else majority or known.get(alike, "")
         if right:
             agreed[alike] = right
         elif len(group) == 1:

@@ -68,16 +68,15 @@ def plan_optional_tests(
 
 def oversized_tests(plan: ProbePlan, targets: Sequence[ProbeTarget]) -> tuple[str, ...]:
     """Return remarks about optional tests whose job is too long for any night's budget."""
-    by_test: dict[str, list[ProbeTarget]] = {}
+    by_test: dict[str, dict[str, float]] = {}
     for node in targets:
         for probe in _optional(plan, node):
-            if _job_minutes(plan, node, (probe,)) > plan.minutes:
-                by_test.setdefault(probe.name, []).append(node)
+            if (minutes := _job_minutes(plan, node, (probe,))) > plan.minutes:
+                by_test.setdefault(probe.name, {})[node.name] = minutes
     return tuple(
-        f"{test} never runs on {compress_hostlist([target.name for target in nodes])}: its job may take "
-        f"{max(_job_minutes(plan, node, (probe,)) for node in nodes for probe in _optional(plan, node)):g} "
-        f"GPU-minutes, and validate_probe_gpu_minutes is {plan.minutes:g}"
-        for test, nodes in sorted(by_test.items())
+        f"{test} never runs on {compress_hostlist(list(minutes_by_node))}: its job may take "
+        f"{max(minutes_by_node.values()):g} GPU-minutes, and validate_probe_gpu_minutes is {plan.minutes:g}"
+        for test, minutes_by_node in sorted(by_test.items())
     )
 
 

@@ -12,6 +12,7 @@ start again. The pairs of the nodes a, b, c and d are::
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -75,23 +76,48 @@ def second_partners(
     suspect_nodes = sorted(set(suspects))
     free = sorted(set(known_good) - set(suspect_nodes))
     partner_of: dict[str, str] = {}
-
-    def seat(suspect: str, tried: set[str]) -> bool:
-        """Give the suspect a partner that is not in ``tried``, and return whether there is one."""
-        # Search an augmenting path, which may give an assigned partner to another suspect, so that as many
-        # suspects as possible get a partner.
-        for node in free:
-            if node in tried or node in known_partners.get(suspect, ()):
-                continue
-            tried.add(node)
-            if node not in partner_of or seat(partner_of[node], tried):
-                partner_of[node] = suspect
-                return True
-        return False
-
     for suspect in suspect_nodes:
-        seat(suspect, set())
-    return {suspect: node for node, suspect in sorted(partner_of.items(), key=lambda item: item[1])}
+        if len(partner_of) == len(free):
+            break
+        _add_partner(suspect, free, known_partners, partner_of)
+    return dict(sorted(partner_of.items()))
+
+
+def _add_partner(
+    suspect: str,
+    free: Sequence[str],
+    known_partners: Mapping[str, Collection[str]],
+    partner_of: dict[str, str],
+) -> None:
+    """Give a suspect a partner, if possible.
+
+    A partner that is free comes first. Otherwise, the search (an augmenting path) gives assigned partners to
+    other suspects, so that as many suspects as possible get a partner.
+    """
+    suspect_of = {node: holder for holder, node in partner_of.items()}
+    untried, asking, claimed_by = list(free), deque([suspect]), dict[str, str]()
+    while asking:
+        asker = asking.popleft()
+        known = known_partners.get(asker, ())
+        for node in untried:
+            if node in known:
+                continue
+            claimed_by[node] = asker
+            if node not in suspect_of:
+                _hand_over(node, claimed_by, partner_of)
+                return
+            asking.append(suspect_of[node])
+        untried = [node for node in untried if node in known]
+
+
+def _hand_over(node: str, claimed_by: Mapping[str, str], partner_of: dict[str, str]) -> None:
+    """Give a free node to its claimant, the claimant's former partner to the next claimant, and so on."""
+    next_node: str | None = node
+    while next_node is not None:
+        claimant = claimed_by[next_node]
+        former = partner_of.get(claimant)
+        partner_of[claimant] = next_node
+        next_node = former
 
 
 def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozenset[Pair], frozenset[str]]:

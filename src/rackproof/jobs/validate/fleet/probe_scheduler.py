@@ -249,10 +249,8 @@ class _NodeProbes:
             ended_well: Number of nodes on which the job ended well, or 0 if these are too few to blame this
                 node.
         """
-        # Without room for a second job, the first one counts. A second job that Slurm lost replaces it.
-        last = (
-            first_result if second_result is None or second_result.how in ("left", "busy") else second_result
-        )
+        # A second job that measured nothing does not replace what the first one measured.
+        last = first_result if second_result is None or second_result.how in NOT_RUN else second_result
         if last.how in ("left", "busy"):
             self.left_out[name] = last.text
             return
