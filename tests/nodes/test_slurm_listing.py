@@ -108,6 +108,35 @@ def test_a_node_whose_gres_is_cut_off_may_have_gpus(text: str, known: bool) -> N
     assert (node.gpus, node.gpus_known) == ({}, known)
 
 
+@pytest.mark.parametrize("text", ["gpu:" + "x" * 100_000, "gpu:" * 30_000, "(" * 100_000, "gpu:(" * 30_000])
+def test_a_long_gres_is_read_at_once(text: str) -> None:
+    # A quadratic search takes minutes.
+    assert read_gres(text) == {}
+    (node,) = read_slurm_listing(f"NodeName=n1 Gres={text}", "nodes.txt").nodes
+    assert node.gpus == {}
+
+
+@pytest.mark.parametrize("words", ["name=x", "AutoDetect=nvml", "Name=gpu Type=h100 File=/dev/nvidia0"])
+@pytest.mark.parametrize("key", ["Reason", "Comment", "Extra"])
+def test_a_reason_is_no_line_of_gres_conf(words: str, key: str) -> None:
+    listing = read_slurm_listing(f"NodeName=n1 Gres=gpu:h100:8 {key}=drained for {words}", "nodes.txt")
+    assert [(node.name, node.gpus) for node in listing.nodes] == [("n1", {"h100": 8})]
+
+
+@pytest.mark.parametrize("line", ["NodeName[0]=n2", "NodeSet[0]=some Nodes=n1", "SwitchName[0]=s Nodes=n1"])
+def test_a_numbered_statement_is_named_and_not_read(line: str) -> None:
+    listing = read_slurm_listing(f"NodeName=n1 Gres=gpu:8\n{line}\n", "nodes.txt")
+    assert [node.name for node in listing.nodes] == ["n1"]
+    assert any(f"{line}: this line is not read" in remark for remark in listing.remarks)
+
+
+@pytest.mark.parametrize("line", ["n2[01|gpu|gpu:8|a", "n2|gpu|gpu:8|a|b", "n2|gpu"])
+def test_a_damaged_line_of_sinfo_is_named(line: str) -> None:
+    listing = read_slurm_listing(f"n1|gpu|gpu:8|a\n{line}\n", "nodes.txt")
+    assert [node.name for node in listing.nodes] == ["n1"]
+    assert any(line in remark for remark in listing.remarks)
+
+
 def test_a_set_of_nodes_is_in_its_partition() -> None:
     listing = read_slurm_listing(
         "NodeName=n[1-3] Feature=big\nNodeName=n4\nNodeSet=some Nodes=n[1-2]\nNodeSet=large Feature=big\n"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from rackproof.core.hostlist import expand_hostlist
 
 _GPUS = re.compile(
-    r"(?:gres/)?gpu(?::([A-Za-z0-9_.+-]*[A-Za-z_][A-Za-z0-9_.+-]*))?[:=](\d{1,4})(?![\dKMGkmg])", re.I
+    r"(?:gres/)?gpu(?::(?![0-9.+-]{1,64}[:=])([A-Za-z0-9_.+-]{1,64}))?[:=](\d{1,4})(?![\dKMGkmg])", re.I
 )
 """Type (optional) and number of GPUs in ``gpu:h100:8``, ``gpu:8`` or ``gres/gpu:h100=8``."""
 
@@ -42,7 +42,7 @@ def has_uncounted_gpus(text: str) -> bool:
 
 def _plain_gres(text: str) -> str:
     """Return a Gres without sockets and flags."""
-    return re.sub(r"\([^)]*\)|:no_consume", "", text)
+    return re.sub(r"\([^()]*\)|:no_consume", "", text)
 
 
 class GresConf:

@@ -150,6 +150,13 @@ def _statements(text: str) -> Iterator[str]:
         yield statement
 
 
+def _is_gres(statement: str) -> bool:
+    """Return whether a statement is a line of gres.conf, such as ``NodeName=n1 Name=gpu Type=h100``."""
+    # The reason or comment of a node at its end may contain the same words.
+    stated = re.split(r"\s(?:Reason|Comment|Extra)=", statement, maxsplit=1, flags=re.I)[0]
+    return any(key.lower() in ("name", "autodetect") for key, _ in _PAIR.findall(stated))
+
+
 class _Reader:
     """The nodes, partitions and switches read so far, from statements in any order."""
 
@@ -171,13 +178,16 @@ class _Reader:
         for name, value in _PAIR.findall(re.sub(r"\s*=\s*", "=", statement, count=1)):
             # The first value is used, because a reason or comment at the end may contain anything.
             pairs.setdefault(name.lower(), value.strip('"'))
-        kind = statement.partition("=")[0].strip().lower().partition("[")[0]
+        # "SlurmctldHost[1]" is the second one. Other keys have no number.
+        kind = re.sub(r"^(slurmctldhost)\[\d+\]$", r"\1", statement.partition("=")[0].strip().lower())
         if kind in ("slurmctldhost", "controlmachine"):
             self._read_controller(statement)
         elif kind in ("switchname", "blockname"):
             for node in self._hosts(pairs.get("nodes", "")):
                 self._switches.setdefault(node, pairs[kind])
-        elif kind == "name" or pairs.keys() & {"name", "autodetect"}:
+        elif kind not in pairs:
+            self._remarks.append(f"{sanitize(statement, 80)}: this line is not read")
+        elif kind == "name" or _is_gres(statement):
             self._gres.read(self._hosts(pairs.get("nodename", "")), pairs)
         elif kind == "nodeset":
             self._sets[pairs[kind]] = (self._hosts(pairs.get("nodes", "")), pairs.get("feature", ""))
@@ -223,9 +233,12 @@ class _Reader:
         if "|" not in line or _BEGIN.match(line):
             return
         try:
-            fields = self._sinfo.read(line) or {}
+            fields = self._sinfo.read(line)
         except ValueError as error:
             raise SlurmListingError(f"{self._place}: {sanitize(line, 80)}: {error}") from None
+        if fields is None:
+            self._remarks.append(f"{sanitize(line, 80)}: this line of sinfo cannot be read")
+            return
         for node in self._hosts(fields.get("node", "")):
             # Without the column of generic resources, a node may have GPUs.
             node_fields = {"gres": fields.get("gres", "gpu:"), "activefeatures": fields.get("features", "")}

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 
-_NINE_MONTHLY = ((20, 2), (20, 11), (21, 8), (22, 5), (23, 2), (23, 11), (24, 5))
+_NINE_MONTHLY = (
+    *((16, 5), (17, 2), (17, 11), (18, 8), (19, 5)),
+    *((20, 2), (20, 11), (21, 8), (22, 5), (23, 2), (23, 11), (24, 5)),
+)
 _HALF_YEARLY_FROM = 24
 _THREE_BACK_FROM = (24, 11)
 """Controllers from this release work with nodes of the three releases before, older ones with two."""
@@ -23,7 +26,7 @@ def parse_release(version: str) -> tuple[int, int] | None:
 
 
 def _ordinal(release: tuple[int, int]) -> int:
-    """Return a release's number. It is 1 for 20.02, and 0 for every release before.
+    """Return a release's number. It is 1 for 16.05, and 0 for every release before.
 
     Until 24.05 there was a release every nine months. Since then, there is one each May and November.
     """

@@ -35,13 +35,17 @@ class SinfoTable:
         self._order: tuple[str, ...] = _FIELDS
 
     def read(self, line: str) -> dict[str, str] | None:
-        """Return the fields of a line by their names in :data:`_FIELDS`. Return None for any other line.
+        """Return the fields of a line by their names in :data:`_FIELDS`.
+
+        The result is empty for a heading, and None for a line whose fields cannot be read.
 
         Raises:
             ValueError: The line is sinfo's, but its fields are not in the expected order.
         """
         parts = [part.strip() for part in line.split("|")]
-        if self._is_heading(parts) or len(parts) != len(self._order):
+        if self._is_heading(parts):
+            return {}
+        if len(parts) != len(self._order):
             return None
         fields = dict(zip(self._order, parts, strict=True))
         if not _HOSTS.fullmatch(fields["node"]):

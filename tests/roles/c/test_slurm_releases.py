@@ -27,6 +27,9 @@ def test_a_version_says_its_release(version: str, known: tuple[int, int] | None)
 @pytest.mark.parametrize(
     ("controller", "oldest", "too_old"),
     [
+        ("19.05", "17.11", "17.02"),
+        ("20.02", "18.08", "17.11"),
+        ("20.11", "19.05", "18.08"),
         ("22.05", "20.11", "20.02"),
         ("23.11", "22.05", "21.08"),
         ("24.05", "23.02", "22.05"),
