@@ -160,6 +160,9 @@ def _unwatched(use: MachineUse | None, job: Mapping[str, Any]) -> str:
         return ""
     if use is None:
         return "nothing valid of its use by others"
+    # A job without this key needs any time of watching.
+    if "elapsed_s" not in job and use.cpus > 0 and use.seconds > 0:
+        return ""
     took_s = as_float(job.get("elapsed_s"))
     if took_s is None or took_s < 0:
         return "no duration of the job, with which its use by others is compared"
