@@ -61,6 +61,11 @@ def test_a_sound_inventory_has_no_mistakes(good: Inventory) -> None:
             "the same address (ansible_host: 10.0.0.1)",
         ),
         (
+            inventory({"n2": {"ansible_host": "10.0.0.1", "ansible_port": 22}}),
+            "n1, n2",
+            "the same address (ansible_host: 10.0.0.1)",
+        ),
+        (
             inventory({"n1": {"ansible_host": "n3"}, "n3": {}}),
             "n1, n3",
             "the same address (ansible_host: n3)",
@@ -90,10 +95,10 @@ def test_a_sound_inventory_has_no_mistakes(good: Inventory) -> None:
         (
             inventory({"n1": {"bench_resume": "perhaps"}}),
             "n1",
-            "bench_resume is 'perhaps': it has to be a bool",
+            "bench_resume is 'perhaps': its type has to be bool",
         ),
-        (inventory({"n1": {"bench_parameters": "x=1"}}), "n1", "it has to be a dict"),
-        (inventory({"n1": {"bench_sku_references": {"a": 1}}}), "n1", "it has to be a list"),
+        (inventory({"n1": {"bench_parameters": "x=1"}}), "n1", "its type has to be dict"),
+        (inventory({"n1": {"bench_sku_references": {"a": 1}}}), "n1", "its type has to be list"),
         (inventory({"n1": {"bench_repeats": -4}}), "n1", "a number from 0 to 1000"),
         (inventory(files=("all", "rakc")), "rakc", "there is no group rakc (did you mean rack?)"),
         (inventory(files=("sku_h2000",)), "sku_h2000", "did you mean sku_h200?"),
@@ -111,7 +116,7 @@ def test_a_sound_inventory_has_no_mistakes(good: Inventory) -> None:
             "no variable ansible_hots (did you mean ansible_host?)",
         ),
         (inventory({"n1": {"ansible_prot": 22}}), "n1", "did you mean ansible_port?"),
-        (inventory({"n1": {"ansible_port": "abc"}}), "n1", "ansible_port is 'abc': it has to be a int"),
+        (inventory({"n1": {"ansible_port": "abc"}}), "n1", "ansible_port is 'abc': its type has to be int"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(bad: Inventory, where: str, what: str) -> None:
@@ -132,6 +137,9 @@ def test_a_mistake_is_named_with_its_place(bad: Inventory, where: str, what: str
         ("{{ x }}", "dict", True),
         ({}, "str", True),  # what is not text is for Ansible to say
         (True, "int", False),
+        ("1" * 400, "int", False),
+        ("-" + "1" * 400, "int", False),
+        ("1" * 5000, "int", False),
         ("many", "int", False),
         ("1.5", "int", False),
         ({}, "list", False),
@@ -155,6 +163,42 @@ def test_groups_have_the_hosts_of_their_children_also_in_a_circle() -> None:
     assert read.groups["all"] == read.groups["outer"] == ("n1",)
     assert read.groups["empty"] == ()
     assert read.hosts == {"n1": {"a": 1}}
+
+
+def test_layers_and_chains_of_groups_are_read_at_once() -> None:
+    layers: dict[str, Any] = {}
+    for layer in range(40):
+        for side in "ab":
+            layers[f"{side}{layer}"] = {"children": [f"a{layer + 1}", f"b{layer + 1}"]}
+    chain = {f"c{number}": {"children": [f"c{number + 1}"]} for number in range(1500)}
+    read = read_inventory({**layers, **chain, "b40": {"hosts": ["n1"]}, "c1500": {"hosts": ["n2"]}}, {})
+    assert read.groups["a0"] == read.groups["b39"] == ("n1",)
+    assert read.groups["a40"] == ()
+    assert read.groups["c0"] == ("n2",)
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("all.json", "all"),
+        ("rack.yml", "rack"),
+        ("rack.yaml", "rack"),
+        ("rack.yard.yml", "rack.yard"),
+        ("rack", "rack"),
+        ("a.years", "a.years"),
+    ],
+)
+def test_a_file_of_variables_is_for_the_group_of_its_name(tmp_path: Path, name: str, group: str) -> None:
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars" / name).touch()
+    assert list(lint._variable_files(tmp_path)) == [group]
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 1500, "{a: " * 1500, "- " * 1500 + "a"])
+def test_values_nested_too_deep_are_a_mistake(tmp_path: Path, text: str) -> None:
+    (tmp_path / "hosts.yml").write_text(text)
+    _, mistakes = lint.list_inventory(tmp_path)
+    assert "it is not YAML" in mistakes[0].what
 
 
 def write(folder: Path, hosts: str, **files: str) -> Path:

@@ -91,6 +91,19 @@ def test_where_slurm_does_not_answer_the_note_says_so(error: Exception) -> None:
     assert why.endswith("its state is that of the last night")
 
 
+@pytest.mark.parametrize("reason", [b"L\xfcfter", b"\xff", "Lüfter".encode()])
+def test_a_reason_in_another_encoding_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: bytes
+) -> None:
+    (tmp_path / "listed").write_bytes(b"n1\tdrained\troot\t" + reason + b"\nn2\tidle\troot\tnone\n")
+    (tmp_path / "sinfo").write_text(f"#!/bin/sh\ncat {tmp_path}/listed\n")
+    (tmp_path / "sinfo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found, why = ask_slurm()
+    assert (list(found), why) == (["n1", "n2"], "")
+    assert found["n1"].reason
+
+
 def night_of(verdict: Verdict, **slurm: Any) -> tuple[datetime, NodeNight]:
     return NOW, NodeNight(
         node="n1", verdict=verdict, slurm=SlurmState(known=True, **slurm) if slurm else None
@@ -109,6 +122,19 @@ def imaging(text: str, command: str) -> Any:
             {"slurm": SlurmNow(state="drained", reason="RMA 7", set_by="ada")},
             {"drained_by": "ada", "next": "scontrol update NodeName=n1 State=RESUME"},
         ),
+        (
+            {"slurm": SlurmNow(state="drained")},
+            {"drained_by": "somebody else", "next": "scontrol update NodeName=n1 State=RESUME"},
+        ),
+        ({"slurm": SlurmNow(state="draining*")}, {"next": "scontrol update NodeName=n1 State=RESUME"}),
+        (
+            {"slurm": SlurmNow(state="down*", reason="Not responding", set_by="slurm")},
+            {"drained_by": "", "next": "ansible-playbook validate.yml -l n1"},
+        ),
+        ({"slurm": SlurmNow(state="down")}, {"next": "ansible-playbook validate.yml -l n1"}),
+        ({"night": night_of(Verdict.PASS, state="DOWN")}, {"next": "ansible-playbook validate.yml -l n1"}),
+        ({"slurm": SlurmNow(state="powered_down")}, {"next": ""}),
+        ({"slurm": SlurmNow(state="idle~")}, {"next": ""}),
         (
             {"night": night_of(Verdict.FAIL, state="IDLE+DRAIN", reason="rackproof-night: xid")},
             {"slurm": "idle+drain", "verdict": Verdict.FAIL, "next": "rackproof explain n1"},

@@ -85,6 +85,9 @@ def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
             _ASK,
             capture_output=True,
             text=True,
+            # A reason may be in any encoding.
+            encoding="utf-8",
+            errors="replace",
             timeout=_ASK_S,
             check=True,
             env=environment_of_tool(*SLURM_NEEDS),
@@ -192,7 +195,7 @@ def build_row(
         verdict=node_night.verdict if node_night is not None else None,
         provisioned=_provision_text(name, provision),
         imaging=imaging.text if imaging is not None else "",
-        next=_next(name, node_night, provision, imaging, reason if drained else ""),
+        next=_next(name, node_night, provision, imaging, slurm),
     )
 
 
@@ -230,15 +233,21 @@ def _next(
     node_night: NodeNight | None,
     provision: ProvisionRecord | None,
     imaging: Imaging | None,
-    reason: str,
+    slurm: SlurmNow | None,
 ) -> str:
-    """Return the next command, or "" if none is needed. ``reason`` is "" if the node is not drained."""
+    """Return the next command, or "" if none is needed."""
     if imaging is not None and imaging.next_command:
         return imaging.next_command
     if provision is not None and provision.nodes[name].failed:
         return f"ansible-playbook provision.yml -l {name}"
     if node_night is not None and node_night.verdict.gates:
         return f"rackproof explain {name}"
-    if reason.startswith("rackproof"):
+    return _next_by_slurm(name, slurm) if slurm is not None else ""
+
+
+def _next_by_slurm(name: str, slurm: SlurmNow) -> str:
+    """Return the command after which a drained or down node can take jobs, or "" for another node."""
+    drained = is_drained(slurm.state)
+    if (drained and slurm.reason.startswith("rackproof")) or (not drained and slurm.state.startswith("down")):
         return f"ansible-playbook validate.yml -l {name}"
-    return f"scontrol update NodeName={name} State=RESUME" if reason else ""
+    return f"scontrol update NodeName={name} State=RESUME" if drained else ""

@@ -596,6 +596,15 @@ def test_a_plan_without_skus_gives_all_nodes_that_of_the_lead(site: Site) -> Non
     assert any(one.message.startswith("n2: has 0 of 4 GPUs") for one in findings)
 
 
+def test_a_part_of_the_job_of_another_run_is_unproven(site: Site) -> None:
+    outcome = site.plan()
+    planned = outcome.plan.runs[0]
+    part = ended_job("another-run", LOG)
+    site.record(outcome, jobs={"n2": {**part, "seal": job_seal(part)}})
+    codes = [one.code for one in read_run(site.results / planned.run_id).findings]
+    assert codes.count("another_job") == 1
+
+
 SPEED_LOG = "speed 100\ndone\n"
 WATCHED = {
     "cpus": 2, "seconds": 4.0, "disturbed_s": 0.0, "others_s": 0.0, "stolen_s": 0.0, "names": [],

@@ -176,6 +176,13 @@ def test_the_age_by_the_node_s_own_clock(changes: dict[str, Any], age_s: float |
         answer_text('{"a":' * 2000),
         answer_text(json.dumps(STATE | {"phase": "dancing"})),
         answer_text(json.dumps(STATE | {"supervisor_pid": "1; rm"})),
+        answer_text(STATE | {"supervisor_start_ticks": 10**400}),
+        answer_text(STATE | {"supervisor_start_ticks": -1}),
+        answer_text(STATE | {"supervisor_pid": True}),
+        answer_text(STATE | {"pid": 10**400}),
+        answer_text(STATE, size=-5),
+        answer_text(STATE, size=1 << 63),
+        answer_text(STATE, size=10**400),
     ],
 )
 def test_an_answer_that_is_not_whole_is_asked_for_again(text: str) -> None:
@@ -270,6 +277,12 @@ def test_expected_end(
     for elapsed_s, fraction in seen:
         estimate.observe(elapsed_s, fraction)
     assert estimate.left_s(at) == (None if left is None else pytest.approx(left))
+
+
+@pytest.mark.parametrize("expected_s", [1e12, 1e18, 1e300])
+def test_an_end_beyond_all_calendars_is_not_shown(expected_s: float) -> None:
+    line = printer(Clock(), expected_s=expected_s).progress_line(Progress(), 10.0, 5)
+    assert line == "run-1 · node-1 · 10.0 s elapsed"
 
 
 @pytest.mark.parametrize(
@@ -443,6 +456,9 @@ def test_a_node_that_goes_away_and_comes_back() -> None:
             Progress(),
             "killed by signal 9 · log 2 KiB",
         ),
+        ({"message": "ended", "elapsed_s": 10**400}, Progress(), "ended · log 2 KiB"),
+        ({"message": "ended", "elapsed_s": True}, Progress(), "ended · log 2 KiB"),
+        ({"message": "ended", "elapsed_s": float("inf")}, Progress(), "ended · log 2 KiB"),
         (
             {"message": "\x1b[2Jgone\n::x"},
             Progress(loss=float("nan")),

@@ -133,6 +133,42 @@ def test_a_log_of_another_run_or_time_proves_nothing(
     assert code in codes(planned, **changes)
 
 
+PARTS = {"n1": UUIDS[:2], "n2": UUIDS[2:]}
+TWO_NODES = [
+    Node(name=name, gpus=tuple(Gpu(index=at, uuid=uuid) for at, uuid in enumerate(uuids)))
+    for name, uuids in PARTS.items()
+]
+
+
+@pytest.mark.parametrize(
+    ("logs", "code"),
+    [
+        (PARTS, ""),
+        ({"n1": PARTS["n1"]}, ""),  # the log of the first node alone
+        ({**PARTS, "n2": PARTS["n1"]}, "foreign_gpus"),  # the second log is of the first node
+        ({**PARTS, "n2": PARTS["n2"][:1]}, "gpus_not_measured"),
+        ({**PARTS, "n1": UUIDS}, "foreign_gpus"),
+        ({**PARTS, "n2": ()}, "gpus_not_named"),
+    ],
+)
+def test_the_log_of_each_node_is_about_its_own_gpus(
+    planned: PlannedRun, logs: dict[str, tuple[str, ...]], code: str
+) -> None:
+    parsed = [
+        ParsedLog(
+            format="mllog",
+            file=f"logs/{name}.log",
+            verdict=Verdict.PASS,
+            tags={"run_id": planned.run_id, "software.gpus": ",".join(uuids)},
+            measurements=(*speeds(*uuids), *copies([uuids[:2], uuids[1::-1]] if len(uuids) == 2 else [])),
+        )
+        for name, uuids in logs.items()
+    ]
+    run = planned.model_copy(update={"parameters": {"nodes": 2, "gpus": 2}, "nodes": ("n1", "n2")})
+    found = log_findings(run, {"id": run.run_id}, None, None, parsed, TWO_NODES)
+    assert code in {one.code for one in found} if code else found == []
+
+
 def test_a_program_that_does_not_state_its_run_need_not(planned: PlannedRun) -> None:
     result = planned.result.model_copy(update={"states_run": False})
     other = planned.model_copy(update={"result": result})

@@ -41,7 +41,6 @@ USE: dict[str, Any] = {
         ({"cpus": 64, "disturbed_s": 0.0, "others_s": 0.2, "stolen_s": 193.0}, True),  # 5 % all the time
         ({"cpus": 64, "disturbed_s": 0.0, "others_s": 0.2, "stolen_s": 61.0}, False),  # four healthy H100
         ({"disturbed_s": 0.0, "others_s": 0.2, "stolen_s": 13.0}, True),  # a tenth of two processors
-        ({"disturbed_s": float("nan")}, True),  # no number is not proof of an idle machine
         ({"disturbed_s": 0.0, "others_s": 4.0}, False),
         ({"disturbed_s": 5.0}, False),  # a timer's script of some seconds
         ({"seconds": 1.0, "disturbed_s": 1.0, "others_s": 0.6}, False),
@@ -68,13 +67,32 @@ QUIET = {**USE, "disturbed_s": 0.0, "others_s": 0.0}
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        (ENDED, "states nothing of its use"),
-        ({**ENDED, "machine": None}, "states nothing of its use"),
-        ({**ENDED, "machine": "x"}, "states nothing of its use"),
+        (ENDED, "states nothing valid of its use"),
+        ({**ENDED, "machine": None}, "states nothing valid of its use"),
+        ({**ENDED, "machine": "x"}, "states nothing valid of its use"),
         ({**ENDED, "machine": {**QUIET, "seconds": 0.0, "cpus": 0}}, "states only 0 of 60 s of its use"),
         ({**ENDED, "machine": {**QUIET, "seconds": 20.0}}, "states only 20 of 60 s of its use"),
-        ({**ENDED, "machine": {**QUIET, "seconds": float("nan")}}, "states only nan of 60 s of its use"),
+        ({**ENDED, "machine": {**QUIET, "seconds": float("nan")}}, "states nothing valid"),
+        ({**ENDED, "machine": {**QUIET, "disturbed_s": float("nan")}}, "states nothing valid"),
+        ({**ENDED, "machine": {**QUIET, "disturbed_s": -5.0}}, "states nothing valid"),
+        ({**ENDED, "machine": {**QUIET, "others_s": -1e9}}, "states nothing valid"),
+        ({**ENDED, "machine": {**QUIET, "stolen_s": -1.0}}, "states nothing valid"),
+        ({**ENDED, "machine": {**QUIET, "seconds": float("inf")}}, "states nothing valid"),
+        ({**ENDED, "machine": {**QUIET, "seconds": 10**400}}, "states nothing valid"),
+        ({**ENDED, "machine": {**QUIET, "cpus": 10**400}}, "states nothing valid"),
+        ({**ENDED, "machine": {**QUIET, "cpus": -2}}, "states nothing valid"),
+        ({**ENDED, "machine": {**USE, "seconds": 1e9}}, "for 1e+09 s, and the job took 60 s"),
+        (
+            {"phase": "ended", "ended_by": "itself", "machine": {**QUIET, "seconds": 0.0}},
+            "states no duration of the job",
+        ),
+        ({**ENDED, "elapsed_s": None, "machine": {**QUIET, "seconds": 0.0}}, "states no duration of the job"),
+        ({**ENDED, "elapsed_s": "60", "machine": {**QUIET, "seconds": 0.0}}, "states no duration of the job"),
+        ({**ENDED, "elapsed_s": float("nan"), "machine": QUIET}, "states no duration of the job"),
+        ({**ENDED, "elapsed_s": -60.0, "machine": QUIET}, "states no duration of the job"),
+        ({**ENDED, "elapsed_s": 10**400, "machine": QUIET}, "states no duration of the job"),
         ({**ENDED, "machine": QUIET}, ""),
+        ({**ENDED, "machine": {**QUIET, "seconds": 60.2}}, ""),  # it measures from before the job's start
         # What a machine does not report does not make it busy.
         ({**ENDED, "machine": {**QUIET, "begin": None}}, ""),
         ({**ENDED, "elapsed_s": 0.04, "machine": {**QUIET, "seconds": 0.0}}, ""),
@@ -105,7 +123,19 @@ def test_a_state_that_makes_no_sense_is_left_out(raw: object) -> None:
         ("local", ["/usr/bin/docker", "run", "--rm", "image"], True),
         ("local", ["sh", "-c", "sudo podman run image"], True),
         ("local", ["singularity", "exec", "docker.sif", "train"], False),  # it runs below its caller
+        ("local", ["sudo", "-u", "ada", "docker", "run", "image"], True),
+        ("local", ["env", "A=1", "timeout", "60", "/usr/bin/srun", "train"], True),
+        ("local", ["bash", "-c", "cd /srv/data && docker run image"], True),
+        ("mpirun", ["--gpus=4", "--command=/usr/bin/docker exec c tf_cnn_benchmarks"], True),
         ("local", ["python3", "train.py"], False),
+        # The name in another argument, of a folder, a host or a text, starts nothing.
+        ("local", ["--data=/srv/docker"], False),
+        ("local", ["python3", "train.py", "--data", "/srv/docker"], False),
+        ("local", ["python3", "train.py", "slurm"], False),
+        ("local", ["--gpus=4", "--note=compared with docker"], False),
+        ("local", ["sh", "-c", "train --data /srv/podman"], False),
+        ("mpirun", ["--command=tf_cnn_benchmarks --data /srv/slurm"], False),
+        ("local", [], False),
         ("local", ["mpirun", "-np", "2", "hpl"], False),
     ],
 )

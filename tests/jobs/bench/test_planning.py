@@ -231,6 +231,43 @@ def test_another_request_does_not_go_on(train: LoadedDefinition, tmp_path: Path,
     assert not resumed
 
 
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({}, {"unreached": ("n2",)}),
+        ({"unreached": ("n2",)}, {"unreached": ("n3",)}),
+        ({"unreached": ("n2",)}, {"unreached": ("n2", "n3")}),
+        ({"unreached": ("n2",)}, {}),
+    ],
+)
+def test_a_plan_that_lacks_an_unreached_node_does_not_go_on(
+    train: LoadedDefinition, tmp_path: Path, before: dict[str, Any], now: dict[str, Any]
+) -> None:
+    planning.resume_or_keep(plan(train, **before), tmp_path)
+    made, resumed = planning.resume_or_keep(plan(train, **now), tmp_path)
+    assert not resumed
+    assert made.unreached == now.get("unreached", ())
+
+
+def test_a_plan_that_lacks_a_node_without_runs_does_not_go_on(
+    train: LoadedDefinition, tmp_path: Path
+) -> None:
+    def of(*names: str) -> Plan:
+        nodes = {name: node(name, 2 if name == "n1" else 0) for name in names}
+        needy = train.model_copy(update={"definition": train.definition.model_copy(update={"needs_gpus": 1})})
+        return planning.make_plan([needy], nodes, {name: {"bench_data": "/data"} for name in names}, now=NOW)
+
+    planning.resume_or_keep(of("n1"), tmp_path)
+    made, resumed = planning.resume_or_keep(of("n1", "n2"), tmp_path)
+    assert not resumed
+    assert made.unused == {"n2": "train: needs 1 GPU, n2 has 0"}
+
+
+def test_the_order_of_unreached_nodes_is_no_other_request(train: LoadedDefinition, tmp_path: Path) -> None:
+    planning.resume_or_keep(plan(train, unreached=("n2", "n3")), tmp_path)
+    assert planning.resume_or_keep(plan(train, unreached=("n3", "n2")), tmp_path)[1]
+
+
 def test_a_missing_or_damaged_plan_names_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="start the playbook again"):
         planning.read_plan(tmp_path, "plan-x")

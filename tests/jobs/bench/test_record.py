@@ -219,6 +219,28 @@ def test_a_state_without_a_key_is_no_pass(planned: PlannedRun, key: str) -> None
     assert run.reasons
 
 
+@pytest.mark.parametrize(
+    ("change", "codes"),
+    [
+        ({}, []),
+        ({"id": "another"}, ["another_job", "job_damaged"]),
+        ({"id": None}, ["another_job", "job_damaged"]),
+        ({"log_sha256": "0" * 64}, ["job_damaged"]),
+        ({"seal": None}, ["job_damaged"]),
+        ({"seal": "0" * 64}, ["job_damaged"]),
+    ],
+)
+def test_a_part_of_another_run_or_with_a_broken_seal_is_unproven(
+    planned: PlannedRun, change: dict[str, Any], codes: list[str]
+) -> None:
+    part = {**evidence(planned).job, **change}
+    found = record.part_findings(planned.run_id, {"n2": part, "n3": {}, "n4": None})
+    assert [one.code for one in found] == codes
+    assert all(one.verdict == "unproven" and one.message.startswith("n2: ") for one in found)
+    # A running part has no seal yet, and its own finding.
+    assert record.part_findings(planned.run_id, {"n2": {"id": planned.run_id, "phase": "running"}}) == []
+
+
 def test_no_state_at_all_is_unproven(planned: PlannedRun) -> None:
     run = built(planned, Evidence(nodes=(NODE,)), GOOD)
     assert run.verdict == "unproven"

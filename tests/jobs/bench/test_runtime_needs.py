@@ -19,6 +19,7 @@ NEEDS = RuntimeNeeds(
     (3, 10), (3, 11), {"libgomp.so.1": "libgomp1", "libquadmath.so.0": "libquadmath0"}, ("numpy", "mxnet")
 )
 ROCKY = 'NAME="Rocky Linux"\nID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n'
+SUSE = 'NAME="SLES"\nID="sles"\nID_LIKE="suse"\nVERSION_ID="15.6"\n'
 WHOLE = {"interpreters": ["3.11"], "loadable": {"libgomp.so.1": True, "libquadmath.so.0": True}}
 
 
@@ -40,6 +41,13 @@ WHOLE = {"interpreters": ["3.11"], "loadable": {"libgomp.so.1": True, "libquadma
             {"loadable": {"libgomp.so.1": False}, "files": {"os_release": ROCKY}},
             ["there: type: sudo dnf install 'libgomp.so.1()(64bit)'"],
         ),
+        (
+            {"loadable": {"libgomp.so.1": False}, "files": {"os_release": SUSE}},
+            ["there: type: sudo zypper install 'libgomp.so.1()(64bit)'"],
+        ),
+        ({"interpreters": ["3.10.4"]}, []),
+        ({"interpreters": ["3.12.4"]}, ["needs Python"]),
+        ({"interpreters": ["3"]}, ["needs Python"]),
     ],
 )
 def test_each_thing_that_lacks_is_a_line(facts: dict[str, Any], named: list[str]) -> None:

@@ -11,6 +11,7 @@ from rackproof.jobs.inventory.folder import (
     InventoryChange,
     add_missing_nodes,
     check_folder,
+    lint_change,
     plan_change,
     write_change,
 )
@@ -213,3 +214,31 @@ def test_slurms_controller_on_this_machine_is_reached_without_ssh(tmp_path: Path
             "ansible_python_interpreter": "{{ ansible_playbook_python }}",
         }
     }
+
+
+@pytest.mark.parametrize(
+    ("rack", "names"), [("7", ("rack-7",)), ("7", ("rack-7", "rack-7-2")), ("gpu_nodes", ("rack-gpu_nodes",))]
+)
+def test_no_rack_has_the_name_of_a_host(tmp_path: Path, rack: str, names: tuple[str, ...]) -> None:
+    adopt(tmp_path, *(node(name, rack=rack) for name in names))
+    hosted = [
+        name for name, group in groups(tmp_path).items() if isinstance(group, dict) and group.get("hosts")
+    ]
+    assert hosted
+    assert not set(groups(tmp_path)) & set(names)
+
+
+def test_partitions_with_one_group_have_a_node_once(tmp_path: Path) -> None:
+    # n2 is in no partition, so that the group lists its hosts.
+    adopt(tmp_path, node("n1", partitions=("a.b", "a-b", "a b")), node("n2"))
+    assert (tmp_path / "hosts.yml").read_text().count("\n    partition_a-b:") == 1
+    assert groups(tmp_path)["partition_a-b"] == {"hosts": {"n1": None}}
+    assert (tmp_path / "hosts.yml").read_text().partition("partition_a-b:")[2].count("        n1:") == 1
+
+
+@pytest.mark.parametrize("name", [".#hosts.yml", "group_vars/.#all.yml", "lost"])
+def test_a_link_to_nothing_stops_no_change(tmp_path: Path, name: str) -> None:
+    adopt(tmp_path, node("n1"))
+    (tmp_path / name).symlink_to("ada@desk.4711:1764000000")
+    change = plan_change(tmp_path, rendered(node("n1"), node("n2")))
+    assert all(name not in mistake.where for mistake in lint_change(tmp_path, change, ROOT))

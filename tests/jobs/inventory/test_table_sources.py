@@ -429,3 +429,17 @@ def test_the_first_of_two_lines_with_as_many_headings_is_the_heading(tmp_path: P
 def test_a_word_for_an_empty_cell_states_no_gpu_and_no_type(tmp_path: Path, word: str) -> None:
     (node,) = read_csv_nodes(written(tmp_path, f"name,gpu,type\nn1,{word},{word}\n")).nodes
     assert node.hints == ()
+
+
+@pytest.mark.parametrize(
+    ("cell", "partitions"),
+    [("gpu gpu", ("gpu",)), ("gpu;", ("gpu",)), (";", ()), ("|gpu, big,", ("gpu", "big")), ("", ())],
+)
+def test_a_cell_names_each_partition_once(tmp_path: Path, cell: str, partitions: tuple[str, ...]) -> None:
+    path = written(tmp_path, f'name,partition\nn1,"{cell}"\n')
+    assert read_csv_nodes(path).nodes[0].partitions == partitions
+
+
+@pytest.mark.parametrize(("rack", "read"), [(12, "12"), (0, "0"), ("12", "12"), (True, "n")])
+def test_the_rack_of_an_inventory_may_be_a_number(tmp_path: Path, rack: object, read: str) -> None:
+    assert read_ansible_nodes(ansible(tmp_path, {"n1": {"rack": rack}}, all=["n1"])).nodes[0].rack == read

@@ -66,3 +66,15 @@ def test_a_page_that_cannot_be_written_leaves_the_record(tmp_path: Path) -> None
     with pytest.raises(ResultsError):
         keep_provision(tmp_path, BEGAN, nodes, playbook="provision.yml", limit="")
     assert len(list((tmp_path / "provisions").glob("provision-*.json"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ("", "no node was provisioned: see which nodes the inventory selects"),
+        ("rack9", "no node was provisioned: see which nodes -l rack9 selects"),
+    ],
+)
+def test_a_provisioning_of_no_node_is_unproven(tmp_path: Path, limit: str, reason: str) -> None:
+    run = keep_provision(tmp_path, BEGAN, {}, playbook="provision.yml", limit=limit).run
+    assert (run.verdict, run.reasons) == (Verdict.UNPROVEN, (reason,))

@@ -25,6 +25,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rackproof.core.text import duration, number, quantity, sanitize, size
+from rackproof.core.untrusted import as_float, as_int
 from rackproof.logs.progress import Progress
 
 CHUNK_BYTES = 256 * 1024
@@ -37,9 +38,11 @@ KERNEL_TICKS_PER_S = 100
 
 _MARK = "rackproof:"
 _BOOT_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_UPTIME = re.compile(r"(\d+\.\d+) \d+\.\d+")
+_UPTIME = re.compile(r"(\d{1,12}\.\d+) \d+\.\d+")
+_MOST = 1 << 63
+"""Bound of process ids, start times and sizes of files."""
 _INTEGERS = ("pid", "supervisor_pid", "supervisor_start_ticks")
-"""Keys of state.json that must be integers."""
+"""Keys of state.json that must be integers from 0 to :data:`_MOST`."""
 
 
 def poll_command(
@@ -159,9 +162,12 @@ def _new_log_bytes(lines: Sequence[str]) -> tuple[int, bytes]:
         ValueError: The lines are garbled.
     """
     try:
-        return int(lines[0].split()[1]), base64.b64decode("".join(lines[1:]), validate=True)
+        log_bytes, data = int(lines[0].split()[1]), base64.b64decode("".join(lines[1:]), validate=True)
     except (ValueError, IndexError, binascii.Error) as error:
         raise ValueError(f"the node's answer is garbled: {error}") from error
+    if not 0 <= log_bytes < _MOST:
+        raise ValueError(f"the node's answer is garbled: a log has no {sanitize(log_bytes, 40)} bytes")
+    return log_bytes, data
 
 
 def _age_s(kernel_lines: Sequence[str], start_ticks: int) -> float | None:
@@ -172,6 +178,12 @@ def _age_s(kernel_lines: Sequence[str], start_ticks: int) -> float | None:
     age_s = float(uptime[1]) - start_ticks / KERNEL_TICKS_PER_S
     # A container with its own up-time does not share the clock of the start ticks.
     return None if age_s < 0 else age_s
+
+
+def _is_count(value: object) -> bool:
+    """Return whether a value is an integer that is not negative and below :data:`_MOST`."""
+    count = as_int(value)
+    return count is not None and 0 <= count < _MOST
 
 
 def _state(line: str) -> Mapping[str, Any]:
@@ -188,7 +200,7 @@ def _state(line: str) -> Mapping[str, Any]:
     if (
         not isinstance(state, dict)
         or state.get("phase") not in ("running", "ended")
-        or not all(isinstance(state.get(key), int) for key in _INTEGERS)
+        or not all(_is_count(state.get(key)) for key in _INTEGERS)
     ):
         raise ValueError("state.json on the node is damaged")
     # The token stays on the node, which uses it to find the job's processes. Output must not show it.
@@ -407,13 +419,13 @@ class ProgressPrinter:
 
     def end_line(self, progress: Progress, state: Mapping[str, Any], log_bytes: int) -> str:
         """Return the line about the end of the job, from its state.json and the last progress in its log."""
-        elapsed = state.get("elapsed_s")
+        elapsed_s = as_float(state.get("elapsed_s"))
         parts = [sanitize(state.get("message", ""), 300)]
         # The job ended, so the last phase of its log does not matter.
         last = self._parts(replace(progress, phase="ended"))
         parts += [part for part in last if part.startswith(("epoch", "loss", "accuracy"))]
-        if isinstance(elapsed, int | float):
-            parts.append(f"{duration(float(elapsed))} elapsed")
+        if elapsed_s is not None:
+            parts.append(f"{duration(elapsed_s)} elapsed")
         return self._line([*parts, f"log {size(log_bytes)}"])
 
     def _line(self, parts: list[str]) -> str:
@@ -448,7 +460,10 @@ class ProgressPrinter:
             return []
         if remaining_s <= 0:
             return [f"expected to end {duration(-remaining_s)} ago"] if remaining_s < -1 else []
-        when = self._wall() + timedelta(seconds=remaining_s)
+        try:
+            when = self._wall() + timedelta(seconds=remaining_s)
+        except (OverflowError, ValueError):  # An end after the year 9999 is no estimate.
+            return []
         # If the job needs 20 hours or more, the time of day alone could mean today or tomorrow.
         moment = f"{when:{'%H:%M:%S' if remaining_s < 72000 else '%Y-%m-%d %H:%M'}}"
         # If no earlier job reached the target, only the last epoch is known.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import chain
 
 from rackproof.core.definitions import JudgeRule
 from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Verdict
@@ -58,9 +57,9 @@ def log_findings(
         findings += _time_findings(planned, started, ended, parsed)
     if planned.launcher in BY_ITSELF:
         findings += _run_id_findings(planned, parsed)
-    if planned.launcher == "local":
-        findings += _gpu_findings(planned, parsed, nodes)
     for log in parsed:
+        if planned.launcher == "local":
+            findings += _gpu_findings(planned, log, _nodes_of_log(log, nodes))
         if log.format == "tf_cnn":
             findings += _tf_cnn_findings(planned, log, nodes)
     return findings
@@ -100,8 +99,8 @@ def _tf_cnn_gpu_findings(
         )
         yield _unproven("gpus_not_measured", message)
     if planned.result.states_gpu_use:
-        named = _stated_gpus([log])
-        yield from _gpu_use_findings([log], named)
+        named = _stated_gpus(log)
+        yield from _gpu_use_findings(log, named)
         yield from _coverage_findings(
             file, named, {gpu.uuid for node in nodes for gpu in node.gpus}, required
         )
@@ -147,21 +146,28 @@ def _run_id_findings(planned: PlannedRun, logs: Iterable[ParsedLog]) -> Iterator
             )
 
 
-def _gpu_findings(planned: PlannedRun, logs: Sequence[ParsedLog], nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Yield findings on GPUs that the logs or a rule's measurements lack, or that are not in the nodes."""
+def _nodes_of_log(log: ParsedLog, nodes: Sequence[Node]) -> Sequence[Node]:
+    """Return the node that wrote a log (``logs/NODE.log``), or all nodes if the name is of none."""
+    return [node for node in nodes if log.file.endswith(f"/{node.name}.log")] or nodes
+
+
+def _gpu_findings(planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node]) -> Iterator[Finding]:
+    """Yield findings on GPUs that a log or a rule's measurements lack, or that are not in its nodes.
+
+    Each node uses as many GPUs as the run was planned for, and its log is about these.
+    """
     present = {gpu.uuid for node in nodes for gpu in node.gpus}
     required = planned_gpus(planned, len(present))
-    measurements = list(chain.from_iterable(log.measurements for log in logs))
-    stated = _stated_gpus(logs)
+    stated = _stated_gpus(log)
     if planned.result.states_gpu_use:
-        yield from _gpu_use_findings(logs, stated | _measured_gpus(measurements))
+        yield from _gpu_use_findings(log, stated | _measured_gpus(log.measurements))
     if not required:
         return
     if stated or planned.result.states_run or planned.result.states_gpu_use:
         yield from _coverage_findings("the log", stated, present, required)
     for rule in planned.result.judge:
-        if rule.per and not _is_absent(rule, measurements):
-            yield from _rule_findings(rule, measurements, present, required)
+        if rule.per and not _is_absent(rule, log.measurements):
+            yield from _rule_findings(rule, log.measurements, present, required)
 
 
 def _measured_gpus(measurements: Iterable[Measurement]) -> set[str]:
@@ -174,12 +180,10 @@ def _measured_gpus(measurements: Iterable[Measurement]) -> set[str]:
     }
 
 
-def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Finding]:
+def _gpu_use_findings(log: ParsedLog, gpus: set[str]) -> Iterator[Finding]:
     """Yield a finding for each moment at which the log does not state the other uses of the run's GPUs."""
     for moment, text in MOMENTS.items():
-        silent = sorted(
-            gpu for gpu in gpus if not any(f"gpu_state.{moment}.{gpu}" in log.tags for log in logs)
-        )
+        silent = sorted(gpu for gpu in gpus if f"gpu_state.{moment}.{gpu}" not in log.tags)
         if silent:
             names = ", ".join(sanitize(gpu, 60) for gpu in silent[:4])
             yield _unproven(
@@ -190,16 +194,13 @@ def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Fin
             )
 
 
-def _stated_gpus(logs: Iterable[ParsedLog]) -> set[str]:
-    """Return the UUIDs of the GPUs that the logs name as used.
+def _stated_gpus(log: ParsedLog) -> set[str]:
+    """Return the UUIDs of the GPUs that a log names as used.
 
     A log without such a list, as MXNet's, names them in the states before and after the run.
     """
-    stated: set[str] = set()
-    for log in logs:
-        listed = {uuid for uuid in log.tags.get("software.gpus", "").split(",") if uuid}
-        stated |= listed or gpus_with_states(log.tags)
-    return stated
+    listed = {uuid for uuid in log.tags.get("software.gpus", "").split(",") if uuid}
+    return listed or gpus_with_states(log.tags)
 
 
 def planned_gpus(planned: PlannedRun, present: int) -> int:

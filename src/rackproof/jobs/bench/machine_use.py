@@ -7,8 +7,9 @@ stores the result in the record.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 
 from rackproof.core.records import Finding, MachineUse
 from rackproof.core.text import amount, sanitize
+from rackproof.core.untrusted import as_float
 
 _DISTURBED = 0.1
 """Share of a run's time. Slowdowns in a smaller share do not move its speeds beyond their bounds."""
@@ -33,11 +35,25 @@ _WATCHED = 0.5
 
 With less, the machine is not known to be idle.
 """
+_LONGER_S = 10.0
+"""Seconds by which the measured time may exceed the job's, because the supervisor measures earlier."""
+_MOST_CPUS = 1 << 20
+"""No machine has more processors."""
 _ELSEWHERE = frozenset({"docker", "slurm", "podman", "nerdctl", "srun", "sbatch"})
 """Launchers and programs that run a job outside the supervisor's processes.
 
 The job's own time would count as use by others, so such a job is not checked.
 """
+_SHELLS = frozenset({"sh", "bash", "dash"})
+_STARTERS = _SHELLS | {
+    *("sudo", "env", "exec", "time", "nice", "ionice", "nohup", "setsid", "stdbuf", "timeout"),
+    *("numactl", "taskset"),
+}
+"""Programs that start the program in their arguments."""
+_NO_PROGRAM = re.compile(r"-.*|\w+=.*|[0-9.,-]+[smhd]?", re.DOTALL)
+"""Options, variables and numbers before the program in the arguments of :data:`_STARTERS`."""
+_COMMAND = "--command="
+"""Option of Rackproof's workloads with the command that they start."""
 
 
 def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, MachineUse]:
@@ -49,10 +65,18 @@ def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Machine
     uses = {}
     for node, job in jobs.items():
         try:
-            uses[node] = MachineUse.model_validate(_with_clean_texts(job.get("machine")))
-        except (ValidationError, TypeError, ValueError):
+            use = MachineUse.model_validate(_with_clean_texts(job.get("machine")))
+        except (ValidationError, TypeError, ValueError, OverflowError):
             continue
+        if _is_possible(use):
+            uses[node] = use
     return uses
+
+
+def _is_possible(use: MachineUse) -> bool:
+    """Return whether all numbers of a use are finite and not negative."""
+    numbers = [as_float(value) for value in (use.seconds, use.disturbed_s, use.others_s, use.stolen_s)]
+    return 0 <= use.cpus <= _MOST_CPUS and all(value is not None and value >= 0 for value in numbers)
 
 
 def _with_clean_texts(raw: object) -> dict[str, Any]:
@@ -76,14 +100,33 @@ def _moment(raw: object) -> dict[str, Any] | None:
     return {**raw, "governor": sanitize(governor, 40) if governor is not None else None}
 
 
-def runs_elsewhere(launcher: str, arguments: Iterable[str]) -> bool:
+def runs_elsewhere(launcher: str, arguments: Sequence[str]) -> bool:
     """Return whether a job's work is done by processes that its supervisor did not start.
 
-    A word of the arguments counts if it, or the last part of its path, is in :data:`_ELSEWHERE`.
+    Only the launcher and the programs of the command count, not the other arguments.
     """
+    commands = [arguments, *(word.removeprefix(_COMMAND).split() for word in arguments if _COMMAND in word)]
     return launcher in _ELSEWHERE or any(
-        PurePosixPath(word).name in _ELSEWHERE for argument in arguments for word in argument.split()
+        name in _ELSEWHERE for command in commands for name in _program_names(command)
     )
+
+
+def _program_names(words: Sequence[str]) -> Iterator[str]:
+    """Yield the names of the programs that a command starts: ``sudo docker run`` starts sudo and docker."""
+    before = ""
+    for position, word in enumerate(words):
+        name = "" if _NO_PROGRAM.fullmatch(word) else PurePosixPath(word).name
+        yield name
+        if name in _SHELLS:
+            # The script of `sh -c` is one word or several, with a program after each separator.
+            script = dropwhile(lambda option: option.startswith("-"), words[position + 1 :])
+            for part in re.split(r"[;&|\n]+", " ".join(script)):
+                yield from _program_names(part.split())
+            return
+        # The word after an option may be its value: sudo -u ada docker.
+        if name and name not in _STARTERS and not before.startswith("-"):
+            return
+        before = word
 
 
 def busy_reason(uses: Mapping[str, MachineUse], jobs: Mapping[str, Mapping[str, Any]] | None = None) -> str:
@@ -98,7 +141,7 @@ def busy_reason(uses: Mapping[str, MachineUse], jobs: Mapping[str, Mapping[str, 
     """
     reasons = [_reason(node, use) for node, use in uses.items() if was_busy(use)]
     reasons += [
-        f"{node} is not known to have been idle: its supervisor states {reason} of its use by others; check "
+        f"{node} is not known to have been idle: its supervisor states {reason}; check "
         "that /proc can be read there, then run the benchmark again, or judge it as it is: "
         "-e bench_require_idle=false"
         for node, job in (jobs or {}).items()
@@ -108,7 +151,7 @@ def busy_reason(uses: Mapping[str, MachineUse], jobs: Mapping[str, Mapping[str, 
 
 
 def _unwatched(use: MachineUse | None, job: Mapping[str, Any]) -> str:
-    """Return how little a supervisor states about a job (``only 40 of 100 s``), or "".
+    """Return how little a supervisor states about a job (``only 40 of 100 s of its use by others``), or "".
 
     Return "" if the supervisor states enough, or if the job did not end by itself.
     """
@@ -116,19 +159,24 @@ def _unwatched(use: MachineUse | None, job: Mapping[str, Any]) -> str:
     if job.get("phase") != "ended" or job.get("ended_by") != "itself":
         return ""
     if use is None:
-        return "nothing"
-    elapsed_s = job.get("elapsed_s")
-    took = elapsed_s if isinstance(elapsed_s, int | float) and math.isfinite(elapsed_s) else 0.0
-    # NaN counts as too little here. The supervisor rounds the seconds to a tenth.
-    is_enough = use.cpus > 0 and use.seconds + 0.1 >= _WATCHED * took
-    return "" if is_enough else f"only {use.seconds:g} of {took:g} s"
+        return "nothing valid of its use by others"
+    # A job without this key needs any time of watching.
+    if "elapsed_s" not in job and use.cpus > 0 and use.seconds > 0:
+        return ""
+    took_s = as_float(job.get("elapsed_s"))
+    if took_s is None or took_s < 0:
+        return "no duration of the job, with which its use by others is compared"
+    if use.seconds > took_s + _LONGER_S:
+        return f"its use by others for {use.seconds:g} s, and the job took {took_s:g} s"
+    # The supervisor rounds the seconds to a tenth.
+    is_enough = use.cpus > 0 and use.seconds + 0.1 >= _WATCHED * took_s
+    return "" if is_enough else f"only {use.seconds:g} of {took_s:g} s of its use by others"
 
 
 def was_busy(use: MachineUse) -> bool:
     """Return whether others slowed a run down for a share of its time that affects its speeds."""
     used_s = use.others_s + use.stolen_s
     seconds = max(use.seconds, 0.1)
-    # NaN counts as busy here.
     stolen_limit_s = max(_STOLEN_CPUS, _STOLEN * use.cpus) * seconds
     few = use.disturbed_s < _DISTURBED * seconds and use.stolen_s < stolen_limit_s
     return not (few or used_s < _FEWEST_S)

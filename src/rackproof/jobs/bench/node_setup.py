@@ -339,7 +339,8 @@ def _link_difference(network: str, interface: object, link: Mapping[str, Any], m
     if difference:
         return f"{shown_name} was {difference}"
     # A link that is down after the run did no harm, if it carried the bytes.
-    if moment == "before" and "UP" not in (link.get("flags") or ()):
+    flags = link.get("flags")
+    if moment == "before" and not (isinstance(flags, list) and "UP" in flags):
         return f"{shown_name} was down"
     return ""
 
@@ -421,6 +422,8 @@ def _warmth(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
     in_memory, total = resident
     if total <= 0:
         return "there are no data"
+    if not 0 <= in_memory <= total:
+        return "the numbers of the kernel's cached pages are impossible"
     return "" if in_memory / total <= COLD else f"{in_memory / total:.0%} of the data were still in memory"
 
 
@@ -431,7 +434,9 @@ def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
             _finding("no_job", Verdict.UNPROVEN, f"{name}: nothing is known of its part of the job", name)
         ]
     # All three are required, because a state that contradicts itself proves no success.
-    if job.get("phase") == "ended" and job.get("succeeded") is True and job.get("exit_status") == 0:
+    status = job.get("exit_status")
+    # False equals 0, but is no exit status.
+    if job.get("phase") == "ended" and job.get("succeeded") is True and type(status) is int and status == 0:
         return []
     ending = sanitize(job.get("message") or job.get("ended_by") or "how is not known", 200)
     return [

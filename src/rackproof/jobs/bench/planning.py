@@ -177,7 +177,7 @@ class Plan(Record):
     title: str
     created: datetime
     fingerprint: str
-    """Digest of the runs, equal for plans of the same request. It covers no skipped or unreached nodes."""
+    """Digest of the runs, skipped points and unreached nodes, equal for plans of the same request."""
     runs: tuple[PlannedRun, ...]
     skipped: tuple[Skipped, ...] = ()
     unreached: tuple[str, ...] = ()
@@ -360,7 +360,7 @@ def make_plan(
         plan_id=f"plan-{now:%Y%m%dT%H%M%SZ}-{hashlib.sha256(os.urandom(16)).hexdigest()[:6]}",
         title=title,
         created=now,
-        fingerprint=_request_fingerprint(title, runs),
+        fingerprint=_request_fingerprint(title, runs, planner.skipped, unreached),
         runs=tuple(runs),
         skipped=tuple(planner.skipped),
         unreached=tuple(unreached),
@@ -372,11 +372,18 @@ def _node_sku(site: Site) -> NodeSku:
     return NodeSku(sku=site.sku, gpus=site.sku_gpus, gpu_name=site.sku_gpu_name)
 
 
-def _request_fingerprint(title: str, runs: Sequence[PlannedRun]) -> str:
-    """Return the fingerprint of a request, which is the same for all plans of that request."""
+def _request_fingerprint(
+    title: str, runs: Sequence[PlannedRun], skipped: Sequence[Skipped], unreached: Sequence[str]
+) -> str:
+    """Return the fingerprint of a request, which is the same for all plans of that request.
+
+    Nodes without a run are part of the request. A plan that lacks them would not report them as unproven.
+    """
     # The fingerprint covers all of a run except its id, its file's time and its expected time, which vary.
     requests = [run.model_dump(mode="json", exclude=_NOT_THE_REQUEST) for run in runs]
-    return hashlib.sha256(json.dumps([title, requests], sort_keys=True).encode()).hexdigest()
+    without_run = [point.model_dump(mode="json") for point in skipped]
+    request = [title, requests, without_run, sorted(unreached)]
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
 def _each_named(runs: Sequence[PlannedRun], now: datetime) -> list[PlannedRun]:

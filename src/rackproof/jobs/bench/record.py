@@ -132,11 +132,36 @@ def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
         findings.append(_finding(STILL_RUNNING, Verdict.UNPROVEN, message))
     else:
         findings += _end_findings(planned, usable_state(job))
-    # Only the state of an ended job is sealed.
-    if job.get("seal", job_seal(job) if job.get("phase") != "ended" else "") != job_seal(job):
+    if _is_damaged(job):
         message = "the state of the job lost something on its way from the node"
         findings.append(_finding("job_damaged", Verdict.UNPROVEN, message))
     return findings
+
+
+def part_findings(run_id: str, jobs: Mapping[str, Any]) -> list[Finding]:
+    """Return findings on parts of the job that belong to another run, or that were damaged on their way.
+
+    Args:
+        run_id: The id of the run.
+        jobs: The state of each node's part, except the lead's. A missing state has a finding of its own
+            (:func:`rackproof.jobs.bench.node_setup.judge_setup`).
+    """
+    findings = []
+    for name, job in jobs.items():
+        if not isinstance(job, Mapping) or not job:
+            continue
+        if job.get("id") != run_id:
+            message = f"{name}: its part of the job is that of another run ({sanitize(job.get('id'), 130)})"
+            findings.append(_finding("another_job", Verdict.UNPROVEN, message))
+        if _is_damaged(job):
+            message = f"{name}: the state of its part of the job lost something on its way from the node"
+            findings.append(_finding("job_damaged", Verdict.UNPROVEN, message))
+    return findings
+
+
+def _is_damaged(job: Mapping[str, Any]) -> bool:
+    """Return whether a job's state differs from its seal. Only the state of an ended job must have one."""
+    return bool(job.get("seal", job_seal(job) if job.get("phase") != "ended" else "") != job_seal(job))
 
 
 def job_seal(job: Mapping[str, Any]) -> str:

@@ -57,8 +57,8 @@ def read_needs(workloads: Path, names: Iterable[str]) -> dict[str, RuntimeNeeds]
 
 
 def _version(text: str) -> tuple[int, int]:
-    """Return a version such as ``3.10`` as two numbers. Any other form raises ValueError."""
-    major, minor = text.split(".")
+    """Return a version such as ``3.10`` or ``3.10.4`` as two numbers. Any other form raises ValueError."""
+    major, minor = text.split(".")[:2]
     return int(major), int(minor)
 
 
@@ -92,13 +92,14 @@ def describe_lacking(node: str, runtime: str, needs: RuntimeNeeds, facts: Mappin
 
 
 def _install_advice(needs: RuntimeNeeds, facts: Mapping[str, Any]) -> str:
-    """Return the command that installs the lacking libraries, with dnf or else with apt-get."""
+    """Return the command that installs the lacking libraries, with dnf, zypper or else apt-get."""
     release = text_at(mapping_at(facts, "files"), "os_release")
-    if re.search(r"^ID(?:_LIKE)?=.*\b(?:rhel|fedora)\b", release, re.MULTILINE):
-        # dnf finds a package by the library's name.
+    if family := re.search(r"^ID(?:_LIKE)?=.*\b(rhel|fedora|suse)\b", release, re.MULTILINE):
+        # dnf and zypper find a package by the library's name.
+        tool = "zypper" if family[1] == "suse" else "dnf"
         loadable = mapping_at(facts, "loadable")
         lacking = sorted(library for library in needs.libraries if loadable.get(library) is False)
-        return "type: sudo dnf install " + " ".join(f"'{library}()(64bit)'" for library in lacking)
+        return f"type: sudo {tool} install " + " ".join(f"'{library}()(64bit)'" for library in lacking)
     packages = " ".join(packages_of_lacking_libraries(needs, facts))
     return f"as root a run installs them, otherwise type: sudo apt-get install {packages}"
 

@@ -555,6 +555,7 @@ def record_run(
             *_findings_of_sku(nodes, skus),
             *baseline_findings,
             *setup.findings,
+            *bench_record.part_findings(run_id, (jobs or {}) if job else {}),
         ),
         could_not_start=failure or planned.unproven_because,
         command=tuple(command),

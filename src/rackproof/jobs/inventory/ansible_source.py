@@ -196,7 +196,9 @@ def _hints(values: Mapping[str, Any], groups: Sequence[str]) -> Iterator[GpuHint
 
 def _rack(values: Mapping[str, Any], groups: Sequence[str]) -> str:
     """Return the rack from a host's variables, or else the first group with the name of a rack, or ""."""
-    stated = next((str(values[key]) for key in COLUMNS["rack"] if isinstance(values.get(key), str)), "")
+    # A rack may be a number. True is an int, but names no rack.
+    stated_values = [values.get(key) for key in COLUMNS["rack"]]
+    stated = next((str(value) for value in stated_values if type(value) in (str, int)), "")
     return sanitize(stated, 60) or next((group for group in groups if _RACK_GROUP.fullmatch(group)), "")
 
 

@@ -296,7 +296,7 @@ def _names(cells: Mapping[str, str], where: str) -> tuple[str, ...]:
 
 def _partitions(text: str) -> tuple[str, ...]:
     """Return the names in a cell, which are separated by spaces, commas, semicolons or bars."""
-    return tuple(re.split(r"[\s,;|]+", sanitize(text, 500))) if text else ()
+    return tuple(dict.fromkeys(filter(None, re.split(r"[\s,;|]+", sanitize(text, 500)))))
 
 
 def _check_cells(cells: Mapping[str, str], where: str) -> None:

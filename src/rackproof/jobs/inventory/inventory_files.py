@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
 
 import yaml
 
@@ -80,8 +81,9 @@ def build_cluster(
     partitions: dict[str, list[str]] = {}
     for node in nodes:
         racks.setdefault(groups[node.rack], []).append(node.name)
-        for partition in node.partitions:
-            partitions.setdefault(_PARTITION + (_slug(partition) or "unnamed"), []).append(node.name)
+        # Several partitions may have one group: a.b and a-b.
+        for group in {_PARTITION + (_slug(partition) or "unnamed") for partition in node.partitions}:
+            partitions.setdefault(group, []).append(node.name)
     return AdoptedCluster(
         nodes=tuple(nodes),
         guesses=dict(guesses),
@@ -107,13 +109,10 @@ def _rack_groups(racks: Collection[str], taken: Collection[str]) -> dict[str, st
     groups: dict[str, str] = {}
     for rack in sorted(racks):
         name = _group_name(rack, "rack-", taken)
-        used = set(groups.values())
-        numbered = (f"{name}-{number}" for number in range(2, len(racks) + 2))
-        groups[rack] = (
-            name
-            if name not in used
-            else next(candidate for candidate in numbered if candidate not in used | set(taken))
-        )
+        # With the prefix, the name may be a host's: rack 7, and node rack-7.
+        used = {*groups.values(), *taken}
+        numbered = (f"{name}-{number}" for number in count(2))
+        groups[rack] = next(candidate for candidate in chain([name], numbered) if candidate not in used)
     return groups
 
 

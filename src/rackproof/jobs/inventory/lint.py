@@ -70,6 +70,8 @@ _LEFT_OUT = re.compile(
     r"^\.|^(?:host_vars|group_vars|vars_plugins)$|(?:\.(?:pyc|pyo|swp|bak|rpm|md|txt|rst|orig|cfg|retry)|~)$"
 )
 """Names in the folder of an inventory that Ansible leaves out by default."""
+_FORMS = re.compile(r"\.(?:ya?ml|json)$")
+"""Endings of files of variables. The rest of the name is the group."""
 _SKIPPED = re.compile(r"\[WARNING\]: (Skipping .+)")
 """Warning of Ansible about a part of an inventory that it does not read."""
 _BOOLEANS = frozenset({"yes", "no", "true", "false", "on", "off", "1", "0"})
@@ -219,6 +221,8 @@ def _yaml_mistakes(path: Path) -> Iterator[InventoryMistake]:
         try:
             # Compose the YAML without constructing values, because the tag of a vault is unknown here.
             tree = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        except RecursionError:
+            yield InventoryMistake(where=str(file), what="it is not YAML: its values are nested too deep")
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             mark = getattr(error, "problem_mark", None)
             line = f":{mark.line + 1}" if mark is not None else ""
@@ -253,7 +257,7 @@ def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[InventoryMista
 def _variable_files(path: Path) -> dict[str, Path]:
     """Return the files and folders in group_vars, by the name of the group."""
     folder = path if path.is_dir() else path.parent
-    return {entry.name.split(".y")[0]: entry for entry in sorted(folder.glob("group_vars/*"))}
+    return {_FORMS.sub("", entry.name): entry for entry in sorted(folder.glob("group_vars/*"))}
 
 
 def read_inventory(listed: Mapping[str, Any], files: Mapping[str, Path]) -> Inventory:
@@ -266,18 +270,23 @@ def read_inventory(listed: Mapping[str, Any], files: Mapping[str, Path]) -> Inve
     hostvars = listed.get("_meta", {}).get("hostvars", {})
     direct = {name: group for name, group in listed.items() if name != "_meta" and isinstance(group, Mapping)}
 
-    def members(name: str, above: frozenset[str]) -> set[str]:
-        group = direct.get(name, {})
-        hosts = set(group.get("hosts", ()))
-        for child in group.get("children", ()):
-            if child not in above:
-                hosts |= members(child, above | {child})
-        return hosts
-
     names = {*direct, *(child for group in direct.values() for child in group.get("children", ()))}
-    groups = {name: tuple(sorted(members(name, frozenset({name})))) for name in names}
+    groups = {name: tuple(sorted(_hosts_below(name, direct))) for name in names}
     hosts = {host: hostvars.get(host, {}) for group in groups.values() for host in group}
     return Inventory(hosts=hosts, groups=groups, files=files)
+
+
+def _hosts_below(name: str, direct: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the hosts of a group and of all groups below it, which may make a circle."""
+    hosts: set[str] = set()
+    queue, seen = [name], {name}
+    while queue:
+        group = direct.get(queue.pop(), {})
+        hosts.update(group.get("hosts", ()))
+        children = set(group.get("children", ())) - seen
+        seen |= children
+        queue += children
+    return hosts
 
 
 def lint_inventory(inventory: Inventory, root: Path) -> list[InventoryMistake]:
@@ -320,7 +329,7 @@ def _shared_values(inventory: Inventory) -> Iterator[InventoryMistake]:
             value = variables.get(name, host if name == "ansible_host" else None)
             if isinstance(value, str | int) and str(value).strip() and "{{" not in str(value):
                 # Hosts behind one address differ by their ports.
-                port = variables.get("ansible_port", "") if name == "ansible_host" else ""
+                port = variables.get("ansible_port", 22) if name == "ansible_host" else ""
                 owners.setdefault(f"{str(value).strip().lower()}:{port}", []).append(host)
         for key, hosts in owners.items():
             if len(hosts) > 1:
@@ -382,7 +391,7 @@ def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[Inv
     for host, variables in inventory.hosts.items():
         for name, value in variables.items():
             if not fits_kind(value, kinds.get(name, "raw")):
-                text = f"{name} is {str(value)[:60]!r}: it has to be a {kinds[name]}"
+                text = f"{name} is {str(value)[:60]!r}: its type has to be {kinds[name]}"
                 wrong.setdefault(text, []).append(host)
         try:
             known_variables.check_bounds(variables)
@@ -412,7 +421,7 @@ def _text_fits(text: str, kind: str) -> bool:
         return text.lower() in _BOOLEANS
     try:
         return kind in ("int", "float") and float(text if kind == "float" else int(text)) is not None
-    except ValueError:
+    except (ValueError, OverflowError):
         return False
 
 

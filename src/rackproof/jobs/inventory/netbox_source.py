@@ -217,14 +217,15 @@ class _Netbox:
             if count > _MOST_DEVICES:
                 raise AdoptError(f"{self._shown} has {count:,} devices: choose some with --netbox-filter")
             for result in results:
-                if not isinstance(result, Mapping) or result.get("id") in by_id or result.get("id") is None:
+                device_id = as_mapping(result).get("id")
+                if not isinstance(device_id, int | str) or device_id in by_id:
                     # A repeated page would never end. A device that moved would be missing on another
                     # page.
                     raise AdoptError(
                         f"{self._shown} lists a device twice or none at all: its pages never end, or devices "
                         "changed meanwhile; try again"
                     )
-                by_id[result["id"]] = result
+                by_id[device_id] = result
             # Count pages here, so that no answer decides on the address of the next page.
             if page.get("next") is None:
                 break

@@ -82,7 +82,7 @@ def keep_provision(
 def provision_run(record: ProvisionRecord, acts: list[AuditEntry]) -> Run:
     """Return a provisioning as a run, with changes, open problems, drains and resumes. No I/O.
 
-    The verdict is fail if a node failed, and otherwise pass.
+    The verdict is fail if a node failed, unproven without nodes, and otherwise pass.
 
     Args:
         record: The provisioning.
@@ -94,6 +94,10 @@ def provision_run(record: ProvisionRecord, acts: list[AuditEntry]) -> Run:
         for name in failed
     ]
     limit = f" -l {record.limit}" if record.limit else ""
+    verdict = Verdict.FAIL if failed else Verdict.PASS
+    if not record.nodes:
+        verdict = Verdict.UNPROVEN
+        reasons = [f"no node was provisioned: see which nodes{limit or ' the inventory'} selects"]
     return Run(
         run_id=record.provision_id,
         benchmark=BENCHMARK,
@@ -107,7 +111,7 @@ def provision_run(record: ProvisionRecord, acts: list[AuditEntry]) -> Run:
         nodes=tuple(Node(name=name) for name in record.nodes),
         asked_nodes=tuple(record.nodes),
         findings=(*_act_findings(acts), *_task_findings(record)),
-        verdict=Verdict.FAIL if failed else Verdict.PASS,
+        verdict=verdict,
         reasons=tuple(reasons[:_MOST_REASONS]),
         rackproof_version=__version__,
     )
