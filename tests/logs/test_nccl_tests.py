@@ -670,3 +670,26 @@ def test_values_that_only_some_rows_of_a_place_checked_are_unproven(count: int, 
     found = logs.parse(io.BytesIO(text.replace(row, "\n".join(rows)).encode()), name="all_reduce.txt")
     assert found.verdict is verdict
     assert ("not_checked" in {one.code for one in found.findings}) == (count > 0)
+
+
+def config_of(ranks: list[int], *, threads: int = 1, gpus: int = 1) -> dict[str, Any]:
+    """Return a config as of ``-t THREADS -g GPUS``, which lists the first GPU of each process."""
+    devices = [{"rank": rank, "device_info": "H200"} for rank in ranks]
+    config = json.loads(nccl_json())["config"]
+    return {**config, "nthreads": threads, "ngpus": gpus, "devices": devices}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "threads", "gpus"),
+    [([0], 1, 4), ([0], 2, 2), ([0, 2], 1, 2), ([0, 2], 2, 1), ([0, 1, 2, 3], 1, 1), ([0, 1, 2, 3], 1, 4)],
+)
+def test_json_lists_the_first_gpu_of_each_process(ranks: list[int], threads: int, gpus: int) -> None:
+    parsed = read(nccl_json(config=config_of(ranks, threads=threads, gpus=gpus)))
+    assert parsed.verdict is PASS, codes(parsed)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "gpus"), [([0], 8), ([0], 1), ([0, 4], 2), ([2], 2), ([0, 2, 2], 2), ([0, 1, 2], 4)]
+)
+def test_json_that_lists_too_few_processes_is_unproven(ranks: list[int], gpus: int) -> None:
+    assert read(nccl_json(config=config_of(ranks, gpus=gpus))).verdict is UNPROVEN

@@ -712,12 +712,16 @@ class NcclTestsParser(LogParser):
         if not isinstance(devices, list) or not devices:
             self.log.find("devices_contradict", "no list of the ranks' devices", Verdict.UNPROVEN)
             return
-        self._take_listed(devices, table)
+        per_process = (whole(config.get("nthreads")) or 1) * (whole(config.get("ngpus")) or 1)
+        ranks = [whole(device.get("rank")) for device in devices[:100_000] if isinstance(device, dict)]
+        # nccl-tests lists only the first GPU of each process (parseRankInfo in util.cu).
+        step = per_process if all(rank is None or rank % per_process == 0 for rank in ranks) else 1
+        self._take_listed(devices, table, step)
         split = any(isinstance(device, dict) and whole(device.get("group")) for device in devices[:100_000])
-        table.ranks = 0 if split else len(devices)
+        table.ranks = 0 if split else len(devices) * step
 
-    def _take_listed(self, devices: list[Any], table: BandwidthTable) -> None:
-        """Record the GPUs that the JSON lists."""
+    def _take_listed(self, devices: list[Any], table: BandwidthTable, step: int) -> None:
+        """Record the GPUs that the JSON lists. Each has the rank of the GPU before plus ``step``."""
         listed = Devices()
         for device in devices[:100_000]:
             rank = whole(device.get("rank")) if isinstance(device, dict) else None
@@ -732,7 +736,7 @@ class NcclTestsParser(LogParser):
             # Without the host and the number of the device, its place is unknown.
             unknown = not (texts[1] and texts[2])
             where = (texts[0], texts[1], f"rank {rank}" if unknown else texts[2], texts[3])
-            listed.take(None, rank, where, table.device)
+            listed.take(None, rank // step, where, table.device)
         self._judge_devices(None, listed)
 
     def document_end(self, root: dict[str, Any]) -> bool:
