@@ -112,7 +112,7 @@ def runs_elsewhere(launcher: str, arguments: Sequence[str]) -> bool:
 
 
 def _program_names(words: Sequence[str]) -> Iterator[str]:
-    """Yield the names of the programs that a command starts: ``sudo docker run`` starts sudo and docker."""
+    """Yield the names of the programs that a command starts: ``sudo docker …`` starts sudo and docker."""
     before = ""
     for position, word in enumerate(words):
         name = "" if _NO_PROGRAM.fullmatch(word) else PurePosixPath(word).name
