@@ -43,7 +43,9 @@ def test_the_page_shows_it_as_text(folder: Path) -> None:
     assert "The end of the log" not in render([failed()], "html").decode()
 
 
-@pytest.mark.parametrize("path", ["../secret.txt", "/etc/hostname", "logs", "logs/gone.txt", "logs/link"])
+@pytest.mark.parametrize(
+    "path", ["../secret.txt", "/etc/hostname", "logs", "logs/gone.txt", "logs/link", "a\0b.log"]
+)
 def test_what_is_not_kept_with_the_run_is_not_shown(folder: Path, path: str) -> None:
     (folder / "logs/link").symlink_to(folder.parent / "secret.txt")
     assert read_log_end(failed(path), folder) == ()

@@ -16,7 +16,8 @@ import pytest
 from rackproof import report
 from rackproof.core.records import Finding, Judgement, Run, Verdict, json_schema
 from rackproof.report.junit import junit
-from rackproof.report.markdown import code, escape
+from rackproof.report.markdown import cell_text, code, escape
+from rackproof.report.view import Cell
 from rackproof.store.run_folder import load_run
 from tests.report import example_runs
 
@@ -156,7 +157,9 @@ def test_markdown_shows_text_literally(raw: str, shown: str) -> None:
 
 
 def test_code_spans_cannot_be_left() -> None:
-    assert code("a`b|c") == "`aˋb\\|c`"  # noqa: RUF001
+    assert code("a`b|c") == "`aˋb|c`"  # noqa: RUF001
+    # In a table, a pipe would end the cell.
+    assert cell_text(Cell("a|b", "code")) == "`a\\|b`"
     assert code("\x1b[0m") == ""
 
 

@@ -104,7 +104,7 @@ def read_log_end(run: Run, folder: Path) -> tuple[str, ...]:
         # A record may contain any path. Only files stored with the run are shown.
         if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
             return ()
-    except OSError:
+    except (OSError, ValueError):  # ValueError for a NUL in the path
         return ()
     return read_last_lines(path, _LOG_END_LINES)
 

@@ -33,10 +33,9 @@ def escape(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Return a code span that no backtick or pipe in the text can end."""
-    # In a code span nothing can be escaped, so backticks must be replaced. GitHub resolves "\|" in a table
-    # before it reads code spans.
-    code_text = sanitize(text, 600).replace("`", "\N{MODIFIER LETTER GRAVE ACCENT}").replace("|", "\\|")
+    """Return a code span that no backtick in the text can end."""
+    # In a code span nothing can be escaped, so backticks must be replaced.
+    code_text = sanitize(text, 600).replace("`", "\N{MODIFIER LETTER GRAVE ACCENT}")
     return f"`{code_text}`" if code_text else ""
 
 
@@ -45,7 +44,8 @@ def cell_text(cell: Cell) -> str:
     if cell.verdict is not None:
         text = f"{view.SYMBOLS[cell.verdict]} {cell.verdict.value}"
     elif cell.kind == "code":
-        text = code(cell.text)
+        # GitHub resolves "\\|" in a table before it reads code spans.
+        text = code(cell.text).replace("|", "\\|")
     else:
         text = escape(cell.text)
     # A bracket or a blank in a link would end it early, so such a cell gets no link.

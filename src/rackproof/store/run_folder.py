@@ -68,6 +68,11 @@ def stamp_of(run_id: str) -> datetime | None:
         return None
 
 
+def slug_of(run_id: str) -> str:
+    """Return the part of a run's id between its time and its random suffix, which names the benchmark."""
+    return run_id.partition("-")[2].rpartition("-")[0]
+
+
 def dump_run(run: Run) -> bytes:
     """Return the text of ``run.json`` with its digest at the beginning.
 

@@ -290,6 +290,7 @@ class TestSystemFile:
             (b"division: closed\ndivision: open\n", "system.yml:2: division: written twice"),
             (b"system: a\nstatus: x\n'system': b\n", "system.yml:3: system: written twice"),
             (b"a: &a {b: *a}\n", "contains itself"),
+            (b"hw_notes: 0x" + b"F" * 8000, "hw_notes must be text or a number"),
         ],
     )
     def test_broken_files(self, content: bytes, message: str, tmp_path: Path) -> None:

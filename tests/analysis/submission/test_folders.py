@@ -45,6 +45,16 @@ def _foreign_file(out: Path) -> None:
     (out / "thesis.tex").write_text("mine")
 
 
+def _manifest_of(text: str) -> Callable[[Path], None]:
+    """Return a function that writes a manifest with this text."""
+
+    def write(out: Path) -> None:
+        out.mkdir()
+        (out / MANIFEST).write_text(text)
+
+    return write
+
+
 def _foreign_manifest(out: Path) -> None:
     out.mkdir()
     (out / MANIFEST).write_text("[]")
@@ -76,6 +86,10 @@ def _a_link(out: Path) -> None:
 
 STRANGERS = {
     "a foreign folder": (_foreign_file, "is not a submission that Rackproof wrote"),
+    **{
+        f"a manifest {text[:20]}": (_manifest_of(text), "is not a submission that Rackproof wrote")
+        for text in ('{"files": ["a"]}', '{"files": [["a", "b", "c"]]}', '{"files": 5}', "[" * 100_000)
+    },
     "a manifest of something else": (_foreign_manifest, "is not a submission that Rackproof wrote"),
     "an edited file": (_edited, r"was changed after Rackproof wrote it \(Org/results/a.txt\)"),
     "an added file": (_added, r"was changed after Rackproof wrote it \(Org/README.md\)"),

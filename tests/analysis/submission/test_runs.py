@@ -66,6 +66,22 @@ def test_a_folder_that_lost_its_record(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("20250101T000000Z-bert-0a1b2c", True),
+        ("old-bert-run", True),
+        ("20250101T000000Z-distil-bert-0a1b2c", False),
+        ("20250101T000000Z-bert-large-0a1b2c", False),
+        ("20250101T000000Z-gemm-0a1b2c", False),
+    ],
+)
+def test_only_folders_of_the_benchmark_are_lost_runs(tmp_path: Path, name: str, counts: bool) -> None:
+    (tmp_path / name).mkdir()
+    issues = runs_gone(tmp_path, ["bert"], [], ())
+    assert bool(issues) is counts
+
+
 def test_imported_runs_are_ordered_by_their_logs(tmp_path: Path) -> None:
     """They carry no time of their own, and their ids say nothing of it."""
     source = tmp_path / "source"

@@ -40,6 +40,7 @@ from rackproof.store.run_folder import (
     new_run_id,
     read_run,
     run_folders,
+    slug_of,
     stamp_of,
 )
 
@@ -135,7 +136,7 @@ class Gathered:
         """
         if self._known(name) or night_store.is_night(name):
             return
-        benchmarks = [known for known in self._benchmarks if _slug_of(new_run_id(known)) == _slug_of(name)]
+        benchmarks = [known for known in self._benchmarks if slug_of(new_run_id(known)) == slug_of(name)]
         if benchmarks or stamp_of(name) is None:
             damaged = self._damaged(name, why)
             yield damaged.model_copy(update={"kind": "run", "benchmark": next(iter(benchmarks), "")})
@@ -235,7 +236,7 @@ class Gathered:
     # Missing records.
 
     def _gone(self, pieces: Sequence[EvidencePiece]) -> Iterator[EvidencePiece]:
-        """Yield the history's entries whose record is missing, unreadable or altered."""
+        """Yield the history's entries whose record is lost or unreadable, and altered runs."""
         piece_ids = {piece.id for piece in pieces}
         oldest = min((piece.moment for piece in pieces if piece.kind == "night"), default=None)
         for row in self._store.runs(limit=_MOST_RUNS):
@@ -321,11 +322,6 @@ def _moment_of(run: Run) -> datetime:
 def _bounded(moment: datetime) -> datetime:
     """Return a time, or the bound of a certificate's times beyond which it is."""
     return min(max(moment, EARLIEST), LATEST)
-
-
-def _slug_of(run_id: str) -> str:
-    """Return the part of a run's id between its time and its random suffix, which is the benchmark's name."""
-    return run_id.partition("-")[2].rpartition("-")[0]
 
 
 def _nodes_of(run: Run) -> tuple[Node, ...]:

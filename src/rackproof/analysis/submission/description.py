@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -186,10 +187,11 @@ def _value(path: Path, key: object, value: object) -> Any:
     if key == STACK and isinstance(value, dict):
         return {sanitize(name, 100): _value(path, name, item) for name, item in value.items()}
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
-        # The checker concatenates the values as text.
-        text = sanitize(value, 1000)
-        if not _NO_NUMBER.match(text):
-            return text
+        # The checker concatenates the values as text. Python writes no number of thousands of digits.
+        with suppress(ValueError):
+            text = sanitize(value, 1000)
+            if not _NO_NUMBER.match(text):
+                return text
     raise SubmissionError(
         f"{path}: {sanitize(key, 100)} must be text or a number (an empty text '' means: not stated)"
     )
@@ -457,7 +459,7 @@ def _doubts_of_software(described: Any, seen: Any) -> _Doubts:
 
 
 def _plain_name(name: str) -> str:
-    """Return a software's name in the form used for comparison: ``CUDA`` is ``cuda_version``."""
+    """Return a software's name for comparison: ``CUDA`` and ``cuda_version`` become ``cuda``."""
     return re.sub(r"[^a-z0-9]", "", name.casefold()).removesuffix("version")
 
 

@@ -275,9 +275,9 @@ def _change_since(out: Path) -> str:
         SubmissionError: The folder contains no manifest, so Rackproof did not write it.
     """
     try:
-        recorded = json.loads((out / MANIFEST).read_bytes())["files"]
+        recorded = dict(json.loads((out / MANIFEST).read_bytes())["files"])
         hashes = _hashes(out)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise SubmissionError(
             f"{out} is not a submission that Rackproof wrote (it has no {MANIFEST}), so it stays as it is; "
             "name another folder with --out"

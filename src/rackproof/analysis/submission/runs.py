@@ -18,7 +18,7 @@ from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionErr
 from rackproof.core.records import LogFile, Run, Verdict
 from rackproof.core.text import sanitize, slug
 from rackproof.store.history.rows import RunRow
-from rackproof.store.run_folder import RECORD_NAME, iter_runs, stamp_of
+from rackproof.store.run_folder import RECORD_NAME, iter_runs, slug_of, stamp_of
 
 # Submissions are reviewed in a git repository that refuses larger files.
 LARGEST_FILE_BYTES = 50 * 2**20
@@ -105,12 +105,18 @@ def runs_gone(
 
 
 def _folders_without_record(results: Path, benchmarks: Sequence[str]) -> list[Path]:
-    """Return folders without run.json whose names contain the name of one of these benchmarks."""
-    marks = [f"{slug(name)}-" for name in benchmarks]
+    """Return folders without run.json that are named as runs of one of these benchmarks.
+
+    A folder without the time of a run was renamed. It counts if its name contains a benchmark's name.
+    """
+    slugs = [slug(name) for name in benchmarks]
     return [
         folder
         for folder in sorted(results.iterdir())
-        if any(mark in folder.name for mark in marks)
+        if (
+            slug_of(folder.name) in slugs
+            or (stamp_of(folder.name) is None and any(f"{name}-" in folder.name for name in slugs))
+        )
         and not folder.name.startswith(".")
         and folder.is_dir()
         and not (folder / RECORD_NAME).is_file()

@@ -23,11 +23,12 @@ GIB = 2**30
 GBIT = 1e9 / 8
 """A gigabit per second is this many bytes per second."""
 Where = Literal["own", "server", "controller"]
-"""The resource that a piece of work needs. ``own`` is the node itself, which shares nothing. A piece is a
-pair of this and an amount: seconds (own), bytes (server) or core-seconds (controller)."""
+"""The resource that a piece of work needs. ``own`` is the node itself, which shares nothing. The amount of a
+piece is in seconds (own), bytes (server) or core-seconds (controller)."""
 Limit = Literal["server", "controller", "drain", "nodes"]
 
-# By the position of a step in _steps(), this is the resource that its nodes share, and that slows them down.
+# The resource that limits each step in _steps(), by its position: one that its nodes share, or the nodes
+# themselves.
 _SHARED_IN_STEP: tuple[Limit, ...] = ("nodes", "nodes", "server", "nodes", "controller", "nodes")
 _DRAIN_STEP, _IMAGE_STEP = 0, 2
 
@@ -70,7 +71,7 @@ class Assumptions:
 
 
 class Forecast(Record):
-    """The time and load with ``at_once`` nodes at a time, in seconds and bytes per second.
+    """The time and load with ``at_once`` nodes at a time.
 
     Attributes:
         waves_s: The time in waves, as reimage.yml works.

@@ -4,7 +4,7 @@ The tasks of validate.yml print the texts of :func:`summarize_night` and :func:`
 ``rackproof nightly`` sends them. :func:`drain_reason` returns the text that Slurm stores with a drain. A
 summary begins like this::
 
-    FAIL  18 nodes: 1 fail, 17 pass (2026-11-21 06:00 UTC)
+    FAIL  18 nodes: 1 fail, 17 pass (2026-11-21 06:00:00 UTC)
     changed: n07: pass → fail: GPU-5f3c... (slot 3): XID 79
 """
 
