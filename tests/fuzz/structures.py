@@ -59,6 +59,7 @@ from tests.fuzz.samples import definition_of, healthy_answer, run_sub_log, with_
 BATCH = 1000
 SLOWEST_S = 2.0
 """No input of a few kilobytes takes so long, whatever else this machine does."""
+CHECKS_OF_A_SLOW_INPUT = 3
 GOOD_TO_BAD = (Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL)
 
 
@@ -598,10 +599,17 @@ class Structure:
     check: Callable[[Any], None]
 
     def check_in_time(self, drawn: Any) -> None:
-        """Check an input, and that it costs no more than its size."""
-        begin = time.thread_time()
-        self.check(drawn)
-        assert time.thread_time() - begin < SLOWEST_S, "an input took too long"
+        """Check an input, and that it costs no more than its size.
+
+        An input that took long is checked again. The first one of a process may import modules, and its time
+        includes that of a busy machine. A superlinear one takes long each time.
+        """
+        for _ in range(CHECKS_OF_A_SLOW_INPUT):
+            begin = time.thread_time()
+            self.check(drawn)
+            if time.thread_time() - begin < SLOWEST_S:
+                return
+        raise AssertionError("an input took too long")
 
     def inputs(self) -> st.SearchStrategy[Any]:
         """Return the inputs for Hypothesis."""
