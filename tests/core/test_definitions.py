@@ -121,6 +121,14 @@ def test_an_override_takes_the_place_of_the_matrix(tmp_path: Path) -> None:
         list(definition.points("", {"batchsize": (32,)}))
 
 
+@pytest.mark.parametrize("value", ["!!bool x", "!!int ''", "!!float ''", "!!timestamp x"])
+def test_a_value_without_the_form_of_its_tag_is_refused(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "x.yml"
+    path.write_text(f"---\nname: {value}\n")
+    with pytest.raises(DefinitionError, match=r"x\.yml: not YAML: a value does not have the form of its tag"):
+        definitions.load_definition(path, log_formats=FORMATS)
+
+
 def test_only_plain_variables_are_replaced() -> None:
     assert definitions.substitute_variables("{{ a }}/{{b}}", {"a": "x", "b": 2}) == "x/2"
     for text in ["{{ a | upper }}", "{{ a.b }}", "{% if a %}", "{{ 1 + 1 }}", "{{ lookup('pipe', 'id') }}"]:

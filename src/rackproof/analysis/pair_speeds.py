@@ -7,14 +7,13 @@ pair's job, the references of its SKU, and the bandwidths of other pairs.
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 from io import BytesIO
 
 from rackproof import logs
 from rackproof.analysis.anomaly import MAD_TO_SIGMA, AnomalyPolicy
-from rackproof.analysis.representative import SIZE_LABEL
+from rackproof.analysis.representative import SIZE_LABEL, message_size
 from rackproof.core.judging import SkuReference, judge
 from rackproof.core.records import Measurement, ParsedLog, Verdict, worst
 from rackproof.core.text import percent, quantity, sanitize
@@ -48,7 +47,7 @@ def read_pair(nodes: tuple[str, ...], result: JobResult, references: Sequence[Sk
     if failure := _why_no_result(log, speeds):
         return PairResult(nodes=nodes, passed=False, text=failure)
     # Small messages measure latency. The largest size shows the bandwidth of a link.
-    speeds.sort(key=lambda speed: int(_message_size(speed)))
+    speeds.sort(key=lambda speed: message_size(speed) or 0)
     best = speeds[-1]
     speed, reason = _judge_speeds(speeds, references)
     if speed is Verdict.FAIL:
@@ -64,11 +63,6 @@ def _named(log: ParsedLog, name: str) -> list[Measurement]:
     return [measurement for measurement in log.measurements if measurement.name == name]
 
 
-def _message_size(speed: Measurement) -> str:
-    """Return the message size in bytes as a log states it, or "0" if it states none."""
-    return speed.labels.get(SIZE_LABEL, "0")
-
-
 def _why_no_result(log: ParsedLog, speeds: Sequence[Measurement]) -> str:
     """Return why a log proves no bandwidth, or "" if it does."""
     wrong = _named(log, "wrong_values")
@@ -79,7 +73,7 @@ def _why_no_result(log: ParsedLog, speeds: Sequence[Measurement]) -> str:
     if log.verdict is not Verdict.PASS or not speeds or not wrong:
         return "its log proves nothing: cut off, or nothing measured"
     # Python reads "²" as a digit, and refuses thousands of digits.
-    if not all(re.fullmatch("[0-9]{1,18}", _message_size(speed)) for speed in speeds):
+    if any(SIZE_LABEL in speed.labels and message_size(speed) is None for speed in speeds):
         return f"its log proves nothing: {SIZE_LABEL} of a bandwidth is not a number"
     if any(not speed.finite or speed.value <= 0 for speed in speeds):
         return "a bandwidth that is not a number was measured"

@@ -42,7 +42,7 @@ def _value(measurement: Measurement) -> float:
 
 def _largest_size(group: Sequence[Measurement]) -> Sequence[Measurement]:
     """Return the measurements with the largest message size, or all if none states a size."""
-    sized = [(int(item.labels[SIZE_LABEL]), item) for item in group if _is_size(item)]
+    sized = [(size, item) for item in group if (size := message_size(item)) is not None]
     if not sized:
         return group
     largest = max(size for size, _ in sized)
@@ -58,8 +58,8 @@ def _by_kind(group: Sequence[Measurement]) -> Iterable[list[Measurement]]:
     return kinds.values()
 
 
-def _is_size(measurement: Measurement) -> bool:
-    """Return whether a measurement states a message size that can be read as an integer."""
+def message_size(measurement: Measurement) -> int | None:
+    """Return the message size in bytes that a measurement states, or None if it states none or no integer."""
     # More digits may not fit into 64 bits, and int() refuses thousands of digits.
     text = measurement.labels.get(SIZE_LABEL, "")
-    return text.isascii() and text.isdigit() and len(text) < 18
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else None

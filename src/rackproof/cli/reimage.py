@@ -11,7 +11,7 @@ from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
 from rackproof.cli.playbooks import playbook_command
-from rackproof.core.hostlist import expand_hostlist
+from rackproof.core.hostlist import expand_names
 from rackproof.core.text import duration, number, percent, sanitize, size
 from rackproof.jobs.reimage.forecast import GBIT, GIB, Assumptions, Forecast, forecast, saturation_nodes
 from rackproof.jobs.reimage.images import describe_image
@@ -62,18 +62,18 @@ reimage_group.add_command(
 @json_option
 def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_json: bool) -> None:
     """Print the step of every node with its duration, and the next command."""
-    nodes = tuple(name for hostlist in nodes for name in expand_hostlist(hostlist) or [hostlist])
-    statuses = read_progress(results, nodes or None)
+    names = expand_names(nodes)
+    statuses = read_progress(results, names or None)
     if as_json:
         print_json([json_value(node) for node in statuses])
     # A node that was named explicitly is shown in any state.
-    shown_statuses = statuses if show_all or nodes else [node for node in statuses if _is_in_progress(node)]
+    shown_statuses = statuses if show_all or names else [node for node in statuses if _is_in_progress(node)]
     if shown_statuses and not as_json:
         _print_status(shown_statuses)
-    elif not as_json and not nodes:
+    elif not as_json and not names:
         place = sanitize(results, 4000)
         click.echo("no node is being imaged" if statuses else f"no node was ever imaged from {place}")
-    refuse_unknown_names(nodes, [node.node for node in read_progress(results)], "never imaged from here")
+    refuse_unknown_names(names, [node.node for node in read_progress(results)], "never imaged from here")
 
 
 def _is_in_progress(status: NodeStatus) -> bool:

@@ -12,7 +12,7 @@ from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
 from rackproof.core.advised_commands import add_results
-from rackproof.core.hostlist import expand_hostlist
+from rackproof.core.hostlist import expand_names
 from rackproof.core.text import amount, sanitize
 from rackproof.jobs.fleet_status import NodeRow, ask_slurm, read_rows
 from rackproof.jobs.reimage.tasks import read_progress
@@ -41,7 +41,7 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
     slurm, why = ask_slurm() if ask else ({}, "")
     imaging = [node for node in read_progress(results) if node.progress.state != "returned"]
     rows, remarks = read_rows(results, slurm, imaging)
-    node_names = _expanded_nodes(nodes)
+    node_names = expand_names(nodes)
     shown_rows = [row for row in rows if not node_names or row.node in node_names]
     for remark in filter(None, [why, *remarks]):
         click.echo(f"note: {remark}", err=True)
@@ -59,11 +59,6 @@ def _print_rows(rows: Sequence[NodeRow], *, as_json: bool) -> None:
         print_json([json_value(row) for row in rows])
     elif rows:
         click.echo(_table(rows))
-
-
-def _expanded_nodes(hostlists: Sequence[str]) -> list[str]:
-    """Return the nodes of hostlists as typed. A text that is not a hostlist counts as a name."""
-    return [name for hostlist in hostlists for name in expand_hostlist(hostlist) or [hostlist]]
 
 
 def _empty_text(results: Path, *, is_slurm_read: bool) -> str:

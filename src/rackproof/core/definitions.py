@@ -909,8 +909,16 @@ def _with_lists(axes: Any) -> Any:
 
 
 def construct_document(document: Any) -> Any:
-    """Return the content of a composed YAML document, as `yaml.safe_load` does without a second reading."""
-    return None if document is None else yaml.SafeLoader("").construct_document(document)
+    """Return the content of a composed YAML document, as `yaml.safe_load` does without a second reading.
+
+    Raises:
+        yaml.YAMLError: A value does not have the form of its tag, such as `!!bool x`.
+    """
+    try:
+        return None if document is None else yaml.SafeLoader("").construct_document(document)
+    except (LookupError, AttributeError, ArithmeticError) as error:
+        # PyYAML does not check the form, and fails in its own code.
+        raise yaml.YAMLError(f"a value does not have the form of its tag: {error}") from error
 
 
 def lines_of_keys(document: Any, path: Path) -> dict[tuple[str, ...], int]:

@@ -25,6 +25,11 @@ _MAX_NAME = 255
 """Largest number of characters of a name with ranges, as in DNS. Of a longer one, there are no hosts."""
 
 
+def expand_names(hostlists: Iterable[str]) -> list[str]:
+    """Return the nodes of hostlists as typed. A text that is not a hostlist counts as a name."""
+    return [name for hostlist in hostlists for name in expand_hostlist(hostlist) or [hostlist]]
+
+
 def compress_hostlist(names: Iterable[str]) -> str:
     """Return host names in Slurm's notation. ``n01 n02 n03 x`` becomes ``n[01-03],x``."""
     groups: dict[tuple[str, int], list[int]] = {}

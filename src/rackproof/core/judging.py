@@ -424,20 +424,31 @@ def _judge_by_bound(rule: JudgeRule, measurement: Measurement, bound: Reference,
 
 def _why_no_pass(rule: JudgeRule, measurement: Measurement, bound: Reference, is_speed: bool) -> str:
     """Return why a value within its rule's bound proves nothing, or "" if it does."""
-    value, unit = measurement.value, measurement.unit
-    is_share = unit == "fraction" or (measurement.name.endswith("accuracy") and unit in ("", "1"))
-    is_accuracy = is_share or measurement.name.endswith("accuracy")
-    if rule.at_least is not None:
-        if bound.value <= 0 and (is_speed or is_accuracy):
+    if rule.at_least is None:
+        is_impossible = _is_below_all(measurement, bound.value, is_speed)
+    else:
+        is_accuracy = measurement.name.endswith("accuracy")
+        is_share = measurement.unit == "fraction" or (is_accuracy and measurement.unit in ("", "1"))
+        if bound.value <= 0 and (is_speed or is_share or is_accuracy):
             return f"the bound proves nothing: no value is below {bound.value:g}"
         # An accuracy in per cent, or a score such as BLEU, has a bound above 1.
-        is_impossible = is_share and bound.value <= 1 < value
-    else:
-        # Other numbers may be negative, such as a temperature, a loss, or the lag of the fastest GPU.
-        is_count = unit in _COUNT_UNITS and value.is_integer()
-        lowest_is_possible = bound.value < 0 or (value == 0 and (bound.value == 0 or unit not in TIME_UNITS))
-        is_impossible = value <= 0 and (is_speed or (is_count and value < 0)) and not lowest_is_possible
-    return _impossible_text(value, unit) if is_impossible else ""
+        is_impossible = is_share and bound.value <= 1 < measurement.value
+    return _impossible_text(measurement.value, measurement.unit) if is_impossible else ""
+
+
+def _is_below_all(measurement: Measurement, bound: float, is_speed: bool) -> bool:
+    """Return whether a value is below each that a machine can have.
+
+    A rule with a bound below 0 allows such values. Other numbers than speeds, times and counts may be
+    negative, too, such as a temperature, a loss, or the lag of the fastest GPU.
+    """
+    value, unit = measurement.value, measurement.unit
+    if bound < 0 or value > 0:
+        return False
+    if value == 0:
+        # There may be no errors per second, but no time of 0 is measured unless the rule asks for it.
+        return unit in TIME_UNITS and bound != 0
+    return is_speed or (unit in _COUNT_UNITS and value.is_integer())
 
 
 def _doubted(judged: Judgement, busy: str) -> Judgement:

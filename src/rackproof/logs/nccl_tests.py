@@ -712,10 +712,7 @@ class NcclTestsParser(LogParser):
         if not isinstance(devices, list) or not devices:
             self.log.find("devices_contradict", "no list of the ranks' devices", Verdict.UNPROVEN)
             return
-        per_process = (whole(config.get("nthreads")) or 1) * (whole(config.get("ngpus")) or 1)
-        ranks = [whole(device.get("rank")) for device in devices[:100_000] if isinstance(device, dict)]
-        # nccl-tests lists only the first GPU of each process (parseRankInfo in util.cu).
-        step = per_process if all(rank is None or rank % per_process == 0 for rank in ranks) else 1
+        step = _step_of_ranks(config, devices)
         self._take_listed(devices, table, step)
         split = any(isinstance(device, dict) and whole(device.get("group")) for device in devices[:100_000])
         table.ranks = 0 if split else len(devices) * step
@@ -910,6 +907,16 @@ def _figures(values: list[str]) -> tuple[float, float, float | None] | None:
     # "N/A" means that nothing was checked. Any other word is damage.
     damaged = time is None or not math.isfinite(time) or (wrong is None and values[3] != "N/A")
     return None if algbw is None or busbw is None or damaged else (algbw, busbw, wrong)
+
+
+def _step_of_ranks(config: dict[str, Any], devices: list[Any]) -> int:
+    """Return the distance of the listed ranks: the GPUs of a process, if only its first one is listed.
+
+    nccl-tests lists one GPU of each process (parseRankInfo in util.cu).
+    """
+    per_process = (whole(config.get("nthreads")) or 1) * (whole(config.get("ngpus")) or 1)
+    ranks = (whole(device.get("rank")) for device in devices[:100_000] if isinstance(device, dict))
+    return per_process if all(rank is None or rank % per_process == 0 for rank in ranks) else 1
 
 
 def _figures_in_json(body: dict[str, Any]) -> tuple[float, float, float | None] | None:

@@ -923,7 +923,7 @@ def _open_hardware_events(
 ) -> list[HardwareEvent]:
     """Return last night's failures, but none after a boot. Nothing else shows that they are fixed.
 
-    If the log shows a failure again, its event comes from there. A milder event does not stand for a failure.
+    If the log shows a failure again, its event comes from there. A milder event does not replace a failure.
     """
     if previous is None or _has_rebooted(boot_id, previous):
         return []

@@ -105,7 +105,7 @@ class Chart:
 
 
 RatioPoint = tuple[float | None, float | None, float | None]
-"""A ratio and the lower and upper bound of its interval. ``None`` stands for a missing ratio or bound."""
+"""A ratio and the lower and upper bound of its interval. A missing ratio or bound is ``None``."""
 
 RatioLine = tuple[str, tuple[RatioPoint, ...]]
 """The name of a system, with its point in every row of the chart."""

@@ -290,6 +290,9 @@ class TestSystemFile:
             (b"division: closed\ndivision: open\n", "system.yml:2: division: written twice"),
             (b"system: a\nstatus: x\n'system': b\n", "system.yml:3: system: written twice"),
             (b"a: &a {b: *a}\n", "contains itself"),
+            (b"a: !!bool x\n", "is not YAML"),
+            (b"a: !!int ''\n", "is not YAML"),
+            (b"a: !!timestamp x\n", "is not YAML"),
             (b"hw_notes: 0x" + b"F" * 8000, "hw_notes must be text or a number"),
         ],
     )

@@ -904,7 +904,7 @@ SEVEN = [(f"GPU-{slot}", slot) for slot in range(7)]
         ([*SEVEN, ("GPU-7", 7)], [("GPU-new", 0), *SEVEN[1:], ("GPU-7", 7)], {"gpu_replaced"}),
     ],
 )
-def test_a_replaced_gpu_does_not_stand_for_a_missing_one(
+def test_a_replaced_gpu_does_not_replace_a_missing_one(
     before: list[tuple[str, int]], tonight: list[tuple[str, int]], expected: set[str]
 ) -> None:
     found = check_node(
@@ -932,7 +932,7 @@ def ports_of(*names: str) -> tuple[PortSnapshot, ...]:
         ("", "", "abc", {"ports_missing"}),
     ],
 )
-def test_a_renamed_port_does_not_stand_for_a_missing_one(
+def test_a_renamed_port_does_not_replace_a_missing_one(
     gone: str, before: str, tonight: str, found: set[str]
 ) -> None:
     previous = node(ports=ports_of(*before), gone_ports=ports_of(*gone))
@@ -1009,9 +1009,9 @@ FAULTS = [
 
 def night_with(log: str, boot: str, previous: NodeSnapshot) -> tuple[NodeSnapshot, list[tuple[str, Verdict]]]:
     """Return a night's snapshot, and its findings of the kernel log."""
-    told = gathered(log, boot)
-    told["health"] |= {"booted": BOOTED, "epoch": BOOTED + 600}
-    state = build_snapshot("n1", told, previous=previous)
+    answers = gathered(log, boot)
+    answers["health"] |= {"booted": BOOTED, "epoch": BOOTED + 600}
+    state = build_snapshot("n1", answers, previous=previous)
     state = state.model_copy(update={"gpus": (GPU,)})
     events = {f"xid_{one.xid}" for one in state.xids} | {one.code for one in state.hardware_events}
     return state, [(one.code, one.verdict) for one in check_node(state) if one.code in events]
@@ -1027,7 +1027,7 @@ def test_a_failure_of_the_kernel_log_stays_until_a_boot(line: str, code: str) ->
     assert night_with("", "b", state)[1] == []
 
 
-def test_a_milder_event_does_not_stand_for_a_failure() -> None:
+def test_a_milder_event_does_not_replace_a_failure() -> None:
     worse, milder = (f"EDAC MC1: 1 {kind} memory read error on DIMM#0" for kind in ("UE", "CE"))
     first, _ = night_with(boot_log(worse, 5), "a", SOUND)
     _, found = night_with(boot_log(milder, 50), "a", first)

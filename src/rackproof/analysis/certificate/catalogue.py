@@ -71,15 +71,7 @@ def _parse(data: bytes, name: str) -> Catalogue:
         raise CertificateError(f"{name}: {sanitize(errors_text, 600)}") from None
     except DefinitionError as error:
         raise CertificateError(sanitize(error, 400)) from None
-    # PyYAML fails in its own code for a value that does not have the type of its tag, such as `!!bool x`.
-    except (
-        yaml.YAMLError,
-        RecursionError,
-        ValueError,
-        LookupError,
-        AttributeError,
-        ArithmeticError,
-    ) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise CertificateError(f"{name} is not YAML: {sanitize(error, 300)}") from None
     # A misspelt code would always pass, because no night gives a finding with that code.
     for row in catalogue.requirements:
