@@ -114,6 +114,54 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
+PROGRAM = '''"""Add."""
+
+LIMIT = 3
+"""The limit."""
+
+
+def add(one: int) -> int:
+    """Add one."""
+    # A reader asks why.
+    return one + LIMIT
+'''
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "same"),
+    [
+        pytest.param(
+            "a.py", PROGRAM, PROGRAM.replace("Add", "Sum").replace("The l", "A l"), True, id="docstrings"
+        ),
+        pytest.param("a.py", PROGRAM, PROGRAM.replace("A reader asks why.", "Why?"), True, id="comment"),
+        pytest.param("a.py", PROGRAM, PROGRAM.replace("LIMIT = 3", "LIMIT = 4"), False, id="constant"),
+        pytest.param(
+            "a.py", PROGRAM, PROGRAM.replace("one + LIMIT", 'one + LIMIT + len("a")'), False, id="code"
+        ),
+        pytest.param("a.py", 'a = "one"', 'a = "two"', False, id="a string that is a value"),
+        pytest.param(
+            "a.py", "if broken: # one", "if broken: # two", False, id="program that cannot be parsed"
+        ),
+        pytest.param("a.py", "a = '\0'", "a = '\0' #", False, id="program with a NUL"),
+        pytest.param(
+            "a.yml", "a: 1  # one\n# two\nb: 2\n", "a: 1\nb: 2  # three\n", True, id="comments of YAML"
+        ),
+        pytest.param("a.yml", "a: 1\n", "a: '1'\n", False, id="quotes make another value"),
+        pytest.param("a.yml", "a: '# one'\n", "a: '# two'\n", False, id="a value with a hash"),
+        pytest.param("a.yaml", "a: !vault b\n", "a: !unsafe b\n", False, id="tag"),
+        pytest.param("a.yml", "a: &one b\n", "a: &two b\n", False, id="anchor"),
+        pytest.param("a.yml", "a: |\n  one # 1\n", "a: |\n  one # 2\n", False, id="a block with a hash"),
+        pytest.param("a.yml", "a:\n  b: 1\nc: 2\n", "a:\n  b: 1\n  c: 2\n", False, id="indentation"),
+        pytest.param("a.yml", "a: 'one # 1", "a: 'one # 2", False, id="YAML that cannot be parsed"),
+        pytest.param("a.j2", "a # one", "a # two", False, id="a template"),
+        pytest.param("README.md", "one", "two", False, id="a page"),
+    ],
+)
+def test_words_make_no_suite_stale(name: str, before: str, after: str, same: bool) -> None:
+    digests = [suites.digest_without_words(name, text.encode()) for text in (before, after)]
+    assert (digests[0] == digests[1]) is same
+
+
 def test_a_suite_is_green_for_the_files_that_it_was_green_for(checkout: Path, tmp_path: Path) -> None:
     suite = Suite("one", "", (), 1, paths=("roles",))
 
