@@ -49,6 +49,7 @@ class ActionModule(RackproofAction):
 
     @staticmethod
     def _partitions_remark(partitions: dict[str, Any]) -> str:
+        """Return a remark if the partitions of Slurm could not be read, or ""."""
         if not (partitions.get("failed") or partitions.get("unreachable")):
             return ""
         reason = partitions.get("stderr") or partitions.get("msg") or "no answer"

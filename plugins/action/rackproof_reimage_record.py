@@ -45,7 +45,7 @@ class ActionModule(NodeAction):
     ) -> bmc.Settings | None:
         """Return BIOS settings and firmware from the BMC, or None if the BMC is not queried.
 
-        IPMI knows neither. With expectations, a BMC is queried through IPMI anyway, and the answer is an
+        IPMI offers neither. With expectations, a BMC is queried through IPMI anyway, and the answer is an
         error.
         """
         if not options.get("address"):

@@ -69,7 +69,7 @@ class ActionModule(NodeAction):
         try:
             status, output = self.run_script(script, plan.longest_job_s)
         except BaseException as error:
-            # Not only Exception: Ansible ends a task that is out of time by one that is not.
+            # Catch more than Exception, because Ansible ends a late task by an error of another kind.
             probes.store_direct_output(night, self.node, sanitize(error, 300) or type(error).__name__, 255)
             raise
         probes.store_direct_output(night, self.node, output, status)

@@ -61,7 +61,7 @@ class CallbackModule(DefaultCallback):
             return
         if self._last_task_banner != result._task._uuid:
             self._print_task_banner(result._task)
-        # Indented, a line that a node printed is no line of Ansible's.
+        # Indent the lines, so that a line from a node does not look like one of Ansible's.
         text = "\n  - ".join("\n    ".join(str(line).splitlines()) for line in lines)
         self._display.display(
             f"fatal: [{self.host_label(result)}]: FAILED! => {text}",

@@ -178,6 +178,7 @@ def files_lacking(wanted: Any, facts: Any, modes: bool = False) -> list[Mapping[
 
 
 def _has_texts(entry: Any, keys: tuple[str, ...]) -> bool:
+    """Return whether an entry is a mapping with a text for each of the keys."""
     return isinstance(entry, Mapping) and all(isinstance(entry.get(key), str) for key in keys)
 
 

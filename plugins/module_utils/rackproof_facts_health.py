@@ -39,10 +39,11 @@ DRIVER = {
 FAILED_UNITS = ["systemctl", "list-units", "--failed", "--full", "--plain", "--no-legend", "--no-pager"]
 UNIT_PROPERTIES = "--property=Id,Names,LoadState,ActiveState,SubState,UnitFileState,ConditionResult,"
 UNIT_PROPERTIES += "ConditionTimestampMonotonic"
-# slurmctld still calls a lost node idle for minutes. An answer to this needs the node's key, clock and
-# network.
+# slurmctld shows a lost node as idle for minutes. This command gets an answer only if the node's key, clock
+# and network work.
 CONTROLLER = ["scontrol", "ping"]
 CONTROLLER_PAUSES_S = (5, 15, 0)
+"""Seconds to wait after each try without an answer."""
 # slurmd's own node name. A slurmd that was started under another node's name answers for that
 # node, and every job on two nodes waits for a prolog that ended.
 SLURMD = ["scontrol", "show", "slurmd"]
@@ -185,7 +186,7 @@ def kernel_log(since, timeout_s):
 
 def oldest_message(timeout_s):
     """Return the answer whose first line is the journal's oldest message of this kernel, as JSON."""
-    # systemd knows --lines=+1 only since 254. head ends after a few messages, and then so does journalctl.
+    # systemd supports --lines=+1 only since 254. head ends after a few messages, and then so does journalctl.
     script = f'"$0" "$@" | head -c {OLDEST_BYTES}'
     shown = ["-k", "--no-pager", "-o", "json", "--output-fields=_SOURCE_MONOTONIC_TIMESTAMP"]
     return ask(["sh", "-c", script, find("journalctl"), *shown], timeout_s)
@@ -225,7 +226,7 @@ def add_ring(answer, timeout_s):
     if ring["status"] != "ok" or not missed:
         return answer
     errors = ask(RING_ERRORS, timeout_s)
-    # What the ring alone has is known only with its levels.
+    # Only the levels of the lines show which ones are errors. Without them, `ring` is not set.
     if errors["status"] == "ok" and "errors" in answer:
         answer["errors"] = joined(answer["errors"], outside(errors["stdout"], begin_s, end_s))
         answer["ring"] = first_line(ring)
@@ -320,7 +321,7 @@ def disk_usage(path):
         about["read_only"] = None
         return about
     about["read_only"] = bool(usage.f_flag & os.ST_RDONLY)
-    # 0 of 0 on file systems that make inodes as they need them (btrfs).
+    # Both are 0 on file systems that make inodes as they need them (btrfs).
     about["total_inodes"], about["free_inodes"] = usage.f_files, usage.f_favail
     return about
 

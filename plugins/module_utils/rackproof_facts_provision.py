@@ -30,6 +30,7 @@ from ansible.module_utils.rackproof_tools import (
 
 APT_HELPER = "/usr/lib/apt/apt-helper"
 KEPT_OUTPUT = 64 * 1024
+"""Largest number of characters of a tool's output in the facts."""
 VENDORS = {"10de": "NVIDIA", "15b3": "Mellanox"}
 COMMANDS = {
     "nvidia_smi_list": ["nvidia-smi", "-L"],
@@ -42,7 +43,7 @@ COMMANDS = {
     "nvidia_license": ["modinfo", "-F", "license", "nvidia"],
     "ofed_info": ["ofed_info", "-s"],
 }
-# Used here, and not handed on.
+# Tools whose output is parsed in this file. The facts contain only the parsed values.
 SOURCES = {
     "lspci": ["lspci", "-Dn"],
     "lsmod": ["lsmod"],
@@ -104,6 +105,7 @@ FILES = (
     "/usr/local/sbin/rackproof-*",
 )
 LARGEST_FILE = 16 * 1024 * 1024
+"""Bytes of the largest file that gets a checksum."""
 SYSCTLS = (
     "kernel.numa_balancing",
     "kernel.panic",
@@ -364,7 +366,7 @@ def gather(options):
         "modes": modes,
         "names": names,
         "tuning": kernel_tuning(),
-        # Last, because the steps before it took time.
+        # Read the clock last, so that the time of the steps above does not count as its error.
         "clock": {
             "timedatectl": sources["clock"],
             "asked_at": options["controller_epoch"],

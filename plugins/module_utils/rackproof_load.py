@@ -18,9 +18,12 @@ WINDOW_S = 10.0
 """Length of a window in which the processor time of others is compared with that of all processors."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _KTHREADD = 2
+"""Process id of the parent of all kernel threads."""
 _MOST_NAMES = 3
+"""The number of other processes that a report names."""
 _COUNTERS = ("busy", "stolen", "job", "playbook", "kernel")
 _TEXT = 24
+"""Largest number of characters of a name in the state file, which must stay small."""
 
 
 def read_text(path):
@@ -123,6 +126,7 @@ def power_state():
 
 
 def _numbers(pattern):
+    """Return the numbers in the files that a pattern matches. Files without a number are left out."""
     numbers = []
     for path in sorted(glob.glob(pattern)):
         with suppress(ValueError):

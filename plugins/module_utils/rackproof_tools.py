@@ -22,8 +22,11 @@ OUTPUT_BYTES = 4 * 1024 * 1024
 FILTERED_BYTES = 256 * 1024 * 1024
 """Largest output of a tool of which only some lines are stored, such as a long kernel log."""
 LINE_BYTES = 64 * 1024
+"""Largest part of a line of output to read at a time."""
 FILE_BYTES = 256 * 1024
+"""Largest number of bytes to read of a small file."""
 LAST_WAIT_S = 2.0
+"""Seconds to wait for a killed tool to end."""
 UNHURRIED_S = 2.0
 """A tool of the driver that takes longer than this is run again, because the machine may only be busy."""
 PATIENCE = 3
@@ -157,7 +160,7 @@ def killed(child):
     end."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
-    # A stuck process must not hold us as well.
+    # A stuck process must not block this module as well.
     with suppress(subprocess.TimeoutExpired):
         child.wait(LAST_WAIT_S)
     return child.returncode is not None
@@ -198,7 +201,7 @@ def head_of_lines(stream, keep):
     cut = stream.tell() >= FILTERED_BYTES
     stream.seek(0)
     kept, size, count = [], 0, 0
-    # A very long line comes in parts.
+    # A line of more than LINE_BYTES is read in several parts.
     for count, raw in enumerate(iter(lambda: stream.readline(LINE_BYTES), b""), 1):
         line = raw.decode("utf-8", "replace")
         if count > 1 and not has_word(line.lower(), keep):
@@ -287,5 +290,5 @@ def locked_memory_bytes():
 
 def shared_memory_bytes():
     """Return the size of /dev/shm, or 0."""
-    # Measured, not written to.
+    # This only measures the folder, and writes nothing into it.
     return space("/dev/shm").get("total_bytes", 0)  # noqa: S108  # nosec B108

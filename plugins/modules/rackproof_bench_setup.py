@@ -155,9 +155,13 @@ from ansible.module_utils.rackproof_tools import node_environment
 INTERFACE = "rackproof0"
 """Name of the overlay's interface on every node. Any interface of this name is Rackproof's."""
 TIMER = "rackproof-overlay"
+"""Name of the systemd timer that removes the overlay if the controller does not come back."""
 VXLAN_HEADER = 50
+"""Bytes that VXLAN adds to each packet."""
 MOST_FILES = 5_000_000
+"""Largest number of files of a data set to read. The others are left as they are."""
 SAMPLED_FILES = 256
+"""The number of files whose pages in memory are counted."""
 LIMITS = {"tool_s": 60}
 """Largest time of a call of a tool in seconds. The module's option replaces it."""
 

@@ -215,9 +215,13 @@ SEALED = (
 TOKEN = "RACKPROOF_JOB_TOKEN"  # noqa: S105  (the name of a variable)
 """Variable that marks the processes of one job."""
 WAKE_S = 1.0
+"""Seconds after which the supervisor checks its job again."""
 KILL_WAIT_S = 10.0
+"""Seconds to wait for processes to end after SIGKILL."""
 LAST_WORDS_S = 1.0
+"""Seconds for the helpers of a program to end after it, before they are stopped."""
 START_WAIT_S = 60.0
+"""Seconds to wait for another start in the same folder, and for the supervisor's first answer."""
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -269,7 +273,7 @@ def read_process(pid):
     """Return (state, ppid, session, start_ticks) of a process, or None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
-            # The name may hold anything, even ')': the last one ends it.
+            # The name may contain any character, even ')'. The last ')' ends it.
             fields = stream.read().rpartition(b")")[2].split()
         return fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19])
     except (OSError, IndexError, ValueError):

@@ -145,6 +145,7 @@ NO_FILES = ["Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache="]
 REPAIR = ["--fix-broken", "install", "--no-install-recommends"]
 KERNEL = re.compile(r"linux-image-|linux-modules-\d|kernel-image-")
 LARGEST_CLOSURE = 500
+"""Largest number of packages for which exact versions are collected."""
 # Messages of apt, and their meaning for an operator. The first match is used.
 MEANINGS = (
     (
@@ -192,7 +193,7 @@ MEANINGS = (
         "apt_mirror_proxy from this node.",
     ),
     (
-        # Two words, so that an amount (512 MB) is no status.
+        # Require a capital and a small letter, so that an amount such as "512 MB" does not count as a status.
         r"\b(?:429|5\d\d) +[A-Z][a-z]",
         "A repository's server answers with an error of its own. Look at the log of the mirror or of the "
         "proxy before it, then start the same command again. It continues where it stopped.",
@@ -271,7 +272,7 @@ class Apt:
             lambda: self("update"), "Could not get lock", self.options["lock_timeout_s"]
         )
         text = printed_text(result)
-        # A server that is down is only a warning to apt, which then works on with the lists of last time.
+        # A server that is down is only a warning to apt, which then continues with its earlier lists.
         failed = re.search(r"^(E:|Err:|W: (Failed to fetch|GPG error|An error occurred))", text, re.M)
         if result["status"] != "ok" or failed:
             raise RefusedError(self.meaning("The package lists could not be fetched", result))
