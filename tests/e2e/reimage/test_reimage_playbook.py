@@ -137,7 +137,7 @@ def test_a_night_does_not_return_a_node_whose_imaging_has_not_come_to_its_end(ra
     rack.say("n01", "broken")
     assert rack.reimage("-l", "n01").returncode == 2
     assert stands(rack.results) == {"n01": ("failed", "provision")}
-    # The nights of a test are minutes apart, and would count as one pass with the default of 12 hours.
+    # By default, nights that are less than 12 hours apart count as one. Those of a test are minutes apart.
     returning = ("-e", "validate_resume=true", "-e", "validate_resume_hours=0")
     for _ in range(2):
         done = rack.play("validate.yml", "-l", "n01", *returning)
