@@ -69,7 +69,7 @@ def sound(slurm: Command, driver: Command) -> Iterator[None]:
 def test_a_bad_node_is_found_drained_and_returned(
     root: Path, tmp_path: Path, slurm: Command, driver: Command
 ) -> None:
-    """Of three nights, the first one drains the node, and the third one resumes it."""
+    """The first of three nights drains the node, and the third one resumes it."""
     results = tmp_path / "results"
     acting = ("-e", f"validate_results={results}", "-e", "validate_drain=true", "-e", "validate_resume=true")
     # By default, nights that are less than 12 hours apart count as one. Those of a test are minutes apart.

@@ -32,7 +32,7 @@ def last(results: Path) -> NightRecord:
 
 
 def test_silent_corruption_is_measured_drained_measured_again_and_returned(fleet: Fleet) -> None:
-    """Of three nights, the first one drains the node, and the third one resumes it."""
+    """The first of three nights drains the node, and the third one resumes it."""
     fleet.set_slurm(jobs={"n04": "4711"})
     fleet.probes(n02={"1": "bits"})
     done = fleet.validate(
