@@ -1,4 +1,10 @@
-"""Fixtures that several suites share."""
+"""Set up pytest for all tests of the checkout, and provide the fixtures that several suites share.
+
+pytest reads this file first. It adds the option ``--suite``, which runs the tests of one suite of
+tools/proof/suites.toml. It also turns unexpected skips in CI into failures, and keeps the temporary files of
+the fast tests in memory. Two fixtures run with each test: one restores the umask, and the other fails a test
+in which the package made an unregistered finding.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +25,7 @@ from tools.proof.suites import FAST, read_table, suite_of
 ROOT = Path(__file__).resolve().parent
 pytest_plugins = ["testrack.tests.rack_fixtures"]
 
-# Tests import Ansible, and start it.
+# Tests import and start Ansible, which refuses a locale without UTF-8.
 os.environ.update(utf8_locale())
 
 # A busy machine makes an example slow, which is not a fault of the code.
@@ -57,6 +63,7 @@ MEMORY_BYTES = 4 << 30
 
 TABLE = read_table()
 RACK_TIMEOUT_S = 1800
+"""Time limit of a test on the test rack that sets none itself. Others have the limit of pyproject.toml."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,7 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the tests of the requested suite, and give those on the rack more time."""
+    """Keep only the tests of the requested suite, and give those on the rack more time."""
     for item in items:
         # Its fixtures may provision nodes first, and the rack shares the machine's cores.
         if item.get_closest_marker("rack") and not item.get_closest_marker("timeout"):
@@ -83,6 +90,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=others)
 
 
+# The umask can only be read by setting another one.
 OWN_UMASK = os.umask(0o022)
 os.umask(OWN_UMASK)
 
@@ -184,6 +192,10 @@ def real_logs(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _interpreter(root: Path, name: str) -> str:
+    """Return the Python of a workload's runtime, from a variable or as `make runtimes` made it.
+
+    Without one, skip the test, but fail it in CI.
+    """
     variable = f"RACKPROOF_{name.upper()}_PYTHON"
     path = Path(os.environ.get(variable, root / ".rackproof" / "runtimes" / name / "bin" / "python"))
     if not path.is_file():

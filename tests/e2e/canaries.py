@@ -1,4 +1,9 @@
-"""A canary for every secret that can be given to a playbook, from Vault and from the environment."""
+"""Provide a canary for every secret of a playbook, from Vault and from the environment, and search for them.
+
+A canary is a unique text in the place of a secret. The tests of secrets (test_no_secret_shown.py and
+test_bench_secrets.py) run a playbook with these canaries. They then search its output, its files and the
+files that changed on this machine meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +19,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = f"{os.getpid()}-{secrets.token_hex(4)}"
-"""Part of every canary: tests of other processes, whose files are in the same places, have other ones."""
+"""Part of every canary. It differs between test processes, whose files are in the same places."""
 PLACES = ("/etc", "/var", "/tmp", "/run", "/dev/shm", "/home", "/root", "/opt", "/srv", "/usr/local")
 """Places that a run may write, besides its home, the checkout and the folder of temporary files."""
 PASSED_OVER = (".cache", ".git", ".pyenv", ".venv", "pytest-of-*")
 """Folders of other programs and tests. The test's own folder is searched as a whole."""
 MOST_BYTES = 64 << 20
+"""Larger files are not searched."""
 
 
 def canary(name: str) -> str:
@@ -49,13 +55,13 @@ def changed_files(since: float) -> Iterator[Path]:
 
 
 def changed_files_with(values: list[bytes], since: float) -> list[str]:
-    """Return the files of :func:`changed_files` that have one of the values, which no other test's have."""
+    """Return the files of :func:`changed_files` with one of the values. No other test's file may have one."""
     found = []
     for path in changed_files(since):
         try:
             content = path.read_bytes()
         except OSError:
-            # Other programs remove theirs at any time.
+            # Another program may have removed its file meanwhile.
             continue
         found += [str(path)] if any(value in content for value in values) else []
     return found
@@ -63,10 +69,10 @@ def changed_files_with(values: list[bytes], since: float) -> list[str]:
 
 @contextmanager
 def watched_files(values: list[bytes], home: Path) -> Iterator[list[str]]:
-    """Have an empty home. Yield a list that has the changed files with a value when the context ends.
+    """Make an empty home. Yield a list that has the changed files with a value when the context ends.
 
     Args:
-        values: What no other test's files have.
+        values: Texts that no other test's files have.
         home: The folder to make, which the caller searches together with its own.
     """
     home.mkdir()
@@ -74,10 +80,11 @@ def watched_files(values: list[bytes], home: Path) -> Iterator[list[str]]:
     found: list[str] = []
     yield found
     found += changed_files_with(values, begin)
-    # What Ansible sends has arguments packed, so that no search finds them.
+    # Ansible packs the arguments of a module, so a search does not find them. No packed module may be left.
     found += sorted(str(path) for path in (home / ".ansible/tmp").glob("*"))
 
 
+# Secrets in variables of roles. A test fails if a secret option of a role is not here.
 VAULT = {
     "ngc_api_key": canary("ngc"),
     "reimage_bmc_user": "ops",
@@ -95,7 +102,7 @@ UNIQUE = [MARK.encode(), str(VAULT["slurm_munge_key"])[:40].encode()]
 """Texts that no process and no file of this machine may have, and that other tests do not use."""
 GIVEN = [*UNIQUE, b"canary-"]
 """Texts that no file, line or argument of the test itself may have."""
-# From the environment of the playbook, which all programs that it starts have.
+# Secrets in the environment of the playbook. All programs that it starts inherit the environment.
 ENVIRONMENT = {
     "RACKPROOF_DATABASE_URL": f"postgresql://rack:{canary('database')}@127.0.0.1:1/history",
     "RACKPROOF_WEBHOOK_URL": f"https://hooks.example/{canary('webhook')}",

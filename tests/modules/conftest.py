@@ -1,4 +1,7 @@
-"""Run modules as processes of their own, as a node does, and clean up the jobs that they start."""
+"""Provide fixtures that run Ansible modules as processes, as on a node, and end the jobs that they start.
+
+A module runs without ansible-playbook, which would take most of a test's time.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from typing import Any
 
 import pytest
 
-# What Ansible wraps around a module on a node, without the three quarters of a second that Ansible takes.
+# Runs a module as Ansible does on a node. Its arguments are JSON on standard input.
 DRIVER = """
 import concurrent.futures, ctypes, fcntl, getpass, glob, json, os, pwd, resource, runpy
 import select, signal, socket, subprocess, sys, tempfile, uuid
@@ -39,7 +42,10 @@ with patch_module_args(options):
 
 
 class Modules:
-    """Runs modules. Every call is a process that ends before it returns."""
+    """A runner of modules. A call waits for the module's process, and returns its result.
+
+    The option ``_user`` is the id of the user who runs the module.
+    """
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "plugins" / "modules"
@@ -60,7 +66,7 @@ class Modules:
 
 
 class Jobs:
-    """Starts jobs in a temporary folder and knows their processes."""
+    """A starter of jobs (rackproof_job) in a temporary folder. Each method takes the id of a job."""
 
     def __init__(self, modules: Modules, folder: Path) -> None:
         self.modules = modules
@@ -68,30 +74,33 @@ class Jobs:
         self.ids: set[str] = set()
 
     def __call__(self, job_id: str = "job", *script: str, **options: Any) -> dict[str, Any]:
-        """Start (or find) a job that is a shell script of those lines."""
+        """Start a job that is a shell script of these lines, or find it. Return the module's result."""
         self.ids.add(job_id)
         options.setdefault("argv", ["sh", "-c", "\n".join(script)])
         options.setdefault("timeout_s", 60)
         return self.modules("rackproof_job", id=job_id, folder=str(self.folder / job_id), **options)
 
     def find(self, job_id: str = "job", **options: Any) -> dict[str, Any]:
+        """Return the module's result for a job that exists."""
         return self.modules(
             "rackproof_job", id=job_id, folder=str(self.folder / job_id), state="found", **options
         )
 
     def stop(self, job_id: str = "job", **options: Any) -> dict[str, Any]:
+        """Stop a job. Return the module's result."""
         return self.modules(
             "rackproof_job", id=job_id, folder=str(self.folder / job_id), state="absent", **options
         )
 
     def state(self, job_id: str = "job") -> dict[str, Any]:
+        """Return the content of a job's state.json."""
         return json.loads((self.folder / job_id / "state.json").read_text())
 
     def log(self, job_id: str = "job") -> str:
         return (self.folder / job_id / "log.txt").read_text()
 
     def ended(self, job_id: str = "job", within_s: float = 300) -> dict[str, Any]:
-        """Wait until the job has ended; returns its state."""
+        """Wait until the job has ended. Return its state."""
         return until(lambda: (s := self.state(job_id))["phase"] == "ended" and s, within_s)
 
     def logged(self, text: str, job_id: str = "job") -> str:
@@ -99,12 +108,13 @@ class Jobs:
         return until(lambda: text in (log := self.log(job_id)) and log)
 
     def processes(self, job_id: str = "job") -> list[int]:
-        """Return ids of all live processes of a job, whatever they did to get away."""
+        """Return the ids of all live processes with the job's token in their environment."""
         marker = f"RACKPROOF_JOB_TOKEN={self.state(job_id)['token']}".encode()
         return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _carries(pid, marker)]
 
 
 def _carries(pid: int, marker: bytes) -> bool:
+    """Return whether a live process has a text in its environment."""
     try:
         alive = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
         return alive and marker in Path(f"/proc/{pid}/environ").read_bytes()
@@ -113,7 +123,7 @@ def _carries(pid: int, marker: bytes) -> bool:
 
 
 def until(condition: Callable[[], Any], within_s: float = 300) -> Any:
-    """Wait until a condition holds, bounded; returns its value."""
+    """Wait until a condition is true. Return its value. Fail after the time limit."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):
         assert time.monotonic() < deadline, "waited in vain"
@@ -138,7 +148,7 @@ def jobs(modules: Modules, tmp_path: Path) -> Iterator[Jobs]:
         try:
             state = starter.state(job_id)
         except ValueError:
-            continue  # a test damaged it: there was no job
+            continue  # a test wrote a damaged state, without a job
         if isinstance(state, dict) and state.get("phase") == "running" and "pid" in state:
             for pid in [state["supervisor_pid"], *starter.processes(job_id)]:
                 try:

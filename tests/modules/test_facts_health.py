@@ -1,4 +1,10 @@
-"""rackproof_facts, subset health: what it gathers on a node of fake hardware is what a snapshot needs."""
+"""Test the subset ``health`` of the module rackproof_facts on a node of fake hardware.
+
+validate.yml gathers this subset on each node, builds a snapshot from it, and checks the snapshot. The tests
+show that one call has all that a snapshot needs. Most of them are about the kernel log, which has the XIDs
+(error numbers of NVIDIA's driver): no fault may be lost or counted twice, whether journald or the
+kernel's ring buffer has it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +30,7 @@ TOOLS = ("nvidia-smi", "dmesg", "ofed_info", "nv-fabricmanager")
 
 
 def sysfs(root: Path) -> Path:
-    """Return a sysfs with one network card, as the kernel shows it."""
+    """Make a sysfs with one network card and the module nvidia, as a kernel shows them. Return it."""
     port = root / "class/infiniband/mlx5_0/ports/1"
     (port / "counters").mkdir(parents=True)
     for name, text in {
@@ -46,6 +52,7 @@ def sysfs(root: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    """Return a node with four fake GB300 GPUs. Tests copy it."""
     rig = Rig(tmp_path_factory.mktemp("node"))
     folder = rig.root / "usr/lib/rack/modules"
     folder.mkdir(parents=True)
@@ -63,6 +70,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Rig:
 
 @pytest.fixture
 def gather(modules: Any, node: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that runs the module on a copy of the node. Its ``rig`` changes the hardware."""
     root = tmp_path / "copy"
     shutil.copytree(node.root, root, symlinks=True, ignore=shutil.ignore_patterns("dev"))
     monkeypatch.setenv("RACK_ROOT", str(root))
@@ -126,10 +134,10 @@ def test_an_empty_journal_is_not_taken_for_a_silent_kernel(gather: Any) -> None:
     before = gather()["gathered"]["health"]["epoch"]
     gather.rig.run("hardware --fault xid --gpu 1 --number 79")
     answer = gather(since=before)["gathered"]
-    # The fake's log tells seconds since its own boot, the machine has run for longer.
+    # The fake's log has the seconds since the fake's boot. This machine has run for longer.
     answer["facts"]["files"]["uptime"] = "0"
     assert [one.xid for one in build_snapshot("n", answer).xids] == [79]
-    # A journal that holds the kernel's messages is believed when it has no new ones.
+    # If the journal has older messages of the kernel, it counts as complete without new ones.
     (gather.rig.root / "usr/bin/journalctl").write_text(
         "#!/bin/sh\ncase \"$*\" in *--since*) ;; *) echo '1795000000.1 n kernel: Linux version';; esac\n"
     )
@@ -137,15 +145,17 @@ def test_an_empty_journal_is_not_taken_for_a_silent_kernel(gather: Any) -> None:
     assert answer["health"]["tools"]["kernel_log"]["stdout"] == ""
 
 
+# The newest message of the journal, and the XIDs that must be found. The kernel's ring has an XID 90 s after
+# the boot. The journal's time stamps are in microseconds since the boot.
 @pytest.mark.parametrize(
     ("newest", "seen"),
     [
         ('{"_SOURCE_MONOTONIC_TIMESTAMP":"50000000","MESSAGE":"eth0: link up"}', [79]),
-        # Messages of this boot never came to the journal; what it has is another boot's.
+        # The journal has no message of this boot.
         ("", [79]),
-        # It has them all: what the ring repeats is not counted twice.
+        # The journal has all messages, so the ring repeats them.
         ('{"_SOURCE_MONOTONIC_TIMESTAMP":"90000000","MESSAGE":"NVRM: Xid"}', []),
-        # An older one does not tell the kernel's own moment.
+        # The message has no time stamp of the kernel, so the two logs cannot be compared.
         ('{"MESSAGE":"eth0: link up"}', []),
     ],
 )
@@ -158,7 +168,7 @@ def test_what_a_stuck_journal_does_not_take_is_read_from_the_kernel(
         f"#!/bin/sh\ncase \"$*\" in *json*) echo '{newest}';; *) echo '{line}';; esac\n"
     )
     fault = "[   90.000000] NVRM: Xid (PCI:0008:06:00): 79, GPU has fallen off the bus."
-    # A link to the program of all fakes.
+    # dmesg is a link to the program of all fakes, which must not be overwritten.
     (programs / "dmesg").unlink()
     (programs / "dmesg").write_text(f"#!/bin/sh\necho '[    0.000000] Linux version'; echo '{fault}'\n")
     (programs / "dmesg").chmod(0o755)
@@ -169,6 +179,8 @@ def test_what_a_stuck_journal_does_not_take_is_read_from_the_kernel(
 OLDEST = '{"_SOURCE_MONOTONIC_TIMESTAMP":"%d","__REALTIME_TIMESTAMP":"1795000050000000"}'
 
 
+# Seconds from the boot to the journal's oldest message, and to the ring's. The XID is in the ring, at 30 s or
+# with the ring's first message. A journal removes its oldest messages if its space is used up.
 @pytest.mark.parametrize(
     ("oldest_s", "ring_s", "seen", "is_lost"),
     [
@@ -176,7 +188,7 @@ OLDEST = '{"_SOURCE_MONOTONIC_TIMESTAMP":"%d","__REALTIME_TIMESTAMP":"1795000050
         (0, 0, [], False),
         # The ring still has the fault that the journal lost.
         (50, 0, [79], False),
-        # The ring, too, begins too late.
+        # The ring, too, lacks the first messages, so the log is incomplete.
         (500, 20, [79], True),
         (500, 600, [], True),
     ],
@@ -204,6 +216,7 @@ def test_what_the_journal_lost_is_read_from_the_kernel(
     assert ("kernel_log" in state.truncated) == is_lost
 
 
+# Without an earlier snapshot (0), only this boot is read.
 @pytest.mark.parametrize(
     ("since", "which"), [(0, "-k"), (1795000000, "--since=@1795000000 _TRANSPORT=kernel")]
 )
@@ -215,7 +228,7 @@ def test_since_the_last_snapshot_earlier_boots_are_read_too(gather: Any, since: 
     assert {one for one in said.split() if one in ("-k", "_TRANSPORT=kernel") or "since" in one} == set(
         which.split()
     )
-    # This machine's first process began after its kernel, and before this.
+    # Seconds since 1970 at which this machine was booted.
     assert 0 < health["booted"] <= time.time()
 
 
@@ -253,7 +266,7 @@ def test_a_hung_driver_is_bounded_and_asked_once(gather: Any) -> None:
 
 
 def test_the_answer_is_sealed_as_the_controller_reads_it() -> None:
-    """Module and package have a function each: the module runs where the package is not."""
+    """The module and the package each have this function, because nodes do not have the package."""
     tools = runpy.run_path(str(ROOT / "plugins/module_utils/rackproof_tools.py"))
     for answer in (
         {"names": "a\udcff \ufffd \U0001f600", "numbers": [1.5, 1e-7, 3, True, None]},

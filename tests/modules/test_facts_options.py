@@ -1,4 +1,8 @@
-"""rackproof_facts: every option belongs to a subset, and unusable values are refused by name."""
+"""Test the options of the module rackproof_facts, which gathers a node's raw state in one call.
+
+The required option ``subset`` is record, provision or health. The tests show that an option of another
+subset, or an unusable value, is refused with its name.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ import pytest
 
 from .conftest import Modules
 
-# Every case starts a process; together they outlast what `make check` may take.
+# Each case starts a process. All of them together are too slow for `make check`.
 pytestmark = pytest.mark.slow
 
 
+# Options with one mistake, and a part of the message.
 @pytest.mark.parametrize(
     ("subset", "options", "part"),
     [

@@ -1,4 +1,9 @@
-"""rackproof_facts, subset provision: a node's state, and that nothing a node does makes it fail or wait."""
+"""Test the subset ``provision`` of the module rackproof_facts, the facts of a node that roles need.
+
+provision.yml gathers them in one call for each node. Roles then compare the facts with the wanted state. The
+tests show that the facts are right, also on a bare node, and that a tool which fails or hangs stops neither
+the module nor the playbook.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +19,10 @@ import pytest
 
 from .conftest import Modules
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Each case starts processes. All of them together are too slow for `make check`.
 pytestmark = pytest.mark.slow
 
+# All keys of the facts.
 ASKED = {"hostname", "os", "machine", "architecture", "container", "kernel", "kernel_command_line", "kernels"}
 ASKED |= {"boot_id", "cores", "memory_bytes", "pci", "packages", "dpkg_broken", "dpkg_interrupted"}
 ASKED |= {"dpkg_locked_by", "unattended_upgrades", "reboot_required", "reboot_required_by", "modules"}
@@ -37,7 +43,7 @@ ASKED |= {
 
 @pytest.fixture(scope="module")
 def dpkg(root: Path) -> types.ModuleType:
-    """Return what modules read of dpkg."""
+    """Return the code that reads the state of dpkg, which several modules share."""
     import ansible.module_utils
 
     ansible.module_utils.__path__.append(str(root / "plugins" / "module_utils"))
@@ -46,7 +52,7 @@ def dpkg(root: Path) -> types.ModuleType:
 
 @pytest.fixture(scope="module")
 def node(root: Path) -> types.ModuleType:
-    """Return the subset's code, for what it makes of texts."""
+    """Return the subset's code, for tests of the functions that read texts."""
     import ansible.module_utils
 
     ansible.module_utils.__path__.append(str(root / "plugins" / "module_utils"))
@@ -54,6 +60,7 @@ def node(root: Path) -> types.ModuleType:
 
 
 def state(modules: Modules, **options: Any) -> dict[str, Any]:
+    """Return the facts of this machine. Gathering them changes nothing."""
     result = modules("rackproof_facts", subset="provision", **options)
     assert result["changed"] is False
     return result["ansible_facts"]["rackproof_node"]
@@ -116,6 +123,8 @@ def test_much_output_is_cut(modules: Modules) -> None:
     assert found["commands"]["much"]["truncated"] is True
 
 
+# An error of apt's downloader, and the addresses that apt-get would read: two repositories of one server, one
+# of another server, and a local folder.
 DENIED = "E: Failed to fetch http://m/a/InRelease  Could not connect to m:80\nE: Download Failed\n"
 URIS = """\
 'http://m/a/dists/x/InRelease' m_a_dists_x_InRelease 0
@@ -124,13 +133,15 @@ URIS = """\
 'http://m/a/dists/x/main/binary-amd64/Packages.xz' m_a_Packages 0
 'file:/srv/d/InRelease' srv_d_InRelease 0
 """
+# The server answers, although it lacks the file.
 OLD = "E: Failed to fetch http://m/a/dists/x/InRelease  404  Not Found"
 
 
+# The list of addresses with apt-get's status, the answers of addresses (a text is an error), and the servers
+# that do not answer with the reason. LIST is the path of the list of sources.
 @pytest.mark.parametrize(
     ("listed", "answers", "expected"),
     [
-        # Each server is asked once.
         ((URIS, "ok"), {}, {}),
         ((URIS, "ok"), {"http://m/": DENIED}, {"http://m": DENIED[3:].partition("\n")[0]}),
         ((URIS, "ok"), {"http://m/a/dists/x/InRelease": OLD}, {}),
@@ -144,7 +155,7 @@ OLD = "E: Failed to fetch http://m/a/dists/x/InRelease  404  Not Found"
             {"http": "absent"},
             dict.fromkeys(("http://m", "https://n:8"), "apt-helper is missing"),
         ),
-        # Less evidence is no answer.
+        # If the list cannot be read, no server is known to answer. Without a list, there is no server.
         (("E: Malformed entry 1", "failed"), {}, {"LIST": "cannot read LIST: E: Malformed entry 1"}),
         (("", "hung"), {}, {"LIST": "cannot read LIST: hung"}),
         ((None, "ok"), {}, {}),
@@ -175,6 +186,7 @@ def test_servers_of_package_sources_that_do_not_answer(
         assert found[str(path) if key == "LIST" else key].endswith(text.replace("LIST", str(path)))
 
 
+# A list of dpkg with a package on hold, a removed one, two incomplete ones, and one of another architecture.
 STATUS = """\
 Package: held
 Status: hold ok installed
@@ -217,9 +229,9 @@ def test_packages(dpkg: types.ModuleType, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_system_without_dpkg_has_no_broken_package(dpkg: types.ModuleType, tmp_path: Path) -> None:
-    """On Rocky 9, the list was taken for a half-installed package called ``:None``."""
+    """Rocky Linux, for example, has no dpkg. A lost or empty list of dpkg is another case, and an error."""
     assert dpkg.packages(str(tmp_path / "none/status")) == ({}, [])
-    # A list that was lost is no such system.
+    # The list of a system with dpkg is empty here.
     (tmp_path / "status").write_text("")
     assert dpkg.packages(str(tmp_path / "status")) == ({}, ["all (dpkg's list is missing or empty)"])
 
@@ -253,6 +265,7 @@ def test_mounts(node: types.ModuleType) -> None:
     }
 
 
+# Upgrades are unattended if the package is installed, apt's setting is 1, and the timer is active or enabled.
 @pytest.mark.parametrize(
     ("installed", "setting", "unit", "says"),
     [

@@ -1,4 +1,8 @@
-"""rackproof_facts, subset record: tools that answer, are absent, fail, hang or write without end."""
+"""Test the subset ``record`` of the module rackproof_facts, the facts of a node in a benchmark's record.
+
+It gathers GPUs, processors, memory, and the versions of drivers and packages. The tests show that a tool
+which is absent, fails, hangs or writes without end gives a status and a finding, and never stops the module.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from rackproof.nodes.facts import findings_from_facts, node_from_facts
 
 from .conftest import Modules
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Each case starts processes. All of them together are too slow for `make check`.
 pytestmark = pytest.mark.slow
 
 
@@ -40,6 +44,7 @@ def test_this_machine(modules: Modules, tmp_path: Path) -> None:
     assert {"os", "kernel", "python.own", "own.pydantic"} <= node.software.keys()
 
 
+# A fake nvidia-smi, the status of its answer, and the codes of the findings that count against the node.
 @pytest.mark.parametrize(
     ("script", "status", "codes"),
     [

@@ -1,4 +1,8 @@
-"""rackproof_files: many files in one call, each whole or not at all, and no secret in what it says."""
+"""Test the module rackproof_files, which writes a role's files, folders and links in one call.
+
+The tests show that a second call changes nothing, that check mode predicts the changes, that an
+impossible request writes nothing, and that the result has the difference of a file but no secret.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,10 @@ import pytest
 
 from .conftest import Modules
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Each case starts processes. All of them together are too slow for `make check`.
 pytestmark = pytest.mark.slow
 
+# The user who runs the tests, because only root could give files to another one.
 ME = {"owner": pwd.getpwuid(os.getuid()).pw_name, "group": grp.getgrgid(os.getgid()).gr_name}
 
 

@@ -1,4 +1,9 @@
-"""rackproof_load and the locks of rackproof_job: what else runs on a machine, and one benchmark at a time."""
+"""Test how a benchmark notices other programs on its machine, and that it is the only benchmark there.
+
+``plugins/module_utils/rackproof_load.py`` measures the processor time of other processes during a job,
+because a busy machine makes speeds wrong. The machine lock of rackproof_job keeps all other benchmarks off a
+machine, across users and checkouts.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +25,12 @@ sys.path.pop(0)
 
 from .conftest import Jobs
 
+# The counters of a sample in seconds, at the beginning of a watch.
 COUNTERS = {"clock": 0.0, "cpus": 4, "busy": 0.0, "stolen": 0.0, "job": 0.0, "playbook": 0.0, "kernel": 0.0}
 
 
 def watched(windows: list[dict[str, float]], cpus: int = 4) -> dict[str, Any]:
-    """Return what a watch states after windows of ten seconds in which counters grew by so much."""
+    """Return the result of a watch after windows of ten seconds. A window has the growth of each counter."""
     watch = rackproof_load.LoadWatch()
     last: dict[str, Any] = {**COUNTERS, "cpus": cpus, "others": {7: ("cc1", 0.0)}}
     for window in windows:
@@ -37,6 +43,9 @@ def watched(windows: list[dict[str, float]], cpus: int = 4) -> dict[str, Any]:
     return watch.result()
 
 
+# Processor seconds in a window of ten seconds, the number of processors, and whether the run was slowed down.
+# With four processors, 40 seconds are all of them. Others have used busy - job - playbook - kernel. "stolen"
+# is the time that a hypervisor gave to other machines.
 @pytest.mark.parametrize(
     ("window", "cpus", "disturbed"),
     [
@@ -47,8 +56,8 @@ def watched(windows: list[dict[str, float]], cpus: int = 4) -> dict[str, Any]:
             False,
         ),  # threads of the kernel, for its I/O
         ({"busy": 20, "job": 17, "playbook": 3}, 2, False),  # the playbook that follows it
-        ({"busy": 14, "job": 10}, 2, False),  # a login: half a processor is idle yet
-        ({"busy": 300, "job": 80}, 64, False),  # a third of a large machine: its processors are idle enough
+        ({"busy": 14, "job": 10}, 2, False),  # a login: more than half a processor is still idle
+        ({"busy": 300, "job": 80}, 64, False),  # a third of a large machine, of which half is idle
         ({"busy": 40, "job": 20}, 4, True),
         ({"busy": 20, "job": 1.5}, 2, True),
         ({"busy": 640, "job": 160}, 64, True),
@@ -97,7 +106,7 @@ def test_a_pressure_that_is_not_stated_is_not_known(text: str) -> None:
     ],
 )
 def test_what_a_job_and_its_children_use_is_its_own(script: str) -> None:
-    """Measured on this machine, whatever else runs on it: the kernel's counters of the processes alone."""
+    """The kernel counts the time of each process, so other programs on this machine do not matter here."""
     watch = rackproof_load.LoadWatch()
     before = os.times()
     subprocess.run(["sh", "-c", script], check=True)
@@ -134,10 +143,10 @@ def test_a_machine_without_these_files_ends_no_job(monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow  # starts processes
 @pytest.mark.parametrize("user", [None, 65534])
 def test_two_benchmarks_of_a_machine_run_one_after_the_other(jobs: Jobs, user: int | None) -> None:
-    """From two checkouts, each with a folder and a lock of its own, and by two users."""
+    """The benchmarks have separate folders and node locks, as in two checkouts, but one machine lock."""
     if user is not None and os.geteuid() != 0:
         pytest.skip("needs root to be another user")
-    # Where each user may write, as in /run/lock: folders of pytest's are root's alone.
+    # All users may write to this folder, as to /run/lock. Only root may enter pytest's folders.
     with tempfile.TemporaryDirectory(prefix="rackproof-", dir="/tmp") as folder:
         shared = Path(folder)
         shared.chmod(0o1777)
@@ -145,6 +154,7 @@ def test_two_benchmarks_of_a_machine_run_one_after_the_other(jobs: Jobs, user: i
 
 
 def one_after_the_other(jobs: Jobs, shared: Path, user: int | None) -> None:
+    """Check that a second benchmark is refused while the first one runs, and a third one starts after it."""
     tmp_path = jobs.folder
     lock = str(shared / "machine.lock")
     other: dict[str, Any] = {"machine_lock": lock, "lock": str(shared / "second.lock"), "timeout_s": 60}

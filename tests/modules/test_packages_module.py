@@ -1,4 +1,10 @@
-"""rackproof_packages: what is refused before anything is installed, and what each failure of apt tells."""
+"""Test the module rackproof_packages, which brings a node's packages to exact versions with apt.
+
+The module first lets apt simulate the change, and refuses a kernel or a removal that was not requested. It
+also finishes an interrupted installation. Fakes of apt and dpkg answer from files here, so nothing is
+installed. The tests show which commands are run, and that each failure of apt becomes a message with the
+cause and the remedy.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +19,16 @@ import pytest
 
 from .conftest import Modules
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Each case starts processes. All of them together are too slow for `make check`.
 pytestmark = pytest.mark.slow
 
+# The output of a simulation that installs only the requested package.
 SIMULATED = "Inst nvidia-open (580.95.05-1 NVIDIA:stable [amd64])\nConf nvidia-open (580.95.05-1)\n"
 
 
 @pytest.fixture(scope="module")
 def code(root: Path) -> types.ModuleType:
-    """Return the module's code."""
+    """Return the module as a Python module, for tests of its functions."""
     import ansible.module_utils
 
     ansible.module_utils.__path__.append(str(root / "plugins" / "module_utils"))
@@ -35,7 +42,7 @@ def code(root: Path) -> types.ModuleType:
 
 
 class Node:
-    """Fakes of apt and dpkg on PATH: they answer from files, and write down how they were called."""
+    """A folder with fakes of apt and dpkg, which answer from files and log each call."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -59,10 +66,12 @@ class Node:
             path.chmod(0o755)
 
     def answers(self, call: str, text: str = "", rc: int = 0) -> None:
+        """Set the output and exit status of a call, for example apt-get-install."""
         (self.folder / f"answer-{call}").write_text(text)
         (self.folder / f"answer-{call}.rc").write_text(f"{rc}\n")
 
     def calls(self, containing: str = "") -> list[str]:
+        """Return the logged calls that contain a text, in order."""
         path = self.folder / "calls"
         return [
             line for line in (path.read_text() if path.exists() else "").splitlines() if containing in line
@@ -76,6 +85,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 def run(modules: Modules, **options: Any) -> dict[str, Any]:
+    """Run the module, by default with one wanted package. Return its result."""
     options.setdefault("present", {"nvidia-open": "580.95.05-1"})
     options.setdefault("lock_timeout_s", 1)
     return modules("rackproof_packages", **options)
@@ -176,6 +186,7 @@ def test_check_mode_predicts_without_a_list_of_a_dependency(modules: Modules, no
     assert run(modules, check=True)["simulated"] is False
 
 
+# Simulations that would also install a kernel, and remove two packages.
 KERNEL = SIMULATED + "Inst linux-image-6.1.0-99-amd64 (6.1.999-1 NVIDIA:stable [amd64])\n"
 REMOVAL = "Remv slurmd [22.05]\nRemv nvidia-driver [570]\n" + SIMULATED
 
@@ -225,6 +236,7 @@ def test_a_missing_version_names_what_there_is(modules: Modules, node: Node) -> 
     assert "no repository of this node has it" in run(modules)["msg"]
 
 
+# The remedy for a missing package, by a pattern of its name.
 REMEDIES = {"linux-headers-*": "Boot another kernel.", "nvidia-*": "Set the driver."}
 
 
@@ -276,7 +288,7 @@ def test_of_a_pattern_the_newest_is_taken(modules: Modules, node: Node) -> None:
 
 def test_licences_are_accepted_before_the_installation(modules: Modules, node: Node) -> None:
     result = run(modules, debconf=["cudnn cudnn/license_preseed select ACCEPT"])
-    # The fake installs nothing, and that is noticed.
+    # The fake installs nothing, which the module notices.
     assert "not installed as wanted: nvidia-open" in result["msg"]
     calls = node.calls()
     said = calls.index("cudnn cudnn/license_preseed select ACCEPT")
@@ -284,6 +296,7 @@ def test_licences_are_accepted_before_the_installation(modules: Modules, node: N
     assert said < installed
 
 
+# A message of `apt-get update`, and a part of the module's message.
 @pytest.mark.parametrize(
     ("text", "part"),
     [
@@ -330,7 +343,7 @@ def test_licences_are_accepted_before_the_installation(modules: Modules, node: N
 )
 @pytest.mark.parametrize("rc", [0, 100])
 def test_what_a_failed_update_reports(modules: Modules, node: Node, text: str, part: str, rc: int) -> None:
-    # apt ends with 0 where a server is down: it would work on with the lists of last time.
+    # If a server is down, apt ends with status 0 and keeps its old lists. That is a failure, too.
     node.answers("apt-get-update", text + "\n", rc)
     result = run(modules)
     assert result["failed"] is True
@@ -366,6 +379,7 @@ def test_an_older_version_needs_leave(modules: Modules, node: Node) -> None:
     assert "--allow-downgrades" in node.calls("apt-get")[-1]
 
 
+# An installed version, a pin with wildcards (empty for any version), and whether the version fits.
 @pytest.mark.parametrize(
     ("version", "wanted", "fits"),
     [

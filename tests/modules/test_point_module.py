@@ -1,4 +1,10 @@
-"""Setting a node up for a point: a real VXLAN in a network namespace of its own, real files."""
+"""Test the module rackproof_bench_setup, which sets a node up for one point of an experiment of bench.yml.
+
+A point names a network (the host's, or an overlay network between the run's nodes) and a storage, whose cache
+is cold or warm. The tests make a real VXLAN in a separate network namespace, and read real files. They show
+that the next point removes an earlier overlay, that a started job keeps its network, and that an impossible
+request leaves nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +27,7 @@ NODES = [{"name": "n1", "address": "192.0.2.1"}, {"name": "n2", "address": "192.
 
 
 class Namespace:
-    """Runs the module where an interface has the first node's address."""
+    """A network namespace with an interface that has the address of n1. A call runs the module there."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.module = root / "plugins/modules/rackproof_bench_setup.py"
@@ -41,6 +47,7 @@ class Namespace:
             pytest.skip("a network namespace with veth needs root on Linux")
 
     def run(self, *words: str, **more: Any) -> str:
+        """Return the output of a command in the namespace."""
         done = subprocess.run(
             ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net", *words],
             capture_output=True,
@@ -57,6 +64,7 @@ class Namespace:
         return json.loads(self.run(sys.executable, "-c", DRIVER, str(self.module), input=json.dumps(given)))
 
     def links(self) -> str:
+        """Return the network interfaces of the namespace."""
         return self.run("ip", "-br", "link")
 
 
@@ -140,6 +148,7 @@ def test_files_are_given_back_by_the_kernel_and_read_again(node: Namespace, tmp_
     cold = node(storage="local", data=str(data), cache="cold")["point"]["storage"]
     if cold["mount"]["type"] == "tmpfs":
         pytest.skip("files of a tmpfs live in memory only")
+    # Bytes of the data in memory, and bytes of the data.
     assert cold["resident"] == [0, 1 << 20]
     warm = node(storage="local", data=str(data), cache="warm")["point"]["storage"]
     assert warm["read_bytes"] == 1 << 20

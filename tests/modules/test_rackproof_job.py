@@ -1,4 +1,9 @@
-"""rackproof_job: one supervised job, whatever happens to it, to its supervisor and to its disk."""
+"""Test the module rackproof_job, which starts, finds and stops a benchmark's job on a node.
+
+A supervisor on the node, which does not need the playbook, limits the job's time, silence and log, and writes
+its end to state.json. The tests show that a job is never started twice, that none of its processes is left,
+that a job whose supervisor died is no success, and that a full disk does not lose the result.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +22,10 @@ import pytest
 
 from .conftest import Jobs, Modules, until
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Each case starts processes. All of them together are too slow for `make check`.
 pytestmark = pytest.mark.slow
 
+# A job whose processes ignore SIGTERM, in the job's session and in others, with and without the job's token.
 STUBBORN = (
     "trap '' TERM HUP INT",
     "(trap '' TERM; while :; do sleep 1; done) &",
@@ -31,13 +37,13 @@ STUBBORN = (
 
 
 def stray(jobs: Jobs) -> int:
-    """Return the process id of the child that shed its token."""
+    """Return the id of the process without the job's token in its environment."""
     log = until(lambda: "ready" in (text := jobs.log()) and "stray" in text and text)
     return int(next(line.split()[1] for line in log.splitlines() if line.startswith("stray")))
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process runs (a zombie does not)."""
+    """Return whether a process runs. A zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -316,7 +322,7 @@ def test_no_other_user_can_hold_the_locks_of_a_job(jobs: Jobs, umask: int, is_ol
         jobs.ended()
     finally:
         os.umask(before)
-    # Reading a file is enough to hold its lock.
+    # A user who may read a file can hold its lock.
     assert [path.stat().st_mode & 0o777 for path in paths] == [0o600, 0o600]
 
 
@@ -327,6 +333,7 @@ def test_check_mode_changes_nothing(jobs: Jobs) -> None:
     assert jobs("job", "true", check=True)["changed"] is False
 
 
+# Each request cannot be carried out. The texts are parts of the message.
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
@@ -417,12 +424,13 @@ def test_finding_what_is_not_there(jobs: Jobs) -> None:
 
 
 def _invocation(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that Ansible adds to a module's result, if it does."""
     return {key: value for key, value in result.items() if key == "invocation"}
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Any:
-    """Return a folder on a file system of 128 KiB."""
+    """Yield a folder on a file system of 128 KiB."""
     folder = tmp_path / "small"
     folder.mkdir()
     mounted = subprocess.run(
@@ -435,7 +443,7 @@ def small_disk(tmp_path: Path) -> Any:
 
 
 def fill(folder: Path) -> None:
-    """Use up the last byte of a small file system."""
+    """Write to a small file system until it is full."""
     with open(folder / "filler", "ab", buffering=0) as stream:
         try:
             while True:
@@ -466,6 +474,7 @@ def test_the_supervisor_costs_next_to_nothing(jobs: Jobs) -> None:
     state = jobs("job", "while :; do echo tick; sleep 0.05; done", timeout_s=30)["job"]
 
     def ticks() -> int:
+        """Return the processor time of the supervisor, in hundredths of a second."""
         fields = Path(f"/proc/{state['supervisor_pid']}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 

@@ -1,4 +1,9 @@
-"""rackproof_slurm_node: whose drain it is, what is never lifted, and waiting that ends."""
+"""Test the module rackproof_slurm_node, which drains and resumes nodes on the Slurm controller.
+
+A drain is Rackproof's own if its reason begins with the module's prefix. The tests show that the module never
+lifts a drain of another owner or replaces its reason, that it waits for jobs and for slurmd, and that each
+wait ends. scontrol and squeue are fakes with lines of real clusters.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ import pytest
 
 from .conftest import Modules
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Each case starts processes. All of them together are too slow for `make check`.
 pytestmark = pytest.mark.slow
 
 # Lines of real clusters' `scontrol --oneliner show node` (names and numbers changed), by name of the node.
@@ -20,7 +25,7 @@ LINES = {
     for line in Path(__file__).with_name("scontrol-show-node.txt").read_text().splitlines()
 }
 
-# Keeps nodes as Slurm does, in a file: what is changed is seen by the next look.
+# The program of the fakes. It keeps the nodes in a file, so a later call sees a change.
 SLURM = r"""#!{python}
 import json, os, sys
 path = os.environ["FAKE_SLURM"]
@@ -64,7 +69,10 @@ sys.exit(rc)
 
 
 class Slurm:
-    """A cluster of the given nodes. squeue prints one list of jobs after the other."""
+    """A cluster of some nodes of LINES. A call runs the module for nodes.
+
+    squeue prints one list of ``jobs`` after the other, and repeats the last one.
+    """
 
     def __init__(self, modules: Modules, folder: Path) -> None:
         self.modules = modules
@@ -75,6 +83,7 @@ class Slurm:
             (folder / name).chmod(0o755)
 
     def has(self, *names: str, jobs: list[list[str]] | None = None, **world: Any) -> Slurm:
+        """Set the nodes, the jobs, and further parts of the fakes' file. Return the cluster."""
         self.world |= {"lines": {name: LINES[name] for name in names}, "jobs": jobs or [[]], **world}
         self.file.write_text(json.dumps(self.world))
         return self
@@ -84,12 +93,13 @@ class Slurm:
         return self.modules("rackproof_slurm_node", nodes=list(nodes), **options)
 
     def updates(self) -> list[list[str]]:
+        """Return the arguments of each `scontrol update`, in order."""
         return [one[1:] for one in json.loads(self.file.read_text())["calls"] if "update" in one]
 
 
 @pytest.fixture
 def slurm(modules: Modules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    """Return a cluster whose scontrol and squeue stand first on PATH."""
+    """Return a cluster without nodes. Its fakes are the first programs in PATH."""
     cluster = Slurm(modules, tmp_path)
     (tmp_path / "slurm.conf").write_text("")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -132,6 +142,8 @@ def test_how_a_node_stands(
     assert slurm.updates() == []
 
 
+# The states that one reading after the other gives, the time limit, and the reported state. "*" means that
+# Slurm waits for the node's answer. DOWN* and a reboot are not waited for.
 @pytest.mark.parametrize(
     ("states", "timeout_s", "state"),
     [
@@ -172,7 +184,7 @@ def test_without_a_cluster_every_node_is_unknown(
 def test_a_cluster_whose_configuration_lies_elsewhere_is_found(
     slurm: Slurm, monkeypatch: pytest.MonkeyPatch, ping: str, is_there: bool
 ) -> None:
-    """Configless Slurm, and a path that is built into its programs."""
+    """Slurm may have no configuration file on its host, or another path for it. It then answers a ping."""
     monkeypatch.delenv("SLURM_CONF")
     result = slurm.has("idle", ping=ping)("idle")
     assert result["cluster"] is is_there
@@ -184,7 +196,8 @@ def test_drains_what_nobody_drained(slurm: Slurm) -> None:
     assert result["changed"] is True
     assert slurm.updates() == [
         ["update", "NodeName=idle,silent", "State=DRAIN", "Reason=rackproof: new kernel"],
-        # Only down, it would be up again when its slurmd registers: drained, and for the reason that it had.
+        # A node that is only down would be up again as soon as its slurmd registers. So it is drained, with
+        # the reason that it had.
         ["update", "NodeName=broken", "State=DRAIN", "Reason=dead PSU"],
     ]
     assert result["nodes"]["broken"]["state_after"] == "DOWN+DRAIN"
@@ -260,6 +273,7 @@ def test_a_wait_for_jobs_is_bounded_and_names_them(slurm: Slurm) -> None:
     assert "failed" not in calm
 
 
+# A job's nodes as squeue prints them, and one of them.
 @pytest.mark.parametrize(
     ("expression", "node"),
     [

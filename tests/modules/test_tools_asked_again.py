@@ -1,4 +1,9 @@
-"""A late tool of the GPUs' driver is called again, but not a tool that is stuck in the kernel."""
+"""Test that a late tool of the GPUs' driver is run again (``plugins/module_utils/rackproof_tools.py``).
+
+nvidia-smi may answer late because the node is busy, which is no fault. It is therefore run a second time with
+three times the limit, and the faster answer counts. A tool that cannot be killed is stuck in the driver, so a
+second one would be stuck, too.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ from plugins.module_utils import rackproof_tools as tools
 
 
 def answered(seconds: float, status: str = "ok", **more: Any) -> dict[str, Any]:
+    """Return the answer of a tool that took some seconds."""
     return {"status": status, "seconds": seconds, **more}
 
 
@@ -18,6 +24,8 @@ HUNG, STUCK = answered(30, "hung"), answered(32, "hung", stuck=True)
 GONE = {"status": "absent"}
 
 
+# The answers of the first and the second run, the index of the answer that counts, and the limit of each run
+# in seconds. An answer after more than 2 s is late.
 @pytest.mark.parametrize(
     ("answers", "counts", "limits"),
     [
@@ -26,7 +34,7 @@ GONE = {"status": "absent"}
         ([answered(9), answered(20)], 0, [30, 90]),
         ([HUNG, answered(60)], 1, [30, 90]),
         ([HUNG, HUNG], 1, [30, 90]),
-        # What gets worse is not mere lateness.
+        # A second run that hangs or fails counts, because that is more than lateness.
         ([answered(9), HUNG], 1, [30, 90]),
         ([answered(9), answered(1, "failed")], 1, [30, 90]),
         ([STUCK], 0, [30]),

@@ -1,4 +1,9 @@
-"""An answer over ssh that never ends fails one node's task, and takes neither time nor memory without end."""
+"""Test the limit of a node's answer over ssh (``rackproof_ansible.bounded_answers``).
+
+A broken or hostile node may answer without end. Ansible alone would read until its memory is used up. With
+the limit, the task fails on that node only. The limit is 64 MiB in a playbook, and 1 MiB here. Files that are
+copied from a node may be larger.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +17,20 @@ import pytest
 
 from rackproof_ansible import bounded_answers
 
-# Runs the last argument here, and reads all input, as a real client does.
+# A fake ssh client. It runs the last argument on this machine, and reads all input, as a real client does.
 CLIENT = """#!/bin/bash
 exec 3<&0
 cat <&3 >/dev/null &
 sh -c "${!#}" </dev/null
 """
+# For each node, a shell command whose answer has no end.
 ENDLESS = {
     "one_line": "cat /dev/zero | tr '\\0' A",
     "lines": "yes",
     "errors": "yes >&2",
     "after_an_answer": "echo '{\"changed\": false}'; yes",
 }
-# As bounded as in a playbook, but smaller.
+# ansible-playbook with a smaller limit.
 PROGRAM = (
     "import sys; from rackproof_ansible import bounded_answers; bounded_answers.MOST_BYTES = 1 << 20;"
     "from ansible.cli.playbook import main; sys.argv[0] = 'ansible-playbook'; main()"

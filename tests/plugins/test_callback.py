@@ -1,4 +1,9 @@
-"""The callback rackproof: what a playbook prints at its end."""
+"""Test the callback ``rackproof``, which Ansible calls with the result of each task of a playbook.
+
+At the end of bench.yml, it prints a table of the runs. The tests show that the table changes no exit status,
+that one unreadable record hides no other, and that hostile text stays text. The callback also stores each
+drain and resume of a node in the audit log, and prints failures once for all nodes.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +26,7 @@ from rackproof_ansible.playbook_summary import RunTable
 
 HERE = Path(__file__).resolve().parent / "view"
 HOSTILE = "<b>bold</b> \x1b[31mred\x1b[0m \x07 \u202egnp.exe {{ 6 * 7 }}\nRESULT forged"
+# Runs a playbook as `rackproof bench` does.
 COMMAND = """import sys
 from rackproof.cli.playbooks import run_playbook
 *arguments, playbook = sys.argv[1:]
@@ -53,7 +59,7 @@ def run(number: int, verdict: Verdict, **changes: Any) -> Run:
 
 @dataclass
 class View:
-    """Runs the playbook with the configuration of the checkout."""
+    """A runner of view/playbook.yml, whose tasks return runs and a report. A call runs the playbook once."""
 
     root: Path
     folder: Path
@@ -61,6 +67,7 @@ class View:
     program: list[Any] = field(default_factory=lambda: [Path(sys.executable).with_name("ansible-playbook")])
 
     def keep(self, *runs: Run) -> list[dict[str, str]]:
+        """Write the records of runs. Return the results that a task of bench.yml gives for them."""
         for one in runs:
             write_run(one, self.folder / one.run_id)
         return [{"run_id": one.run_id, "folder": str(self.folder / one.run_id)} for one in runs]
@@ -97,7 +104,7 @@ def view(root: Path, tmp_path: Path) -> View:
 
 
 def shown(output: str) -> str:
-    """Return what follows the callback's banner, one blank line for many."""
+    """Return the output after the callback's banner, with at most one blank line in a row."""
     _, _, text = output.partition("\nRESULT ")
     assert text, output
     return re.sub(r"\n{2,}", "\n\n", text.lstrip("*").strip()) + "\n"
@@ -178,7 +185,7 @@ def test_a_record_that_cannot_be_read_hides_no_other(view: View, fails: bool, st
 @pytest.mark.parametrize(("fails", "status"), [(False, 0), (True, 2)])
 def test_an_exception_inside_it_changes_no_exit_status(view: View, fails: bool, status: int) -> None:
     runs = view.keep(run(1, Verdict.PASS))
-    # A module of this name on the path breaks the table when it is made.
+    # Python imports sitecustomize at its start, and this one breaks the function that makes the table.
     broken = view.folder / "broken"
     broken.mkdir()
     (broken / "sitecustomize.py").write_text(
@@ -268,7 +275,7 @@ def test_hosts_that_cannot_be_reached_for_one_reason_share_a_line(root: Path, tm
     )
     assert done.returncode == 4, done.stdout
     lines = done.stdout[done.stdout.index("TASK [Reach it]") :].splitlines()
-    # The order of the lines is that in which the nodes' connections ended.
+    # The two lines may come in any order, because the connections may end in any order.
     alone, shared = sorted(lines[1:3], key=lambda line: "(3 nodes)" in line)
     assert shared == (
         "fatal: [n[1-2,4] (3 nodes)]: UNREACHABLE! => ssh: connect to host port 22: Connection refused; "
@@ -285,7 +292,7 @@ def test_other_users_read_nothing_that_the_callback_keeps(root: Path, tmp_path: 
     module.parent.mkdir()
     acts = {"n1": {"state_before": "IDLE", "state_after": "IDLE+DRAIN", "reason": "test"}}
     module.write_text(f"#!/usr/bin/python3\nprint({json.dumps({'nodes': acts, 'cluster': 'c'})!r})\n")
-    # A drain, and a playbook that provisioned.
+    # A drain, and a fact by which the callback takes the playbook for a provisioning.
     tasks = [{"acts": {}}, {"ansible.builtin.set_fact": {"provision_attention": ["n1: test"]}}]
     play.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
     names = {"RACKPROOF_RESULTS": str(results), "ANSIBLE_LIBRARY": f"{module.parent}:{root}/plugins/modules"}
@@ -303,6 +310,7 @@ def test_other_users_read_nothing_that_the_callback_keeps(root: Path, tmp_path: 
     ] == []
 
 
+# A module that returns its argument. It acts for rackproof_slurm_node.
 ACTS = """#!/usr/bin/python3
 # WANT_JSON
 import json, sys
@@ -311,7 +319,7 @@ print(json.dumps(json.load(open(sys.argv[1]))["answer"]))
 
 
 def act_of(node: str, before: str, after: str, **more: object) -> dict[str, object]:
-    """Return the answer of rackproof_slurm_node about a node."""
+    """Return an answer of rackproof_slurm_node about a node with these states."""
     state = {"state_before": before, "state_after": after, "reason": "xid_79" if "DRAIN" in after else ""}
     return {"nodes": {node: state}, "cluster": True, "waiting": [], **more}
 
@@ -320,6 +328,8 @@ DRAINED, OTHER = act_of("n1", "IDLE", "IDLE+DRAIN"), act_of("n2", "MIXED", "MIXE
 BUSY = act_of("n2", "MIXED", "MIXED+DRAIN", failed=True, msg="Jobs still run")
 
 
+# Each change between in service and drained is one act, also in a loop or if the task failed. An unchanged
+# state is none.
 @pytest.mark.parametrize(
     ("arguments", "acts"),
     [
@@ -377,7 +387,11 @@ def test_each_drain_and_resume_of_a_task_or_a_loop_is_kept_once(
 def test_the_acts_of_a_night_are_kept_beside_its_record(
     root: Path, tmp_path: Path, name: str, place: str
 ) -> None:
-    """provision.yml too begins a night, which it does not record."""
+    """The acts of validate.yml are stored in the folder of its nights.
+
+    provision.yml starts a night, too, for its health checks, but does not record it. Its acts are stored in
+    RACKPROOF_RESULTS.
+    """
     module, play = tmp_path / "library/acts.py", tmp_path / name
     module.parent.mkdir()
     module.write_text(ACTS)

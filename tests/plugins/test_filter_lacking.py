@@ -1,4 +1,9 @@
-"""packages_lacking and files_lacking decide as the longer expressions did that roles had before them."""
+"""Test the filters ``packages_lacking`` and ``files_lacking`` against longer expressions of Jinja.
+
+A role changes a node only if a package or file differs from the wanted state, which these filters decide.
+Each filter is compared with a second, independent implementation in Jinja, for every case of the tables.
+Missing input must fail, and never look like a node without differences.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,8 @@ import pytest
 from rackproof.nodes.files import lacking_files
 from rackproof.nodes.packages import lacking_packages
 
-# Expressions that are true when something has to be done, before and now.
+# Pairs of expressions that are true if the node differs: the one in Jinja (BEFORE) and the one with the
+# filter (NOW).
 HELD_BEFORE = """(wanted.keys() | zip(wanted.values()) | map('join', ' ')
   | difference(node.packages | dict2items | selectattr('value.held') | map(attribute='key')
   | zip(node.packages | dict2items | selectattr('value.held') | map(attribute='value.version'))
@@ -90,7 +96,8 @@ PACKAGES: dict[str, tuple[Any, Any]] = {
     "no version on the node": ({"slurmd": "23.11*"}, {"slurmd": package("")}),
     "another package's version": ({"slurmd": "2"}, {"slurmd": package("1"), "munge": package("2")}),
 }
-# Only for two roles: Slurm's own packages always have a version, and so has nv_peer_mem.
+# Cases without a wanted version. Two of the four pairs have none, because their packages always have a
+# version.
 ANY: dict[str, tuple[Any, Any]] = {
     "any version": ({"linux-headers": ""}, {"linux-headers": package("1")}),
     "any version, not held": ({"linux-headers": ""}, {"linux-headers": package("1", held=False)}),
@@ -107,7 +114,7 @@ FILES: dict[str, tuple[Any, Any, Any]] = {
     "nothing wanted": ([], {}, {}),
     "never asked for": ([FILE], {}, {}),
     "absent": ([FILE], {"/etc/a.conf": None}, {}),
-    # A directory has no checksum, nor has what is too large; of a symlink both are its target's.
+    # The facts have no checksum of a directory or of a file that is too large.
     "directory": ([FILE], {"/etc/a.conf": None}, {"/etc/a.conf": "0755 0:0"}),
     "no checksum": ([FILE], {"/etc/a.conf": ""}, ROOTS),
     "other content": ([FILE], {"/etc/a.conf": "0" * 64}, ROOTS),
@@ -121,7 +128,7 @@ FILES: dict[str, tuple[Any, Any, Any]] = {
     "an empty file": ([OTHER], {"/etc/b.conf": sha256().hexdigest()}, {"/etc/b.conf": "0755 0:0"}),
     "an empty file, absent": ([OTHER], {"/etc/b.conf": None}, {}),
 }
-# By pair, what its two expressions read in each case.
+# By pair, the variables of its two expressions in each case.
 CASES: dict[str, dict[str, dict[str, Any]]] = {
     pair: {
         name: {"wanted": wanted, "node": {"packages": installed}}
@@ -135,7 +142,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     }
     for pair in FILE_PAIRS
 }
-# What is missing must never become as wanted: each of these fails.
+# Expressions with missing or wrong input. Each must fail.
 NODE = "{'files': {}, 'modes': {}}"
 ENTRY = "{'path': '/a', 'content': 'x'}"
 WRONG = [
@@ -164,7 +171,7 @@ pytestmark = pytest.mark.playbook
 
 @pytest.fixture(scope="module")
 def results(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Return the results of debug tasks: by pair one with a loop over its cases, and those that are wrong."""
+    """Return the results of a playbook's tasks: a loop over each pair's cases, and each wrong expression."""
     folder = tmp_path_factory.mktemp("lacking")
     (folder / "unmet.j2").write_text(UNMET)
     tasks: dict[str, dict[str, Any]] = {

@@ -1,4 +1,8 @@
-"""Test that the answer of a node cannot control the operator's terminal."""
+"""Test that the answer of a node cannot control the operator's terminal (``harmless_output``).
+
+A message may contain escape sequences that move the cursor or hide text, or lines that look like Ansible's
+own. The callback removes the sequences, indents the lines, and cuts very long messages.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Test that the answer of a node's module is checked before its use, and that an error is one clear
-sentence."""
+"""Test ``rackproof_ansible.action.NodeAction``, the base class of actions that contact a node.
+
+A node's answer is untrusted. The tests show that an incomplete answer fails only that node's task, that a
+file is never larger on the controller than its limit, and that no secret of the controller is sent to a node.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from rackproof_ansible.action import ModuleFailedError, NodeAction
 
 
 class Asking(NodeAction):
-    """An action whose node answers what it is given."""
+    """An action whose node gives a fixed answer."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
         self.answer = answer
@@ -28,7 +31,7 @@ class Asking(NodeAction):
         return self.execute_module("rackproof_facts", "gathered")
 
     def execute_module_unchecked(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """Return the answer."""
+        """Return the fixed answer."""
         return self.answer
 
 
@@ -125,6 +128,7 @@ def make_endless(path: Path) -> None:
 
 
 def make_large(path: Path) -> None:
+    """Make a file of 1 TiB that takes no space."""
     path.touch()
     os.truncate(path, 1 << 40)
 

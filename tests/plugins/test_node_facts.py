@@ -1,4 +1,9 @@
-"""Test that the facts of a node replace no variable of a role or of the inventory, and not its name."""
+"""Test that the facts of a node replace no variable of a role or of the inventory, and not its name.
+
+A module's answer may contain ``ansible_facts``. By Ansible's default, these become variables, so a hostile
+node could replace the operator's values. Rackproof's ansible.cfg prevents that. Here, a node answers each
+module with forged facts.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.playbook
+# Variables of the inventory, and the facts of the hostile node.
 GIVEN = {"slurm_controller_host": "ctl", "bench_sku": "h200", "validate_drain": False, "reimage_mac": "m"}
 FORGED = {
     "slurm_controller_host": "liar",
@@ -28,11 +34,11 @@ ASKED = (*GIVEN, "inventory_hostname", "bench_require_references", "ansible_beco
 
 @pytest.fixture(scope="module")
 def seen(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
-    """Return, by module, what the variables of a node are after it has answered that module."""
+    """Return, by module, the values of the node's variables after it has answered that module."""
     folder = tmp_path_factory.mktemp("facts")
     answer = {"changed": False, "stat": {"exists": False}, "rc": 0, "stdout": "", "ansible_facts": FORGED}
     liar = folder / "python"
-    # As an attacker has it who is root on the node: whatever module comes, the answer is his.
+    # An attacker with root on the node can replace its interpreter, and so answers every module.
     liar.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(answer)}\nEND\n")
     liar.chmod(0o755)
     modules: dict[str, dict[str, str]] = {

@@ -1,4 +1,11 @@
-"""A command line that leaves out tasks or hosts ends a playbook with a failure that names them."""
+"""Test that a playbook fails if its command line leaves out tasks or hosts.
+
+The code is in ``rackproof_ansible.asked_hosts``. With a mistake in ``-l``, ``--tags`` or ``--start-at-task``,
+Ansible may do nothing and end with status 0. An operator could take that for a success. The filter
+``refuse_partial_runs`` in each play's ``hosts`` refuses such a command line, and the callback fails a
+playbook that did nothing to a requested host. The first tests call the functions with an inventory's groups;
+those with the mark ``playbook`` run real playbooks.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +40,10 @@ GROUPS = {
     "slurm_login": ["login"],
 }
 PROVISION, REIMAGE, BENCH = "gpu_nodes:slurm_login", "gpu_nodes", "all"
+"""The hosts of three playbooks, as patterns of Ansible."""
 
 
+# The limit (-l) contains only hosts of the playbook, directly or after its exclusions. None is no limit.
 @pytest.mark.parametrize(
     ("pattern", "limit", "hosts"),
     [
@@ -60,6 +69,7 @@ def test_hosts_that_a_playbook_is_for_are_done(pattern: str, limit: str | None, 
     assert hosts_to_do(pattern, GROUPS, limit) == hosts
 
 
+# The limit has a host of another playbook, an unknown name, an empty group or no name, or excludes all hosts.
 @pytest.mark.parametrize(
     ("pattern", "limit", "named"),
     [
@@ -143,7 +153,7 @@ def test_tasks_that_are_left_out_are_refused(options: dict[str, Any], named: str
         {},
         {"tags": ("all",), "skip_tags": ()},
         {"tags": ["all", "x"]},
-        # Molecule gives these to every playbook; no task of ours has one.
+        # Molecule gives these tags to every playbook. No task of Rackproof has them.
         {"tags": ["all"], "skip_tags": ["molecule-notest", "notest"]},
         {"check": True, "diff": True, "start_at_task": None, "step": None},
     ],
@@ -174,13 +184,14 @@ def test_a_host_on_which_all_was_skipped_is_left_out(done: str) -> None:
 
 
 def _tagged(value: Any) -> bool:
+    """Return whether a part of a YAML file has the key ``tags``."""
     if isinstance(value, dict):
         return "tags" in value or any(_tagged(one) for one in value.values())
     return isinstance(value, list) and any(_tagged(one) for one in value)
 
 
 def test_no_task_has_a_tag_to_be_skipped_by() -> None:
-    """Tags that are given to --skip-tags are let through where no task has them."""
+    """Because no task has a tag, other tags than Ansible's own are allowed in --skip-tags."""
     paths = [
         *ROOT.glob("playbooks/*.yml"),
         *ROOT.glob("roles/*/tasks/**/*.yml"),
@@ -190,6 +201,7 @@ def test_no_task_has_a_tag_to_be_skipped_by() -> None:
     assert [path for path in paths if _tagged(yaml.safe_load(path.read_text()))] == []
 
 
+# n1 is the only node. ctl and lonely are in no group.
 INVENTORY = {
     "all": {
         "hosts": {"ctl": None, "lonely": None, "localhost": {"ansible_connection": "local"}},
@@ -204,6 +216,7 @@ PLAYBOOKS = ("provision.yml", "reimage.yml", "validate.yml", "bench.yml")
 
 
 def play(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a playbook with the folder's inventory, which is INVENTORY unless the test wrote one."""
     inventory = folder / "hosts.yml"
     if not inventory.exists():
         inventory.write_text(yaml.safe_dump(INVENTORY))
@@ -304,7 +317,7 @@ def test_listings_and_the_syntax_check_work(playbook: str, tmp_path: Path) -> No
     [
         ({"ANSIBLE_RUN_TAGS": "x"}, "--tags x"),
         ({"ANSIBLE_SKIP_TAGS": "always"}, "--skip-tags always"),
-        # Without the callback: no view, and the same refusal.
+        # Without the callback, only the table is missing. The refusal is the same.
         (
             {
                 "ANSIBLE_CALLBACK_PLUGINS": "/nonexistent",
@@ -323,6 +336,7 @@ def test_an_environment_or_configuration_of_ones_own_changes_nothing(
     assert f"{named} leaves out tasks" in done.stderr
 
 
+# Serves one host after the other, and stops after the first host that fails.
 STOPS = """
 - name: Do one node after the other
   hosts: "{{ 'all' | refuse_partial_runs(groups) }}"
@@ -346,6 +360,7 @@ def test_hosts_that_no_task_reached_are_named(broken: str, left_out: str, tmp_pa
     assert (f"{left_out}: requested" in done.stdout) == bool(left_out)
 
 
+# A task with run_once does something to only one of the hosts.
 ENDS = """
 - name: Do nothing to most
   hosts: "{{ 'all' | refuse_partial_runs(groups) }}"
@@ -361,7 +376,10 @@ ENDS = """
 @pytest.mark.playbook
 @pytest.mark.parametrize("shown", ["true", "false", "runner"])
 def test_a_playbook_that_did_nothing_to_a_host_does_not_end_well(shown: str, tmp_path: Path) -> None:
-    """The last time as ansible-runner calls it, with callback plugins of its own in the place of ours."""
+    """The callback fails the playbook with and without its table.
+
+    ansible-runner sets another path for callbacks. Ansible then finds the callback beside the playbook.
+    """
     (tmp_path / "hosts.yml").write_text("all: {hosts: {'a[1:4]': {ansible_connection: local}}}")
     (tmp_path / "ends.yml").write_text(ENDS)
     (tmp_path / "callback_plugins").symlink_to(ROOT / "playbooks/callback_plugins")
@@ -389,6 +407,7 @@ BREAKS = """
         msg: done
       failed_when: broken
 """
+# The callback rackproof, whose search for hosts that were left out raises an exception.
 BREAKING_CALLBACK = """
 import rackproof_ansible.playbook_summary
 import rackproof_ansible.asked_hosts
@@ -409,7 +428,7 @@ def test_a_guard_that_breaks_makes_no_success(failing: bool, tmp_path: Path) -> 
     real = ROOT / "plugins/callback/rackproof.py"
     text = BREAKING_CALLBACK.format(path=str(real))
     (folder / "rackproof.py").write_text(real.read_text().split("from __future__")[0] + text)
-    # ansible.cfg names it, and this folder takes the place of the one in which it is.
+    # ansible.cfg also requires this callback, and Ansible searches only this folder here.
     shutil.copy(real.with_name("rackproof_output.py"), folder)
     done = play(
         tmp_path,

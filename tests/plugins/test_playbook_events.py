@@ -1,5 +1,8 @@
-"""Test the events that a playbook reports to the command that started it, and the ssh client that it
-needs."""
+"""Test the events that a playbook reports to the command that started it, and the check for an ssh client.
+
+`rackproof bench` and its siblings start ansible-playbook as a child process. In the child, a callback writes
+each step as a line of JSON to a pipe (``rackproof_ansible.playbook_events``), and the command shows it.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from rackproof_ansible.playbook_events import (
 )
 
 
+# Results of failed tasks, and the reason that an operator sees. It has 4000 characters at most.
 @pytest.mark.parametrize(
     ("result", "text"),
     [
@@ -70,6 +74,7 @@ def test_a_reader_that_is_gone_stops_nothing() -> None:
     os.close(writes)
 
 
+# A node's own connection counts before that of the command line. No ssh client is in PATH.
 @pytest.mark.parametrize(
     ("variables", "connection", "is_refused"),
     [
@@ -104,6 +109,7 @@ RUN = {
 }
 
 
+# A task's result, and the event about the run, plan, night or re-imaging that it recorded, if any.
 @pytest.mark.parametrize(
     ("result", "record"),
     [

@@ -1,4 +1,8 @@
-"""Test that each plugin has a page in ansible-doc, and that the page agrees with the plugin."""
+"""Test that each plugin of plugins/ has a page in ansible-doc, and that the page agrees with the plugin.
+
+The options of a page must be those that the code checks, its examples must be tasks that use the plugin, and
+secrets must have ``no_log``. Options of an action are only declared on its page, in the module of its name.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ pytestmark = pytest.mark.playbook
 
 @pytest.fixture(scope="module")
 def shown() -> dict[tuple[str, str], dict[str, Any]]:
-    """Return what ansible-doc says, by type and name."""
+    """Return the pages of ansible-doc by type and name of the plugin."""
     documents = {}
     for kind, paths in FILES.items():
         done = subprocess.run(
@@ -55,7 +59,7 @@ def shown() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def literal(node: ast.expr) -> Any:
-    """Return the value of an argument spec, which is data and holds no names."""
+    """Return the value of an argument spec. It must be a literal, without names."""
     expression = compile(ast.Expression(node), "<spec>", "eval")
     assert not expression.co_names
     return eval(expression, {"__builtins__": {}})  # noqa: S307  (names were refused above)
@@ -78,7 +82,7 @@ def validated(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def essence(option: dict[str, Any]) -> dict[str, Any]:
-    """Return what of an option both the documentation and the argument spec say."""
+    """Return the parts of an option that are both in the documentation and in the argument spec."""
     return {
         "type": option.get("type", "str"),
         "required": bool(option.get("required", False)),

@@ -1,4 +1,7 @@
-"""A job's progress leaves the playbook at once, and not when 8 KiB have gathered."""
+"""Test that a playbook's lines of progress reach a pipe at once, and not when its buffer of 8 KiB is full.
+
+`rackproof bench` reads the output of its playbook from a pipe. A buffered line would appear minutes late.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+# An action that shows three lines. After each line, it waits until the test has read it.
 ACTION = """
 import time
 from pathlib import Path
@@ -37,7 +41,7 @@ PLAY = """
 
 @pytest.mark.playbook
 def test_each_line_can_be_read_while_the_job_runs(root: Path, tmp_path: Path) -> None:
-    """The job goes on only when its line was read. In a pipe, ten minutes passed without one."""
+    """The action continues only after its line was read, so a buffered line would make it wait forever."""
     (tmp_path / "action_plugins").mkdir()
     (tmp_path / "action_plugins" / "show_steps.py").write_text(ACTION)
     (tmp_path / "play.yml").write_text(PLAY)

@@ -1,4 +1,7 @@
-"""Test the output of a provisioning playbook at its end."""
+"""Test the summary that provision.yml prints at its end (``rackproof.jobs.provision.summary``).
+
+It lists what changed on each node and what needs attention, with one entry for all nodes of the same result.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ node09: 2 changed
 node10: nothing changed"""
 
 
+# Host names are shortened as in Slurm. Names with another number of digits (n9, n10) are not joined.
 @pytest.mark.parametrize(
     ("names", "folded"),
     [

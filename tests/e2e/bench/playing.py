@@ -1,4 +1,4 @@
-"""bench.yml with an inventory and stand-ins for programs of a test's own, and what its processes show."""
+"""Share helpers for tests: run bench.yml with a test's own inventory, and watch all processes for secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from pathlib import Path
 
 
 def play_bench(root: Path, folder: Path, *arguments: str) -> tuple[int, str]:
-    """Run bench.yml with ``hosts.yml`` and the programs in ``bin`` of a folder. Return status and output."""
+    """Run bench.yml with the inventory ``hosts.yml`` and the fake programs in ``bin`` of a folder.
+
+    Return its status and output.
+    """
     done = subprocess.run(
         [
             Path(sys.executable).with_name("ansible-playbook"),
@@ -33,7 +36,11 @@ def play_bench(root: Path, folder: Path, *arguments: str) -> tuple[int, str]:
 
 @contextmanager
 def watched_processes(values: list[bytes]) -> Iterator[set[str]]:
-    """Sample all processes of this machine. Yield the arguments and environments that contain a value."""
+    """Read the arguments and environments of all processes, every 20 ms. Yield the set of those with a value.
+
+    An entry begins with ``argv`` for arguments, with ``job`` for the environment of a benchmark's job, and
+    with ``environ`` for any other environment.
+    """
     found: set[str] = set()
     stop = threading.Event()
 
@@ -46,7 +53,7 @@ def watched_processes(values: list[bytes]) -> Iterator[set[str]]:
                     continue
                 if any(value in words for value in values):
                     found.add(f"argv {words[:200]!r}")
-                # The supervisor marks what belongs to a job: there, and nowhere else, is what the job got.
+                # The supervisor sets this variable for a job's processes, which may have the job's secrets.
                 if any(value in environment for value in values):
                     job = b"RACKPROOF_JOB_ID=" in environment
                     found.add(f"{'job' if job else 'environ'} {words[:200]!r}")

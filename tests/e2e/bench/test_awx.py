@@ -1,4 +1,9 @@
-"""bench.yml as AWX starts it: by ansible-runner, with an exported inventory and AWX's own variables."""
+"""Test bench.yml as AWX, a web interface for Ansible, starts it.
+
+AWX runs ansible-runner in a new folder for each job, with an exported inventory, its own variables and its
+own paths for plugins. The tests show that a job ends with the verdict, that its results and the history are
+in a shared folder, and that an empty answer to a question of the job's form is refused.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ import pytest
 
 pytestmark = pytest.mark.playbook
 PROGRAMS = Path(sys.executable).parent
+# A benchmark that needs no runtime and no data.
 DEFINITION = """---
 name: dd
 summary: Copy of zeros in memory
@@ -49,7 +55,7 @@ def job(root: Path, tmp_path: Path) -> Job:
     (tmp_path / "definitions/dd.yml").write_text(DEFINITION)
 
     def run(number: int, **variables: object) -> tuple[str, str]:
-        # A folder of its own for each job, as in AWX, where nothing of it stays.
+        # AWX makes a new folder for each job, and removes it afterwards.
         private = tmp_path / f"awx_{number}"
         for name in ("inventory", "env"):
             (private / name).mkdir(parents=True)
@@ -91,7 +97,7 @@ def test_a_job_ends_with_the_verdict_and_keeps_its_results_in_the_shared_folder(
     assert status == "successful", output
     assert "dd: pass (1 of 1 run recorded)" in output
     assert "1 run: 1 pass" in output
-    # The next job, in a folder of its own, has the history of the first.
+    # The next job, in another folder, adds to the same history.
     status, output = job(8, benchmark=["dd"])
     assert status == "successful", output
     assert len(list((tmp_path / "kept").glob("*-dd-*/run.json"))) == 2

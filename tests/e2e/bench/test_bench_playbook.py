@@ -1,4 +1,10 @@
-"""bench.yml as an operator types it, with a toy workload: what comes out, and what bad input gets."""
+"""Test bench.yml on this machine with a toy workload, as an operator types it.
+
+The toy (workloads/toy.py) trains nothing. It writes an MLPerf log in a second, or fails in the way that a
+parameter requests. The tests show the verdict and the record of each kind of run, and the refusals of bad
+input. They also show that an interrupted playbook continues its job, that secrets are only in the job's own
+process, and that other users cannot read the results.
+"""
 
 from __future__ import annotations
 
@@ -31,25 +37,29 @@ pytestmark = pytest.mark.playbook
 
 @dataclass
 class Bench:
-    """Runs bench.yml against this machine with the toy definitions and a results folder of its own."""
+    """A runner of bench.yml on this machine, with the toy's definitions and a separate results folder.
+
+    A call runs the playbook, and returns its status and output.
+    """
 
     root: Path
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
     definitions: Path = HERE / "definitions"
-    umask: int = -1  # as this process has it
+    umask: int = -1  # -1 is the umask of this process
 
     @property
     def results(self) -> Path:
         return self.folder / "results"
 
     def command(self, *arguments: str, **variables: Any) -> list[str]:
+        """Return the command line of the playbook, with variables as with `-e`."""
         given = {
             "bench_definitions": str(self.definitions),
             "bench_workloads": str(self.folder / "workloads"),
             "bench_workload_source": str(self.folder / "workloads"),
             "bench_home": str(self.folder / "home"),
-            # Tests measure nothing: they run side by side, and beside other work.
+            # Speeds do not matter here, so runs need neither an idle machine nor a lock of the whole machine.
             "bench_machine_lock": str(self.folder / "machine.lock"),
             "bench_require_idle": False,
             "bench_results": str(self.results),
@@ -97,7 +107,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 300) -> None:
 
 
 def table(output: str) -> str:
-    """Return what the callback prints, without what differs from run to run."""
+    """Return the table that the callback prints, without the parts that differ from run to run."""
     text = output[output.index("RESULT *") :]
     text = re.sub(r"\*+", "*", text)
     text = re.sub(r"plan-\w+-\w+", "plan-ID", text)
@@ -138,7 +148,7 @@ def test_other_users_read_nothing_of_the_results(bench: Bench, umask: int) -> No
 
 
 def command_lines() -> set[bytes]:
-    """Return the arguments of every process."""
+    """Return the arguments of every process of this machine."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -163,7 +173,7 @@ def test_a_secret_of_the_job_is_in_no_argument_and_no_file(bench: Bench) -> None
     assert not any(canary.encode() in line for line in seen)
     assert canary not in output[0]
     files = [path for path in bench.folder.rglob("*") if path.is_file()]
-    # The job had it.
+    # The job got the secret.
     had = f"the token has {len(canary)} characters".encode()
     assert any(had in path.read_bytes() for path in files)
     assert [path for path in files if canary.encode() in path.read_bytes()] == []
@@ -202,7 +212,7 @@ def test_every_way_to_go_wrong_is_found_and_loses_no_other_run(bench: Bench) -> 
     }
     assert "signal 9" in " ".join(by_mode["killed"].reasons)
     assert any("logs/localhost.log" in reason for reason in by_mode["nan"].reasons), by_mode["nan"].reasons
-    # Hostile text of a log reaches neither the terminal nor a page as anything but text.
+    # Hostile text of a log is only text, on the terminal and in a page.
     assert "\x1b" not in output
     page = (bench.results / by_mode["escape"].run_id / "report.html").read_text()
     assert "<script" not in page
@@ -220,7 +230,7 @@ def test_a_hanging_job_is_ended_and_fails(bench: Bench) -> None:
 def test_on_racks_a_missing_reference_gates_and_a_given_one_judges(bench: Bench) -> None:
     status, output = bench("-e", "suite=toys", bench_require_references=True)
     assert status == 2
-    # The table's column is narrow.
+    # The table shortens the reason to its column.
     assert "no reference yet" in output
     reference = {"metric": "samples_per_second", "low": -0.05, "unit": "samples/s", "source": "test"}
     for value, expected in ((1000, 0), (2000, 2)):
@@ -234,6 +244,7 @@ def test_on_racks_a_missing_reference_gates_and_a_given_one_judges(bench: Bench)
     assert [run.verdict.value for run in bench.runs()] == ["unproven", "pass", "fail"]
 
 
+# Each request has a spelling mistake. The message names the mistake, and mostly the right name.
 @pytest.mark.parametrize(
     ("arguments", "variables", "words"),
     [
@@ -313,6 +324,7 @@ def test_check_mode_shows_the_plan_and_keeps_nothing(bench: Bench) -> None:
 
 
 def starts(path: Path) -> int:
+    """Return how often the toy was started. It writes a line to this file at each start."""
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
@@ -363,7 +375,7 @@ def test_after_ctrl_c_what_is_advised_can_be_typed(bench: Bench) -> None:
     wait_for(lambda: starts(started) == 1)
     assert first.stdout is not None
     shown = [first.stdout.readline()]
-    # The job is known when what it reports is shown.
+    # After the first line of its progress, the command has the job's name for its advice.
     while " · step " not in shown[-1]:
         assert shown[-1], shown
         shown.append(first.stdout.readline())
@@ -401,7 +413,7 @@ def test_a_job_that_could_not_be_followed_is_followed_by_the_next_playbook(bench
     state.rename(hidden)
     output, _ = first.communicate(timeout=60)
     assert first.returncode == 2, output
-    if not state.exists():  # else the job has ended meanwhile, and says so
+    if not state.exists():  # otherwise the job has ended meanwhile, and wrote a new state
         hidden.rename(state)
     (run,) = bench.runs()
     assert run.verdict == "unproven"
@@ -417,7 +429,7 @@ def test_a_job_that_could_not_be_followed_is_followed_by_the_next_playbook(bench
 def test_a_database_that_is_down_loses_no_run(bench: Bench) -> None:
     bench.environment["RACKPROOF_DATABASE_URL"] = "postgresql://rackproof:sesame@127.0.0.1:9/history"
     status, output = bench("-e", "suite=toys")
-    # The history may hold a reference that this run misses. It cannot be read, so nothing is proven.
+    # The history may have a reference that the run does not reach. It cannot be read, so the run is unproven.
     assert status == 2, output
     assert "WARNING" in output
     assert "sesame" not in output

@@ -1,4 +1,9 @@
-"""bench.yml with the suite of MLPerf Training 0.6 on two hosts at once, each a system of its own."""
+"""Test bench.yml with the suite of MLPerf Training 0.6 on two hosts at once, without a test rack.
+
+Each host is a separate system. Both are names of this machine with a fake Docker and a fake nvidia-smi, and
+the benchmarks are fake sources. The tests show that the hosts run at the same time, that one host has one run
+at a time, that a page compares the hosts, and that a run without a cleared page cache does not pass.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 def inventory(root: Path, folder: Path) -> Path:
-    """Write an inventory of two names of this machine, each with a double of Docker of its own."""
+    """Write an inventory of two names of this machine, each with its own fake Docker. Return its path."""
     sys.path.insert(0, str(root / "testrack/images/round06"))
     import pack
 
@@ -40,7 +45,7 @@ def inventory(root: Path, folder: Path) -> Path:
         (folder / host / "engine").mkdir(parents=True)
         hosts[host] = {
             "bench_home": str(folder / host),
-            # Tests measure nothing: they run side by side, and beside other work.
+            # Speeds do not matter here, so runs need neither an idle machine nor a lock of the whole machine.
             "bench_machine_lock": str(folder / host / "machine.lock"),
             "bench_require_idle": False,
             "bench_environment": {"FAKE_DOCKER": str(folder / host / "engine"), "STANDIN_SECONDS": "0.5"},
@@ -72,7 +77,7 @@ def play(root: Path, folder: Path, **variables: Any) -> tuple[int, str]:
 def test_every_limited_host_is_a_system_and_stands_beside_the_others(root: Path, tmp_path: Path) -> None:
     hosts = inventory(root, tmp_path)
     content = yaml.safe_load(hosts.read_text())
-    # One host has more to do than the other.
+    # The second host has two runs.
     content["all"]["children"]["hyperplane"]["hosts"][HOSTS[1]]["bench_repeats"] = 2
     hosts.write_text(yaml.safe_dump(content))
     status, output = play(root, tmp_path, benchmark="gnmt-0.6")

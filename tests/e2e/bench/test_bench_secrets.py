@@ -1,4 +1,9 @@
-"""Secrets of jobs are nowhere but in the jobs' own processes: no file, page, line or argument has one."""
+"""Test that the secrets of a benchmark's job are only in the environment of the job's own processes.
+
+An operator gives them in ``bench_secret_environment``, for example a token for a download. Here, each secret
+is a canary, a unique text. The tests run bench.yml and search its output, its files, and all processes of
+this machine. A secret in ``bench_environment``, whose values are shown in records, must stop the playbook.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +28,13 @@ CANARIES = {
 def test_a_jobs_secrets_are_in_its_own_processes_alone(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The history's database does not answer: what is noted of that has no password either.
+    # The database of the history does not answer. Messages about that must not have its password.
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     hosts = inventory(root, tmp_path)
-    # As from Vault: in a file of its own, which the playbook is given.
+    # A file of variables, as Ansible Vault gives it to the playbook. It has the secrets of all other roles,
+    # too.
     vault = tmp_path / "vault.yml"
-    # All other secrets are there as well, as they are for a playbook that is given the whole vault.
     vault.write_text(yaml.safe_dump(VAULT | {"bench_secret_environment": CANARIES}))
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
@@ -40,7 +45,7 @@ def test_a_jobs_secrets_are_in_its_own_processes_alone(
         status, output = play_bench(
             root, tmp_path, "-l", HOSTS[0], "-e", "benchmark=gnmt-0.6", "-e", f"@{vault}", "-vvv"
         )
-    # Without a history nothing is proven; the run itself is made as ever.
+    # Without a history, the run is unproven, so the playbook fails. The job runs as usual.
     assert status == 2, output[-3000:]
     (run,) = iter_runs(tmp_path / "results")
     assert {name: run.environment[name] for name in CANARIES} == dict.fromkeys(CANARIES, "(secret)")
@@ -56,9 +61,9 @@ def test_a_user_who_becomes_root_is_enough(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = inventory(root, tmp_path)
-    # These tests may be root's.
+    # The tests may run as root, and Ansible would not become the same user.
     monkeypatch.setenv("ANSIBLE_BECOME_ALLOW_SAME_USER", "true")
-    # In the place of sudo: what it is asked to start is root's, all else the user's who has logged in.
+    # A fake sudo, which logs its arguments. They must have no secret.
     sudo = tmp_path / "bin/as-root"
     sudo.write_text(
         f'#!/bin/bash\necho "$*" >> {tmp_path}/asked\n'
@@ -67,7 +72,7 @@ def test_a_user_who_becomes_root_is_enough(
     sudo.chmod(0o755)
     content: dict[str, Any] = yaml.safe_load(hosts.read_text())
     content["all"]["vars"] = {"ansible_user": "ops", "ansible_become": True, "ansible_become_exe": str(sudo)}
-    # Ansible's own words to the plugin, as an operator has them: sudo -H -S -n -u root.
+    # Ansible then calls the fake as it calls sudo: sudo -H -S -n -u root.
     content["all"]["vars"]["ansible_become_method"] = "sudo"
     hosts.write_text(yaml.safe_dump(content))
     vault = tmp_path / "vault.yml"

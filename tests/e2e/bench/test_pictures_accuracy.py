@@ -1,4 +1,9 @@
-"""An accuracy benchmark whole, on the CPU and tiny: pictures, training, checkpoint, evaluation, verdict."""
+"""Test the benchmark resnet50-pictures-accuracy from its data to its verdict, on the CPU.
+
+It draws pictures, trains a network on them, writes a checkpoint, and evaluates the checkpoint in a second
+step. The tests show that the evaluated accuracy decides the verdict. One epoch of five steps is too short to
+learn anything, so the targets are chosen for a pass and for a fail.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +47,7 @@ def played(bench: Bench, python: str, **targets: float) -> tuple[int, str, Run]:
 
 
 def value(run: Run, name: str) -> Any:
+    """Return the value of the only measurement with a name and without labels."""
     (one,) = (one.value for one in run.measurements if one.name == name and not one.labels)
     return one
 
@@ -52,7 +58,9 @@ def test_the_checkpoint_is_evaluated_and_its_accuracy_decides(
     bench = Bench(root, tmp_path)
     status, output, run = played(bench, torch_python, target_top_1=0.001, target_top_5=0.1)
     assert (status, run.verdict) == (0, Verdict.PASS), output[-3000:]
-    # A validation picture of each class: ten steps are few, and say nothing but that it was evaluated.
+    # There is one validation picture of each of the ten classes, so the accuracy is a multiple of 0.1. After
+    # five steps, its value shows only that the checkpoint was evaluated. Without a right picture, the run
+    # would fail.
     assert value(run, "top_1_accuracy") in [at / 10 for at in range(1, 11)]
     assert value(run, "top_5_accuracy") >= value(run, "top_1_accuracy")
     assert value(run, "evaluation_rate") > 0

@@ -1,4 +1,8 @@
-"""The benchmarks that README and docs teach to write, written from them and run."""
+"""Test that the example benchmarks of README.md and docs/using/benchmarks.md work as they are printed there.
+
+The tests copy the examples from the pages and run them with bench.yml on this machine. They also check the
+messages that a reader gets if the program of the README's example is not installed.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,7 @@ def test_the_readmes_benchmark_of_a_program_on_the_node_runs_as_it_stands_there(
     root: Path, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (bench.definitions / "stream.yml").write_text(blocks(root / "README.md")["yaml"])
-    # A dry run ends with all that is missing, and not well.
+    # Check mode fails, because the program is missing.
     status, output = bench("-e", "benchmark=stream", "--check")
     assert status == 2, output
     assert "stream_c.exe is not there" in output.split("Before the runs can be made:")[-1]
@@ -63,7 +67,7 @@ def test_the_readmes_benchmark_of_a_program_on_the_node_runs_as_it_stands_there(
     status, output = bench("-e", "benchmark=stream", "-e", "bench_resume=false")
     run = bench.runs()[0]
     assert {one.metric: one.value for one in run.judgements} == {"triad": 6964.4}, output
-    # A speed alone proves nothing as long as nothing is known to compare it with.
+    # The benchmark measures only a speed, and there is no reference for it yet.
     assert run.verdict.value == "unproven", output
     assert run.software["program"] == str(folder / "stream_c.exe")
 

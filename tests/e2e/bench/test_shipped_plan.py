@@ -1,4 +1,8 @@
-"""`bench.yml -l gb300-rack --check` on the inventory as shipped, before any of its nodes is there."""
+"""Test `bench.yml -l gb300-rack --check` with the shipped inventory, whose nodes do not exist.
+
+A new operator may type this command first. Check mode shows the plan: images, data, the command of Slurm, and
+the references that will judge each run. It ends with one list of everything that is missing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ pytestmark = pytest.mark.playbook
 
 @pytest.fixture
 def inventory(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Copy the inventory without a test rack's values. Its names lead nowhere."""
+    """Return a copy of the inventory without the test rack's values, and with names that do not resolve."""
     folder = tmp_path / "inventory"
     shutil.copytree(root / "inventory", folder, ignore=shutil.ignore_patterns("test-rack.yml"))
     with (folder / "group_vars/all.yml").open("a") as stream:
@@ -43,7 +47,7 @@ def test_the_plan_is_shown_and_what_is_missing_is_one_list(
         "judge   nccl_preflight_busbw 758 GB/s at ranks=72 size_bytes=2147483648, by nccl-tests",
     ):
         assert line in output
-    # Once, and a line for each thing.
+    # The list is printed once, with a line for each missing part.
     ended = output.split("TASK [bench : End a dry run with the list of what is missing]")[1].split(
         "PLAY RECAP"
     )[0]
@@ -54,7 +58,7 @@ def test_the_plan_is_shown_and_what_is_missing_is_one_list(
         "  - flux1: its nodes are arm64, and there are images for amd64: name one with "
         "bench_images: {flux1: REPOSITORY:TAG}",
     ]
-    # Nothing of the test rack, and nothing was kept.
+    # No value of the test rack is shown, and no result is stored.
     assert "test rack" not in output
     assert "svc" not in output
     assert not results.exists()

@@ -1,4 +1,9 @@
-"""playbooks/stage-imagenet.yml as an operator types it, with a miniature of the archives."""
+"""Test playbooks/stage-imagenet.yml on this machine, with a miniature of ImageNet's archives.
+
+The playbook unpacks the archives on each node, and converts the images to the formats that trainings read.
+The tests show that a missing archive is named before anything is written, that a second run changes nothing,
+and that the playbook refuses to run without a limit, or with a misspelt variable.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,8 @@ pytestmark = pytest.mark.playbook
 
 
 def play(root: Path, folder: Path, *arguments: str) -> tuple[int, str]:
-    # Without TFRecords no runtime is needed, only the node's own Python.
+    """Run the playbook. Return its status and output."""
+    # Without TFRecords, no runtime is needed, only the node's own Python.
     given = {
         "bench_home": str(folder / "home"),
         "bench_imagenet_archives": str(folder / "archives"),
@@ -54,6 +60,7 @@ def test_it_is_staged_once_and_what_lacks_is_named(root: Path, tmp_path: Path) -
     assert status == 0, output
     assert "ended with exit status 0" in output
     assert "changed=1 " in output.rpartition("localhost")[2], "the staging, and nothing else"
+    # Four classes of six images, and eight images for validation.
     assert len(list((staged / "images").rglob("*.JPEG"))) == 32
     assert json.loads((staged / "recordio/dataset.json").read_text())["objects"] == 32
     assert not (staged / "tfrecord").exists()

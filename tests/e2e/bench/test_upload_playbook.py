@@ -1,4 +1,9 @@
-"""Recorded runs go to a real object store by bench.yml. A missing store changes no verdict, and is named."""
+"""Test the upload of results to an object store, by bench.yml and by playbooks/upload-results.yml.
+
+With ``bench_results_bucket``, bench.yml copies each recorded run and the plan's pages to a bucket. The store
+here is a real OpenStack Swift. The tests show that all files arrive, that the key is in no output, file or
+process, and that a missing store changes no verdict. A later upload then brings what is missing.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +29,7 @@ SOURCE = "results:/rack 7"
 
 @pytest.fixture(scope="module")
 def swift(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swift]:
+    """Yield a running store with an empty bucket."""
     with running_swift(root, tmp_path_factory.mktemp("swift")) as running:
         running.make_bucket("results")
         yield running
@@ -84,7 +90,7 @@ def test_without_the_store_the_verdict_is_the_same_and_a_later_upload_brings_all
     assert status == 0, output[-3000:]
     assert [run.verdict.value for run in bench.runs()] == ["pass"]
     assert "results: not all in the object store" in output
-    # No store, a key that it refuses, and the right one.
+    # The store does not answer, then it refuses the key, then the key is right.
     there = nowhere | {"storage_s3fs_url": swift.url}
     wrong = {"bench_results_credentials": [KEY | {"secret_key": "wrong-0815-0815"}]}
     for given, wanted, message in (

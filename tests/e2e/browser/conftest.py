@@ -1,4 +1,4 @@
-"""One headless Chromium for all tests here, and the pages they look at."""
+"""Provide one headless Chromium for all tests of this folder, and the report pages that they open."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def _six_runs(page: Path) -> Path:
-    """Write the page of six runs beside each other: two of a rack, and one with hostile text."""
+    """Write the page of six runs beside each other: a healthy one, one with hostile text, and one of a rack,
+    each twice.
+    """
     from rackproof.analysis.compare.several_runs import compare_several
     from rackproof.analysis.compare.systems import System, compare_systems
     from rackproof.report.comparison import comparison_page
@@ -63,7 +65,10 @@ def _six_runs(page: Path) -> Path:
 
 
 def _comparison(folder: Path) -> Path:
-    """Write a page on three systems: with repeats, a failed run, and a published counterpart."""
+    """Write a page on three systems with four repeats each. The first one also has a failed run.
+
+    Two systems have the names of configs of MLPerf 0.6, for which results are published.
+    """
     from rackproof.analysis.compare.systems import System, compare_systems
     from rackproof.core.records import LogFile, Verdict
     from rackproof.report.comparison import write_comparison
@@ -72,6 +77,7 @@ def _comparison(folder: Path) -> Path:
     healthy, hostile = example_runs.healthy(), example_runs.hostile()
 
     def repeat(number: int, factor: float) -> Run:
+        """Return the healthy run again, with its values multiplied."""
         log = LogFile(path="l", sha256=f"{number:064x}", size_bytes=1, verdict=Verdict.PASS)
         measured = tuple(one.model_copy(update={"value": one.value * factor}) for one in healthy.measurements)
         changed = {"run_id": f"r{number}", "benchmark": "ssd", "logs": (log,), "measurements": measured}

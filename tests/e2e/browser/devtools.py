@@ -1,6 +1,8 @@
-"""Headless Chromium over the DevTools protocol, through pipes: standard library only.
+"""Control a headless Chromium by its DevTools protocol, for the tests of pages (standard library only).
 
-``--remote-debugging-pipe`` speaks JSON, each message ended by a NUL byte, on descriptors 3 and 4.
+Begin with :func:`chromium`, which starts the browser and yields a :class:`Page`. With the option
+``--remote-debugging-pipe``, Chromium reads commands from descriptor 3 and writes answers to descriptor 4.
+Each message is JSON and ends with a NUL byte.
 """
 
 from __future__ import annotations
@@ -38,7 +40,11 @@ def find_chromium() -> str | None:
 
 
 class Page:
-    """One tab. Problems (console errors, CSP violations, requests that leave the file) are collected."""
+    """One tab of the browser.
+
+    ``problems`` collects errors and warnings of the console and the log, exceptions, and issues such as
+    violations of the content security policy. ``requests`` collects the address of each request.
+    """
 
     def __init__(self, send: int, receive: int) -> None:
         self._send, self._receive = send, receive
@@ -50,6 +56,7 @@ class Page:
         self._events: list[str] = []
 
     def attach(self) -> None:
+        """Open the tab, and request the events that :meth:`_note` collects."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
@@ -70,6 +77,7 @@ class Page:
                 return answer["result"]
 
     def _next(self, seconds: float = 60) -> dict[str, Any]:
+        """Wait for the next message of the browser, an answer or an event."""
         end = time.monotonic() + seconds
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._receive], [], [], max(end - time.monotonic(), 0))
@@ -98,7 +106,7 @@ class Page:
             self.requests.append(said["request"]["url"])
 
     def size(self, width: int, height: int = 900) -> None:
-        """Set the viewport in CSS pixels. Unlike --window-size this knows no minimum."""
+        """Set the size of the viewport in CSS pixels. Unlike --window-size, this has no minimum."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -108,7 +116,7 @@ class Page:
         )
 
     def media(self, *, dark: bool = False, media: str = "") -> None:
-        """Choose the colour scheme, and ``print`` for the medium."""
+        """Set the preferred colour scheme, and the medium, which is the screen or ``print``."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
@@ -120,7 +128,7 @@ class Page:
             self._next()
 
     def evaluate(self, expression: str) -> Any:
-        """Return the value of a JavaScript expression. The page's policy does not bind the protocol."""
+        """Return the value of a JavaScript expression. The page's policy on scripts does not apply to it."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(str(answer["exceptionDetails"]))
@@ -139,11 +147,11 @@ class Page:
 
 @contextmanager
 def chromium(program: str, profile: Path) -> Iterator[Page]:
-    """Start Chromium with one tab. It ends with the block."""
+    """Start Chromium and yield its tab. End it after the block."""
     read_commands, write_commands = os.pipe()
     read_answers, write_answers = os.pipe()
 
-    # The protocol's descriptors are 3 and 4; a shell puts ours there without a preexec function.
+    # The protocol needs descriptors 3 and 4. A shell moves ours there, so no preexec function is needed.
     command = f'exec "$0" "$@" 3<&{read_commands} 4>&{write_answers}'
     process = subprocess.Popen(
         ["bash", "-c", command, program, *FLAGS, f"--user-data-dir={profile}", "about:blank"],

@@ -1,4 +1,9 @@
-"""The pages of a night in a real browser: they fit, can be read, load fast, and show what is bad."""
+"""Test the pages of a night in a real browser, which ``rackproof.jobs.validate.pages`` makes.
+
+A night is one run of validate.yml on the fleet. Its page shows every node by rack, and each bad node has a
+page with its findings. The tests show that the pages fit the window, have enough contrast, load quickly for a
+thousand nodes, and make bad nodes stand out. Some text of the nodes is hostile, and must stay text.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +40,10 @@ def finding(node: str, text: str = "XID 79: GPU has fallen off the bus") -> Heal
 
 
 def made_night(count: int, ago: int = 0) -> NightRecord:
+    """Return the record of a night some days ago, with nodes in racks of 18.
+
+    Of 40 nodes, the eighth fails and the thirteenth is unproven. The eighth node of all has hostile text.
+    """
     nodes = []
     for number in range(count):
         name = f"gb300-r{number // 18 + 1:02d}-n{number % 18 + 1:02d}"
@@ -80,6 +89,7 @@ def made_night(count: int, ago: int = 0) -> NightRecord:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the page of a night with 36 nodes, and that of its failed node."""
     folder = tmp_path_factory.mktemp("night")
     night = made_night(36)
     bad = night.nodes[7]
@@ -97,6 +107,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(params=[(1280, False), (400, False), (1280, True)], ids=str)
 def window(request: pytest.FixtureRequest, browser: Page) -> Page:
+    """Return the browser at one width and colour scheme, without earlier problems and requests."""
     width, dark = request.param
     browser.size(width)
     browser.media(dark=dark)
@@ -117,9 +128,10 @@ def test_a_page_fits_and_can_be_read(kind: str, window: Page, pages: dict[str, P
         " && !e.closest('.scroll, .skip, thead, svg')).map(e => e.outerHTML.slice(0, 200))"
     )
     assert outside == []
-    # Its last line does not stick to the last card.
+    # There is some space between the last card and the footer.
     footer = "getComputedStyle(document.querySelector('footer'))"
     assert window.evaluate(f"parseFloat({footer}.paddingTop)") >= 8
+    # 4.5 is the least contrast of text in WCAG 2, level AA.
     contrasts = window.evaluate(Path(__file__).with_name("contrast.js").read_text())
     assert len(contrasts) > 20
     assert [one for one in contrasts if one["ratio"] < 4.5] == []
@@ -154,6 +166,6 @@ def test_a_thousand_nodes_open_within_a_second(browser: Page, tmp_path: Path) ->
     begin = time.monotonic()
     browser.open(page)
     loaded = browser.evaluate("performance.timing.loadEventEnd - performance.timing.navigationStart")
-    # The browser's own clock: what is said over its wire takes a busy machine longer.
+    # Milliseconds by the browser's own clock. On a busy machine, the protocol takes longer than the page.
     assert 0 < loaded < 1000, time.monotonic() - begin
     assert browser.evaluate("document.querySelectorAll('.rack li').length") == 1000

@@ -1,4 +1,10 @@
-"""Reports in a real browser: they load without a complaint, fit, and their charts are drawn."""
+"""Test the HTML reports of ``rackproof.report`` in a real browser.
+
+A report is one file without scripts, and must need no network. The tests open a report of each kind at
+several widths and colour schemes. They show that the page loads without errors and requests nothing else,
+that tables and charts fit the window, that text is large and has enough contrast, and that charts are drawn.
+Text from a hostile log must stay text.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +20,7 @@ from tests.e2e.browser.devtools import Page
 pytestmark = pytest.mark.browser
 
 KINDS = ("healthy", "hostile", "rack", "sweep", "comparison", "six")
+# The number of charts in a report of each kind.
 CHARTS = {"healthy": 3, "hostile": 2, "rack": 1, "sweep": 6, "comparison": 1, "six": 0}
 
 
@@ -92,6 +99,7 @@ def test_text_is_large_enough_to_read(kind: str, window: Page, pages: dict[str, 
         "Math.min(...[...document.querySelectorAll('figure text')]"
         ".map(e => parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().d))"
     )
+    # Both limits are in CSS pixels: the first one for text in charts, the second one for all other text.
     if CHARTS[kind]:
         assert smallest >= 8.5
     small = window.evaluate(
@@ -121,16 +129,18 @@ def test_charts_are_drawn(kind: str, window: Page, pages: dict[str, Path], tmp_p
         assert bottom - top >= 120
         colours = shot.crop((left, top, right, bottom)).getcolors(1 << 24)
         assert colours is not None
-        # A background of one colour, and a visible share of something else.
+        # The background has one colour. Lines and text take between 0.5 % and half of the chart.
         most = max(count for count, _ in colours)
         assert 0.005 < 1 - most / sum(count for count, _ in colours) < 0.5
-        # An interval is as long as its repeats scatter, no curve across the chart.
+        # The longest line of the first colour, in pixels. These two kinds draw short intervals in the place
+        # of curves across the chart.
         assert line > (4 if kind in ("hostile", "comparison") else 100)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_and_background_differ_enough(kind: str, window: Page, pages: dict[str, Path]) -> None:
     window.open(pages[kind])
+    # 4.5 is the least contrast of text in WCAG 2, level AA.
     contrasts = window.evaluate(Path(__file__).with_name("contrast.js").read_text())
     assert len(contrasts) > 20
     assert [one for one in contrasts if one["ratio"] < 4.5] == []
@@ -144,6 +154,7 @@ def test_dark_mode_is_dark(browser: Page, pages: dict[str, Path]) -> None:
         browser.open(pages["healthy"])
         colour = browser.evaluate("getComputedStyle(document.querySelector('section')).backgroundColor")
         brightness.append(sum(int(part) for part in colour[4:-1].split(",")))
+    # The sum of red, green and blue is 0 for black and 765 for white.
     assert brightness[0] > 700 > 150 > brightness[1]
 
 
@@ -157,7 +168,7 @@ def test_nothing_of_a_log_became_markup(kind: str, browser: Page, pages: dict[st
 
 
 def test_the_page_refuses_scripts(browser: Page, pages: dict[str, Path]) -> None:
-    """The policy works: what escaping might miss would still not run."""
+    """The page's content security policy stops a script even if it was not escaped."""
     browser.size(1280)
     browser.open(pages["healthy"])
     browser.problems.clear()
@@ -180,7 +191,7 @@ def test_a_report_prints_in_black_on_white(browser: Page, pages: dict[str, Path]
 
 
 def test_a_screenshot_sees_what_is_there(browser: Page, tmp_path: Path) -> None:
-    """The means of these tests: a page with an error and something too wide is noticed."""
+    """The methods of these tests notice a page that breaks its policy, and one that is too wide."""
     bad = tmp_path / "bad.html"
     dot = io.BytesIO()
     Image.new("RGB", (1, 1)).save(dot, "PNG")

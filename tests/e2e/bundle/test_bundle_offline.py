@@ -1,4 +1,10 @@
-"""A bundle takes an empty Debian whose network refuses everything to a judged run."""
+"""Test that a bundle installs Rackproof on a machine without network, up to a judged run.
+
+A bundle is one file with the program, all wheels and a list of checksums (tools/make-bundle). The machine is
+an empty Debian in a chroot and a network namespace without routes. The tests install the bundle there and run
+two benchmarks. They also show that an altered, cut or incomplete bundle, or a full disk, ends the
+installation with an error, and that no environment then counts as complete.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +25,16 @@ from driver.images import Images
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 RELEASES = {"3.11": "bookworm", "3.13": "trixie"}
+"""The release of Debian with each Python. The wheels are for the Python that runs the tests."""
 EMPTY = ("python3", "python3-venv", "make")
+"""The only packages of the machine beside the base system. An operator needs them for the installation."""
+# Enters the machine ($1) and runs a command there ($2).
 ENTER = r"""
 ip link set lo up
 mount -t proc proc "$1/proc" && mount --bind /dev "$1/dev" && mount -t tmpfs tmpfs "$1/dev/shm"
 exec chroot "$1" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin bash -c "cd /root; $2"
 """
+# A benchmark that needs no runtime and no data.
 DD = r"""---
 name: dd
 summary: Copy of zeros in memory
@@ -51,13 +61,16 @@ def empty_root(root: Path) -> Path:
     if release is None:
         pytest.skip(f"no release of Debian has Python {PYTHON}")
     console = Console(folder() / "timings.json")
-    # This may be the first suite of a new machine, before any rack installed its programs.
+    # On a new machine, no rack may have installed the programs that make a root file system.
     install_packages(console)
     return Images(root, folder(), console, release).root_tar("empty", EMPTY, release)[0]
 
 
 def index_of(wheels: str, target: Path) -> str:
-    """Return the address of an index with the wheels of folders: pip prefers links that have a hash."""
+    """Return the address of a package index with the wheels of these folders.
+
+    pip prefers its links to those of other indexes, because they have a hash.
+    """
     links: dict[str, list[str]] = {}
     for path in [path for place in wheels.split() for path in Path(place).glob("*.whl")]:
         checksum = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -91,7 +104,7 @@ def bundle(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def machine(empty_root: Path, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """Return a function that runs a command in an empty Debian without network. The bundle is there."""
+    """Return a function that runs a command on the machine, with the bundle in its home folder."""
     home = tmp_path_factory.mktemp("machine")
     subprocess.run(["tar", "-xf", empty_root, "-C", home], check=True)
     for path in (bundle, bundle.with_name(f"{bundle.name}.sha256")):
@@ -118,7 +131,7 @@ def unpacked(bundle: Path, place: str) -> str:
 
 def test_the_machine_is_empty_and_without_network(machine: Machine) -> None:
     assert machine("! command -v git && ! command -v pip3 && ! command -v ssh").returncode == 0
-    # The heading alone: no route leads anywhere.
+    # The table of routes has only its heading.
     assert machine("wc -l < /proc/net/route").stdout.strip() == "1"
     done = machine("python3 -c 'import socket; socket.create_connection((\"192.0.2.1\", 443), 5)'")
     assert "Network is unreachable" in done.stderr
@@ -129,7 +142,7 @@ def test_from_nothing_to_a_judged_run(machine: Machine, bundle: Path) -> None:
     assert done.returncode == 0, done.stderr
     done = machine(f"cd {bundle.stem} && tools/install-bundle")
     assert done.returncode == 0, done.stdout + done.stderr
-    # The suites beside this one are at work, too.
+    # Other suites may use the processors at the same time.
     play = f"cd {bundle.stem} && . .venv/bin/activate && ansible-playbook bench.yml -l localhost"
     play += " -e bench_require_idle=false"
     done = machine(f"cat > {bundle.stem}/benchmarks/dd.yml <<'END'\n{DD}END\n{play} -e benchmark=dd")
@@ -143,7 +156,7 @@ def test_from_nothing_to_a_judged_run(machine: Machine, bundle: Path) -> None:
 
 
 def test_pip_takes_no_wheel_that_was_altered_added_or_removed(machine: Machine, bundle: Path) -> None:
-    """Past the verification, as if the manifest had been changed, too."""
+    """Pip checks the wheels by itself, even if an attacker changed the manifest, too."""
     past = (
         f"{unpacked(bundle, 'past')}; export PIP_NO_INDEX=1 PIP_FIND_LINKS=$PWD/bundle/wheels"
         " RACKPROOF_BUNDLE=verified; cd bundle/wheels; wheel=$(echo click-*.whl); "
@@ -173,6 +186,7 @@ def test_a_bundle_that_was_cut_off_installs_nothing(machine: Machine, bundle: Pa
 
 
 def test_a_full_disk_leaves_no_environment_that_counts_as_made(machine: Machine, bundle: Path) -> None:
+    # Too small for the environment.
     small = "mkdir -p small; mount -t tmpfs -o size=700m tmpfs small; "
     done = machine(
         f"{small}{unpacked(bundle, 'small/x')}; tools/install-bundle; echo ended with $?; ls .venv/.ready"

@@ -1,9 +1,9 @@
-"""Network boot of a node of the rack: a real Redfish emulator is its BMC, and a ramdisk is played.
+"""Imitate the network boot of a node of the test rack, for the tests of reimage.yml.
 
-The rack's nodes are containers, which cannot boot from a network. What reimage.yml does is real: it asks
-the BMC, writes the node's entry and order on the boot host (this machine), signs, waits and reads the boot
-report. In the place of the ramdisk, this program checks the signature by the real ramdisk's own code, and
-has the rack throw the node away.
+The nodes are containers, which cannot boot from a network. reimage.yml does its real work: it controls a BMC
+(a Redfish emulator), writes the node's entry and order on the boot host (this machine), signs, waits, and
+reads the boot report. A thread acts for the node's ramdisk. It checks the signature with the real ramdisk's
+code, and then replaces the node's container.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MAC = "52:54:00:00:00:01"
 
 
 class RackRamdisk(Ramdisks):
-    """The ramdisk of a node of the rack: an order that is signed is carried out by `rack.py renew`."""
+    """A fake ramdisk of a node of the rack. It calls `rack.py renew` instead of writing a signed image."""
 
     def __init__(self, root: Path, folder: Path, driver: Command, node: str) -> None:
         super().__init__(folder, {node: {"status": "written", "disk": "/dev/vda", "seconds": 1}})
         self.host_key, self.driver = root / ".rackproof/rack/hostkeys" / f"{node}.pub", driver
 
     def report(self, name: str, what: dict[str, Any] | None) -> None:
-        """Report. The written system is a bare node with the host key that the report names."""
+        """Send a report. Before a report of a written image, replace the node, and add its host key."""
         if what and what["status"] == "written":
             done = self.driver("renew", name)
             assert done.returncode == 0, done.stdout + done.stderr
@@ -39,7 +39,7 @@ class RackRamdisk(Ramdisks):
 
 
 class FakeBoots:
-    """A boot host with an image, a BMC and a ramdisk for one node of the rack."""
+    """A boot host with an image, a BMC and a fake ramdisk for one node of the rack."""
 
     def __init__(self, root: Path, folder: Path, driver: Command, node: str) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class FakeBoots:
         self.known_hosts = root / ".rackproof/rack/known_hosts"
 
     def variables(self, serial: str) -> dict[str, Any]:
-        """Return what an inventory has of the boot host, and of a node with this serial number."""
+        """Return the variables of an inventory for the boot host, and for a node with this serial number."""
         return {
             "netboot_folder": str(self.folder / "netboot"),
             "netboot_address": "192.0.2.254",

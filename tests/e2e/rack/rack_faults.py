@@ -1,4 +1,8 @@
-"""Faults of a node of the rack: how they are switched on and off, and as what validate.yml finds them."""
+"""Switch faults of a node of the test rack on and off, and list the findings that validate.yml must report.
+
+The tests of nights on the rack use this table and these functions. docs/extending/rack.md describes the
+faults.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,12 @@ from collections.abc import Collection, Iterable
 from testrack.tests.on_rack import CONTROLLER, Command
 
 MACHINE = ("full-disk", "clock-skew", "dead-sshd")
-"""Faults of the machine. The others are of the fake hardware, which a node switches by itself."""
+"""Faults of the machine, which `rack.py fault` switches. The others are faults of the fake hardware, which a
+program on the node switches."""
 BLINDING = ("hung-nvidia-smi", "version-mismatch", "dead-sshd")
 """Faults that hide the state of the GPUs."""
 ON_HCA = ("hca-port-down",)
+"""Faults of a network card (HCA). The other faults of one part strike a GPU."""
 FOUND = {
     "missing-gpu": ("gpu_missing", "xid_79"),
     "ecc-uncorrectable": ("ecc_sram_uncorrectable", "recovery_needed", "xid_95", "xid_154"),
@@ -27,15 +33,15 @@ FOUND = {
     "clock-skew": ("clock",),
     "dead-sshd": (),
 }
-"""Every fault that strikes one part or the node, and the codes of all that fails for it."""
+"""Each fault of one part or of the node, with the codes of all findings with verdict fail that it causes."""
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 Fault = tuple[str, str, frozenset[tuple[str, str]]]
-"""Its name, the words that switch it on, and the codes and places of what fails for it."""
+"""Name of a fault, the words that switch it on, and the code and place of each finding that fails."""
 
 
 def fault(name: str, number: int = 0) -> Fault:
-    """Return a fault of the GPU or port of a number, or of the node."""
+    """Return a fault of the GPU or network port with a number, or of the node."""
     if name in ON_HCA:
         words, place = f"{name} --hca {number}", f"mlx5_{number}/1"
     elif name in MACHINE or name in BLINDING:
@@ -47,7 +53,7 @@ def fault(name: str, number: int = 0) -> Fault:
 
 
 def break_(rack: Command, driver: Command, node: str, faults: Iterable[Fault]) -> None:
-    """Switch faults on: the hardware's by the node itself, in one call."""
+    """Switch faults on. One call on the node switches all those of the hardware."""
     some = list(faults)
     switch(rack, node, [words for name, words, _ in some if name not in MACHINE])
     for name, _, _ in some:
@@ -75,7 +81,7 @@ def switch(rack: Command, node: str, words: Iterable[str]) -> None:
 
 
 def reboot(rack: Command, nodes: Collection[str]) -> None:
-    """Boot nodes side by side. Slurm has them back when they answer."""
+    """Boot nodes side by side, and wait until Slurm has an answer of each."""
     before = {node: rack(node, f"cat {_BOOT_ID}; systemctl reboot").stdout for node in nodes}
     deadline = time.monotonic() + 90
     for node, boot in before.items():
@@ -83,15 +89,15 @@ def reboot(rack: Command, nodes: Collection[str]) -> None:
             assert time.monotonic() < deadline, node
             time.sleep(0.5)
         assert now
-        # Inside a container systemd does not always get a unit's control group at boot (219/CGROUP): such a
-        # unit is started once more, and what then fails has failed.
+        # In a container, systemd sometimes cannot create a unit's control group at boot (219/CGROUP). A unit
+        # that failed is therefore started once more.
         rack(
             node,
             "systemctl is-system-running --wait;"
             " failed=$(systemctl --failed --plain --no-legend | cut -d' ' -f1);"
             ' [ -z "$failed" ] || systemctl restart $failed',
         )
-    # A node of which Slurm has not heard yet does not pass.
+    # validate.yml does not pass a node that has not answered Slurm yet. Such a state ends with "*".
     while (
         "*" in (state := rack(CONTROLLER, f"sinfo -hN -n {','.join(nodes)} -o %T").stdout) or "down" in state
     ):
@@ -100,5 +106,5 @@ def reboot(rack: Command, nodes: Collection[str]) -> None:
 
 
 def of_slurm(code: str) -> bool:
-    """Return whether a finding is about Slurm: any fault that keeps slurmd from answering may cause it."""
+    """Return whether a finding is about Slurm. Each fault that keeps slurmd from answering may cause one."""
     return code.startswith("slurm_") or code in ("service_slurmd", "service_munge")

@@ -1,7 +1,10 @@
-"""Test, on virtual machines, that an attacker in the provisioning network gets nothing written or booted.
+"""Test what an attacker in the provisioning network can get written, booted or believed during re-imaging.
 
-A machine with an empty disk, imaged by reimage.yml's own tasks, and a host of the same network, in a
-namespace of its own (testrack/vms/attack), that reads, forges, replays, and answers in the boot host's place.
+The victim is a virtual machine with an empty disk, which reimage.yml's tasks image. The attacker is another
+host of the same network, in a separate namespace (testrack/vms/attack). It reads the order, forges reports,
+replays old orders, and answers in the place of the boot host. The tests show that the attacker's image is
+never written by the site's ramdisk, and that with Secure Boot no program of the attacker is booted.
+docs/inside/reimage-tests.md has the results.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.proof, pytest.mark
 
 @pytest.fixture
 def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Return a folder for the machine, its consoles and the attacker's files (evil)."""
     if os.geteuid() != 0 or not shutil.which("qemu-system-x86_64") or not (IMAGE / "netboot.json").exists():
         lacking("needs root, QEMU and the image: make vms-image")
     place = ROOT / ".rackproof/vms-tests" / str(os.getpid()) / request.node.name[-30:]
@@ -32,14 +36,14 @@ def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
     (place / "evil/nodes/vm1").mkdir(parents=True)
     (place / "play.yml").write_text(PLAYBOOK.replace("hosts: nodes", "hosts: vms"))
     yield place
-    # Consoles, journals and what was said stay; gigabytes go.
+    # Keep consoles, journals and output. Remove disks and images, which have gigabytes.
     for path in (*place.glob("*.raw"), *place.glob("netboot/http/artefacts/*")):
         path.unlink()
 
 
 @pytest.fixture
 def evil(folder: Path) -> Path:
-    """Return the attacker's files: those that any machine can fetch, an own image, and an order for it."""
+    """Return the folder with the site's kernel and ramdisk, the attacker's own image, and an order for it."""
     evil = folder / "evil"
     for name in ("vmlinuz", "ramdisk"):
         (evil / name).symlink_to(IMAGE / name)
@@ -55,6 +59,8 @@ def evil(folder: Path) -> Path:
     return evil
 
 
+# Lines of shell with which each test begins. In a first run, the attacker only requests the order and forges
+# reports. The functions are those of testrack/vms/attack.
 BEGIN = (
     "ansible-playbook playbooks/netboot.yml || exit",
     ". testrack/vms/attack",
@@ -74,6 +80,7 @@ BEGIN = (
 
 
 def was_imaged(folder: Path) -> None:
+    """Check that the first run imaged the machine, and that the boot host refused the attacker's requests."""
     assert (folder / "asked").read_text().split() == ["403"] * 4
     genuine = stands(folder, "genuine")["vm1"].progress
     assert Step.IMAGE in genuine.done, genuine
@@ -81,7 +88,7 @@ def was_imaged(folder: Path) -> None:
 
 
 def was_not_written(folder: Path, name: str) -> str:
-    """Return what the attacker got reported of a machine that is the hole that it was."""
+    """Check that a run failed without a byte on the disk. Return the reports that the attacker received."""
     progress = stands(folder, name)["vm1"].progress
     assert (progress.state, progress.step) == ("failed", Step.BOOT), (name, progress)
     assert (folder / f"{name}.kib").read_text().strip() == "0", name
@@ -89,6 +96,7 @@ def was_not_written(folder: Path, name: str) -> str:
 
 
 def was_refused(folder: Path, name: str) -> None:
+    """Check that the site's ramdisk requested a signature, and refused the attacker's."""
     asked, refused = map(json.loads, was_not_written(folder, name).splitlines())
     assert (asked["status"], refused["status"]) == ("asked", "refused")
     assert "not signed by this site's controller for this boot" in refused["reason"]
@@ -114,8 +122,8 @@ def test_what_an_attacker_in_the_network_gets_written_booted_or_believed(folder:
     was_imaged(folder)
     for name in ("own-key", "changed", "replayed"):
         was_refused(folder, name)
-    # What does not hold, and SECURITY.md says so: a ramdisk of the attacker's writes what it likes. It is not
-    # believed where it answers alone.
+    # Without Secure Boot, a changed ramdisk writes the attacker's image, as SECURITY.md says. The node still
+    # fails, because the playbook does not accept its report.
     assert (folder / "own-ramdisk.first").read_bytes().startswith(b"OWNED")
     assert stands(folder, "own-ramdisk")["vm1"].progress.state == "failed"
 
@@ -129,7 +137,7 @@ def test_with_secure_boot_nothing_of_the_attacker_s_is_booted(folder: Path, evil
         *BEGIN,
         "LIMITS='{boot: 150}'; export TFTP=$FOLDER/tftp; cp $evil/own.json $order",
         "cp $evil/boot.ipxe $evil/nodes/52-54-00-78-00-01.ipxe",
-        # The site's own, with an order of the attacker's.
+        # The site's boot program, with an order of the attacker's.
         f"cp {boot} {other}; instead $own; image; kept own-key",
         # A program of the attacker's, and the site's with a changed byte.
         f"LIMITS='{{boot: 100}}'; cp /usr/lib/ipxe/ipxe.efi {other}; instead $own; image; kept own-program",

@@ -1,7 +1,10 @@
-"""Experiments on the test rack: nodes together, overlay against host, s3fs against local, accuracy.
+"""Test the experiments of bench.yml on two provisioned nodes of the test rack, or on four.
 
-The short part has each class of experiment on two nodes. The proofs want four provisioned ones, which
-RACK_TEST_NODES names.
+An experiment compares points of one benchmark: one node with several nodes, the host's network with an
+overlay network (VXLAN), a local disk with s3fs, or accuracies with a target. The trainings are real but tiny,
+with PyTorch or tf_cnn_benchmarks on the CPU. The tests show that each point was measured on the network and
+storage that it names, that a failed point loses no other one, and that no overlay is left. One of the longer
+tests (marked ``proof``) needs four nodes, which RACK_TEST_NODES names.
 """
 
 from __future__ import annotations
@@ -26,13 +29,16 @@ from testrack.tests.on_rack import CONTROLLER, NAMED, SHARED, Command, changes, 
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.torch]
 
+# The S3 of the test rack, the folder of the images in its bucket, and the same images on a node's disk.
 ENDPOINT = "http://gb300-r01-svc:9000"
 BUCKET = "rackproof"
 PREFIX = "experiments/pictures"
 LOCAL = "/var/lib/rackproof/data/pictures"
+# One colour (RGB) for each class of images.
 COLOURS = ((220, 30, 30), (30, 220, 30), (30, 30, 220), (200, 200, 40))
 FOUR = [f"gb300-r01-n{number:02}" for number in range(1, 5)]
-# So little that two cores train it on four nodes; more threads than cores wait for each other.
+# A network so small that two cores can train it on four nodes. With more threads than cores, threads would
+# wait for each other.
 TINY = {
     "gpus": 0,
     "processes": 1,
@@ -49,13 +55,15 @@ STORAGES = {
         "folder": f"/mnt/experiments/{PREFIX}",
         "mount": {"path": "/mnt/experiments", "kind": "s3fs", "source": BUCKET},
     },
-    # What a wrong name in the inventory leads to: a folder of the system disk.
+    # A mistake in the inventory: the folder is on the system disk, and no s3fs is mounted there.
     "lost": {"kind": "s3fs", "folder": LOCAL},
 }
 
 
 def pictures() -> dict[str, bytes]:
-    """Return four classes of noisy colours as PPM, which needs no decoder, by path."""
+    """Return images of four classes by path. An image is noise around a colour, in the format PPM, which
+    needs no decoder.
+    """
     chance = random.Random(3)
     found = {}
     for part, count in (("train", 16), ("val", 4)):
@@ -71,15 +79,17 @@ def pictures() -> dict[str, bytes]:
 
 
 TfCnn = Callable[[dict[str, Any]], tuple[int, str]]
+"""Function that runs tf_cnn_benchmarks with parameters, and returns the status and output of bench.yml."""
 
 
 class Lab:
-    """Nodes, their results, and bench.yml on them."""
+    """Nodes and a results folder. A call runs bench.yml there, and returns its status and output."""
 
     def __init__(self, root: Path, ssh: Command, nodes: list[str], python: str, results: Path) -> None:
         self.root, self.ssh, self.nodes, self.python, self.results = root, ssh, nodes, python, results
 
     def given(self, benchmark: str, parameters: dict[str, Any], **variables: Any) -> dict[str, Any]:
+        """Return the variables of bench.yml for a benchmark with parameters."""
         return {
             "benchmark": benchmark,
             "bench_parameters": parameters if benchmark == "tf-cnn-cpu" else {**TINY, **parameters},
@@ -107,16 +117,17 @@ class Lab:
 
     @property
     def runs(self) -> list[Run]:
-        """Return the runs in the order in which they were made, with runs that were not made first."""
+        """Return the runs in the order of their start. Runs that were never started come first."""
         return sorted(iter_runs(self.results), key=lambda run: run.started.isoformat() if run.started else "")
 
     def links(self) -> str:
+        """Return the overlay networks that are on the nodes, "" without any."""
         return "".join(self.ssh(node, "ip -oneline link show type vxlan").stdout for node in self.nodes)
 
 
 def provisioned(ssh: Command) -> list[str]:
-    """Return the nodes that can be used: of those named, or of the first four, those that Slurm has idle."""
-    # A smaller rack has the others in its configuration only: they are down.
+    """Return the nodes that can be used: the idle ones of RACK_TEST_NODES, or of the first four."""
+    # Slurm's configuration has all 18 nodes. In a smaller rack, the others are down.
     states = ssh(CONTROLLER, "sinfo --noheader -N -o '%N %T'").stdout.splitlines()
     return [name for name in NAMED or FOUR if f"{name} idle" in states]
 
@@ -130,7 +141,7 @@ def lab(root: Path, rack: Command, nodes: list[str], shared_torch: str, tmp_path
 
 @pytest.fixture(scope="module")
 def tf_cnn(lab: Lab, tf_cnn_archive: Path, shared_tensorflow: str) -> Iterator[TfCnn]:
-    """Put the real program, TensorFlow and Open MPI on the last two nodes. Run it there."""
+    """Put the real program, TensorFlow and Open MPI on the last two nodes. Yield a function that runs it."""
     pair = lab.nodes[-2:]
     own = Lab(lab.root, lab.ssh, pair, lab.python, lab.results)
     archive = f"{SHARED}/tf_cnn_benchmarks.tar"
@@ -162,10 +173,11 @@ def four(lab: Lab) -> Lab:
 
 @pytest.fixture(scope="module")
 def data(lab: Lab) -> int:
-    """Put the same images on every node's disk and into the bucket. Return how many."""
+    """Put the same images on every node's disk and into the bucket. Return their number."""
     found = pictures()
     for path, content in found.items():
-        # As a form, which urllib calls it by itself, the fake waits for it for ever; it takes any key.
+        # Without a content type, urllib declares a form, for which the fake S3 would wait forever. It accepts
+        # any key.
         request = urllib.request.Request(
             f"{ENDPOINT}/{BUCKET}/{PREFIX}/{path}",
             data=content,
@@ -187,11 +199,16 @@ def data(lab: Lab) -> int:
 
 
 def bandwidths(run: Run) -> list[float]:
+    """Return the measured bandwidths of the links between a run's nodes, in Gbit/s."""
     return [one.value for one in run.measurements if one.name == "link_bandwidth"]
 
 
 def check_networks(runs: list[Run], sizes: tuple[int, ...]) -> None:
-    """Check the points of host and overlay: each passed on the network that it says, measured."""
+    """Check the runs on the host's network and on the overlay, for each number of nodes.
+
+    Each run passed, used the network that its point names, and measured the first node's links to all others
+    in both directions.
+    """
     assert [(run.parameters["network"], run.parameters["nodes"]) for run in runs] == [
         (network, size) for network in ("host", "overlay") for size in sizes
     ]
@@ -262,7 +279,7 @@ def test_accuracy_is_evaluated_on_two_nodes_and_a_miss_fails(lab: Lab, data: int
         "nodes": 2,
         "storage": ["s3fs"],
         "num_epochs": 4,
-        # With the second rate, it learns nothing.
+        # With the second learning rate, the network learns nothing.
         "learning_rate": [0.05, 1e-9],
         "warmup_epochs": 0,
         "workers": 0,
@@ -347,6 +364,7 @@ def test_keys_between_nodes_are_given_once_and_taken_away(lab: Lab) -> None:
         assert lab.ssh(pair[0], there).returncode == status
 
 
+# Six batches, after one to warm up. The program prints its speed after every third one.
 SHORT = {"model": "resnet50", "batch_per_gpu": 1, "num_batches": 6, "display_every": 3, "warmup_batches": 1}
 
 

@@ -1,7 +1,9 @@
-"""The four jobs on two bare nodes of the rack, in the order of a node's life: a tour, and the gate's way.
+"""Test the four jobs of Rackproof on two bare nodes of the test rack, in the order of a node's life.
 
-Each step types what an operator types. Ahead of this, `make rack NODES=2` has started two bare nodes, a Slurm
-controller without Slurm, and a host that plays the vendors: mirror, registry and storage.
+Each test runs a command of an operator: provision, bench, validate, and reimage. Each needs the state that
+the one before left, so run the whole file. The gate (`make test`) runs it on a new rack, which has two bare
+nodes, a Slurm controller that is bare too, and a host with the fake mirror, registry and storage. You can
+read the file as a tour.
 """
 
 from __future__ import annotations
@@ -20,18 +22,19 @@ from testrack.tests.on_rack import CONTROLLER, Command, Done, changes, play, sta
 from tests.e2e.rack.fake_boots import FakeBoots
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.timeout(1800)]
+# The first node gets a fault in test 4 and a new image in test 5.
 BAD, GOOD = NODES = ["gb300-r01-n01", "gb300-r01-n02"]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder that keeps what the four jobs find: each of them reads what the others left."""
+    """Return the folder for the results of all four jobs. Each job reads the results of the others."""
     return tmp_path_factory.mktemp("results")
 
 
 @pytest.fixture(scope="module")
 def job(root: Path) -> Callable[..., Done]:
-    """Run one of the four playbooks on nodes, with variables as `-e` gives them."""
+    """Return a function that runs one of the four playbooks on nodes, with variables as with `-e`."""
     return lambda playbook, nodes, *options, **given: play(
         root, playbook, nodes, *options, given=given, timeout=1500
     )
@@ -58,7 +61,7 @@ def test_2_provision_again_changes_nothing(job: Callable[..., Done]) -> None:
 
 def test_3_bench_runs_a_training_on_both_and_judges_it(results: Path, job: Callable[..., Done]) -> None:
     """ansible-playbook bench.yml -l gb300-r01-n01,gb300-r01-n02 -e benchmark=llama31_8b"""
-    # The fake training takes this many seconds.
+    # Seconds that the fake training takes.
     environment = {"STANDIN_SECONDS": "12"}
     given = {"benchmark": "llama31_8b", "bench_results": str(results), "bench_environment": environment}
     dry_run = job("bench.yml", NODES, "--check", **given)
@@ -73,14 +76,15 @@ def test_3_bench_runs_a_training_on_both_and_judges_it(results: Path, job: Calla
 
 
 def validate(job: Callable[..., Done], results: Path) -> tuple[Done, dict[str, NodeNight]]:
-    """Validate both nodes as every night does, and return what was found on each."""
+    """Run validate.yml on both nodes, as every night does. Return its output, and the record of each node."""
     done = job(
         "validate.yml",
         NODES,
         validate_results=str(results),
         validate_drain=True,
         validate_resume=True,
-        # The nights of a test are minutes apart.
+        # By default, nights that are less than 12 hours apart count as one. Those of a test are minutes
+        # apart.
         validate_resume_hours=0,
     )
     assert night_folders(results), done.stdout
@@ -94,7 +98,7 @@ def test_4_a_night_finds_the_planted_fault_and_drains_its_node(
     done, found = validate(job, results)
     assert done.returncode == 0, done.stdout
     assert {one.verdict.value for one in found.values()} == {"pass"}
-    # From now on a link of the third GPU has half of its lanes.
+    # From now on, the PCIe link of the third GPU has half of its lanes.
     assert driver("fault", BAD, "link-trained-down", "--gpu", "2").returncode == 0
     done, found = validate(job, results)
     assert done.returncode == 2, done.stdout
@@ -108,7 +112,7 @@ def test_4_a_night_finds_the_planted_fault_and_drains_its_node(
 
 @pytest.fixture
 def boots(root: Path, tmp_path: Path, driver: Command, rack: Command) -> Iterator[FakeBoots]:
-    """Give the node that is to be imaged a BMC, and a host to boot from."""
+    """Yield a fake BMC and boot host for the node that will be imaged."""
     boots = FakeBoots(root, tmp_path, driver, BAD)
     yield boots
     boots.close()
@@ -131,7 +135,8 @@ def test_5_reimage_by_its_bmc_makes_it_anew_and_a_night_returns_it(
     assert (found.node, found.progress.state) == (BAD, "returned")
     assert boots.ramdisk.signed == {BAD}
     assert "written to /dev/vda (D1) in 1 s" in found.progress.remarks
-    # A night drained it: it stays so until that very link was well twice, here and in the next night.
+    # A night drained the node. It stays drained until the link has passed twice: in the acceptance of this
+    # re-imaging, and in the next night.
     assert "rackproof-night: pcie_width" in state_in_slurm(rack, BAD)
     done, nights = validate(job, results)
     assert done.returncode == 0, done.stdout

@@ -1,4 +1,8 @@
-"""playbooks/nightly.yml on a machine with a real systemd: a second run changes nothing."""
+"""Test playbooks/nightly.yml on a machine with a real systemd.
+
+The playbook installs a timer of systemd, which starts validate.yml every night. The test shows that the timer
+is active, that a second run and check mode change nothing, and that a changed unit file is restored.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ from testrack.tests.on_rack import CONTROLLER, Command, Done, changes, play
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 GIVEN = {
-    # The playbook is for this machine; the rack's controller plays it, for it runs systemd.
+    # The playbook is for localhost. Here, that name leads to the rack's Slurm controller, which has a
+    # systemd.
     "ansible_connection": "ssh",
     "ansible_host": CONTROLLER,
     "ansible_python_interpreter": "/usr/bin/python3",
@@ -27,7 +32,7 @@ UNITS = "rackproof-nightly.timer rackproof-nightly-again.service"
 
 @pytest.fixture
 def nightly(root: Path, rack: Command) -> Iterator[Command]:
-    """Run the playbook. Remove everything that it made afterwards."""
+    """Yield a function that runs the playbook. After the test, remove everything that it made."""
     yield lambda *words: play(root, "playbooks/nightly.yml", ["localhost"], *words, given=GIVEN)
     rack(
         CONTROLLER,
@@ -37,6 +42,7 @@ def nightly(root: Path, rack: Command) -> Iterator[Command]:
 
 
 def changed(done: Done) -> int:
+    """Return the number of tasks that changed something. The playbook must have succeeded."""
     assert done.returncode == 0, done.stdout
     return changes(done, "localhost")
 
@@ -47,7 +53,7 @@ def test_a_second_run_changes_nothing_and_check_mode_neither(nightly: Command, r
     assert changed(nightly("--check")) == 0
     state = rack(CONTROLLER, f"systemctl is-enabled {UNITS}; systemctl is-active rackproof-nightly.timer")
     assert state.stdout.split() == ["enabled", "enabled", "active"]
-    # What a hand changed comes back, and nothing else.
+    # A changed unit file is restored. The second change is the restart that follows.
     rack(CONTROLLER, "echo >> /etc/systemd/system/rackproof-nightly.timer")
     assert changed(nightly()) == 2
     assert changed(nightly()) == 0

@@ -1,6 +1,11 @@
-"""provision.yml on the test rack: each fault has a name and a remedy. The next run finishes the job.
+"""Test provision.yml on two nodes of the test rack, from bare containers to nodes of a Slurm cluster.
 
-The tests go on where the one before left two nodes: bare, half made, made, made otherwise.
+The tests show that each fault (no mirror, a wrong key, a missing version, a dead node, a failed reboot) ends
+with a message that names the node, the cause and the remedy, and that the next run finishes the work. They
+also show that a second run changes nothing, and that secrets are only in the files that need them.
+
+The order matters. Each test continues with the state that the one before left: bare, partly provisioned,
+provisioned, and provisioned with another driver.
 """
 
 from __future__ import annotations
@@ -24,13 +29,14 @@ pytestmark = [pytest.mark.rack, pytest.mark.slow]
 FIRST, SECOND = "gb300-r01-n01", "gb300-r01-n02"
 MIRROR = SERVICES
 LIMIT_S = 900
+"""Time limit of one run of the playbook."""
 LAST_YEAR = ("-e", "lambda_stack_driver_version=570.172.08")
-"""Driver that both nodes have until the last test."""
+"""Option with an older driver, which both nodes have until the last test installs the inventory's driver."""
 
 
 @pytest.fixture(scope="module")
 def provision(root: Path) -> Command:
-    """Run provision.yml to its end."""
+    """Return a function that runs provision.yml to its end, on nodes with commas between them."""
 
     return lambda limit, *words, **environment: play(
         root, "provision.yml", limit.split(","), *words, timeout=LIMIT_S, **environment
@@ -38,7 +44,7 @@ def provision(root: Path) -> Command:
 
 
 def until(process: subprocess.Popen[str], words: str) -> str:
-    """Read what a playbook says until it says some words."""
+    """Read the output of a playbook until a line has some words. Return the output up to that line."""
     said = ""
     assert process.stdout is not None
     for line in process.stdout:
@@ -49,7 +55,7 @@ def until(process: subprocess.Popen[str], words: str) -> str:
 
 
 def attention(done: Done, node: str) -> str:
-    """Return what the summary at the end says of a node that needs attention."""
+    """Return the messages about a node in the summary at the end of the output."""
     assert "NODES ***" in done.stdout, done.stdout
     summary = done.stdout.split("NODES ***", 1)[1]
     lines = summary.split(f"\n{node}: ", 1)[1].split("\ngb300-")[0]
@@ -65,9 +71,10 @@ def bare(rack: Command, driver: Command) -> None:
 
 @pytest.fixture
 def mirror(driver: Command) -> Iterator[Callable[[str], None]]:
-    """Cut a node off from the mirror, and reconnect it. The other nodes keep the mirror.
+    """Yield a function that cuts the first node off from the mirror ("stop"), or reconnects it ("start").
 
-    The name leads to where nothing listens: a connection is refused, as by a mirror that is down.
+    On that node, the mirror's name then leads to an address where nothing listens. Connections are refused,
+    as by a mirror that is down.
     """
 
     def switch(verb: str) -> None:
@@ -85,14 +92,14 @@ def mirror(driver: Command) -> Iterator[Callable[[str], None]]:
 
 
 def test_check_mode_on_a_bare_node_changes_nothing_and_predicts(rack: Command, provision: Command) -> None:
-    # Files of one's own home, logs and temporary files may change; what the node is may not.
+    # Only files of root's home, logs and temporary files may change.
     made = "find / -xdev -newer /run/before -type f"
     made += "".join(
         f" -not -path '/{one}/*'" for one in ("proc", "root", "tmp", "var/lib/systemd", "var/log", "var/tmp")
     )
     assert rack(FIRST, "touch /run/before").returncode == 0
     before = rack(FIRST, "dpkg-query -W | sha256sum").stdout
-    # Two: what is loaded once, for the controller, has to be there for every node.
+    # Two nodes, because a task that runs once must give its result to each node.
     done = provision(f"{FIRST},{SECOND}", "--check", "--diff")
     assert done.returncode == 0, done.stdout
     predicted = {
@@ -165,7 +172,7 @@ def test_secrets_of_roles_are_in_the_files_that_need_them_alone(
 ) -> None:
     key = (root / ".rackproof/rack/ngc_key").read_text().strip()
     munge = rack(CONTROLLER, "base64 --wrap=0 /etc/munge/munge.key").stdout
-    # As from Vault: in a file of its own, which the playbook is given.
+    # Ansible Vault, too, gives a playbook a separate file with secrets.
     vault = tmp_path / "vault.json"
     vault.write_text(
         json.dumps(
@@ -180,7 +187,7 @@ def test_secrets_of_roles_are_in_the_files_that_need_them_alone(
     )
     encoded = base64.b64encode(f"$oauthtoken:{key}".encode()).decode()
     secrets = [key, encoded, munge[:100], "canary-s3-0815"]
-    # So that every role has to bring its own.
+    # These files are removed first, so that each role has to write its file again.
     holders = ["/etc/enroot/.credentials", "/etc/passwd-s3fs", "/root/.docker/config.json"]
     rack(SECOND, f"rm -f /etc/munge/munge.key {' '.join(holders)}")
     with watched_processes([secret.encode() for secret in secrets]) as found:
@@ -196,7 +203,7 @@ def test_secrets_of_roles_are_in_the_files_that_need_them_alone(
     modes = rack(SECOND, f"stat -c %a /etc/munge/munge.key {' '.join(holders)}").stdout.split()
     assert modes[0] == "400"
     assert all(mode.endswith("0") for mode in modes)
-    # By find and grep, which go on where another playbook's files vanish while they read.
+    # find and grep continue if another playbook removes its files meanwhile.
     patterns = [option for secret in secrets for option in ("-e", secret)]
     new_files = ["find", str(Path.home() / ".ansible"), "-type", "f", "-newer", str(vault)]
     kept = subprocess.run(

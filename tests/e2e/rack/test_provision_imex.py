@@ -1,4 +1,9 @@
-"""IMEX on the test rack, as provision.yml makes it: one list on all nodes, in the driver's version."""
+"""Test on the test rack how provision.yml sets up IMEX, the service that shares GPU memory between nodes.
+
+All nodes of an NVLink domain (here, a rack) need the same list of addresses, and IMEX in the version of the
+driver. The tests show that provisioned nodes have them, that a node whose list differs is mended, and that a
+node without a domain is refused before it is drained.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ LIST = "/etc/nvidia-imex/nodes_config.cfg"
 
 
 def domain_of(rack: Command, node: str) -> list[str]:
-    """Return state, version, the driver's version, channels and list of a node."""
+    """Return a node's state of IMEX, its version, the driver's version, the channels and the list."""
     words = (
         "nvidia-imex-ctl -q",
         "nvidia-imex --version | sed 's/.*: //'",
@@ -35,10 +40,10 @@ def test_nodes_of_a_domain_have_one_list_and_a_node_that_differs_is_mended(
     state, version, driver, channels, listed = domain_of(rack, lead)
     assert (state, channels) == ("READY", "channel0")
     assert version == driver
-    # All 18 of the inventory, also those that do not run: the list is the same whatever node is limited.
+    # The list has all 18 nodes of the inventory, also those that do not run and those that -l leaves out.
     assert listed.count(",") == 17
     assert domain_of(rack, other) == [state, version, driver, channels, listed]
-    # One address less: it would not share memory with that node.
+    # Without the third address, the node would not share memory with that node.
     assert rack(other, f"sed -i '3d' {LIST} && systemctl restart nvidia-imex").returncode == 0
     done = provision(root, nodes, "--check", "--diff")
     assert done.returncode == 0, done.stdout

@@ -1,4 +1,9 @@
-"""A new driver for a test rack in use: it goes over the nodes wave by wave, and a bad node stops that."""
+"""Test how provision.yml installs a new driver on a test rack that is in use.
+
+The playbook provisions the nodes in waves, one group after the other. The first node has a fault, so the test
+shows that the first wave fails, that the other nodes keep their driver and their jobs, and that the same
+command installs the driver on all nodes after the fault is gone.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ from tests.e2e.rack.rack_faults import reboot
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 NODES = PROVISIONED
+# The driver before the test, and the one that the inventory requires.
 LAST_YEAR = "570.172.08"
 DRIVER = "580.95.05"
 LIMIT_S = 1800
@@ -24,7 +30,7 @@ def test_a_driver_goes_over_a_rack_in_use_and_a_bad_node_stops_it(
     root: Path, rack: Command, driver: Command
 ) -> None:
     bad, *others = NODES
-    # Whatever the tests before left: all nodes with the driver of last year, as many at a time as it takes.
+    # Earlier tests may have left any driver. Install the old one on all nodes at once.
     at_once = ("-e", "provision_max_drain_fraction=1", "-e", "provision_canary=0")
     done = play(
         root, "provision.yml", NODES, "-e", f"lambda_stack_driver_version={LAST_YEAR}",
@@ -33,7 +39,7 @@ def test_a_driver_goes_over_a_rack_in_use_and_a_bad_node_stops_it(
     assert done.returncode == 0, done.stdout[-4000:]
     assert [driver_of(rack, node) for node in NODES] == [LAST_YEAR] * len(NODES)
     job = rack(CONTROLLER, f"sbatch --parsable -w {others[-1]} --wrap 'sleep 3000'").stdout.strip()
-    # It outlives the reboot for the new driver, and shows once the driver is loaded.
+    # The fault survives the reboot for the new driver. The health checks after it find the fault.
     assert driver("fault", bad, "ecc-uncorrectable").returncode == 0
     try:
         done = play(root, "provision.yml", NODES, "-e", "provision_drain_timeout_s=60", timeout=LIMIT_S)
@@ -49,7 +55,7 @@ def test_a_driver_goes_over_a_rack_in_use_and_a_bad_node_stops_it(
         assert typed in " ".join(done.stdout.split())
     finally:
         driver("fault", bad, "ecc-uncorrectable", "--off")
-        # What the kernel logged of it ends with the boot.
+        # A reboot ends the fault's messages in the kernel log.
         reboot(rack, [bad])
         rack(CONTROLLER, f"scancel {job}")
     done = play(root, "provision.yml", NODES, timeout=LIMIT_S)

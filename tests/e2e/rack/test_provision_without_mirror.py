@@ -1,7 +1,10 @@
-"""enroot and pyxis on a node of the rack without a mirror that has them: refused, or by their checksums.
+"""Test how provision.yml installs enroot and pyxis on a node whose package sources do not have them.
 
-The files are the mirror's own packages of enroot, and sources of the fake pyxis that the node really
-compiles. A plain web server on the controller has them, as a release's page would.
+enroot runs containers, and pyxis is its plugin for Slurm. No vendor's repository has them, so an operator
+gives the addresses of a release and the checksums of its files. Here, a web server on the rack's controller
+has the files: the mirror's packages of enroot, and the sources of a fake pyxis, which the node compiles. The
+tests show that nothing is installed without the right checksum, and that a node is refused before it is
+drained.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ pytestmark = [pytest.mark.rack, pytest.mark.slow]
 PACKAGES = ("enroot_4.0.1-1_amd64.deb", "enroot+caps_4.0.1-1_amd64.deb")
 ARCHIVE = "v0.21.0.tar.gz"
 URL = f"http://{CONTROLLER}:8099"
-# The mirror has everything but them. The controller keeps the plugin that it has.
+# The node uses all repositories of the mirror except enroot's. The Slurm controller keeps its plugin.
 WITHOUT = {
     "apt_mirror_repositories": ["os", "lambda", "nvidia", "nvidia-container", "doca"],
     "slurm_controller_roles": [],
@@ -37,7 +40,7 @@ install:
 
 @pytest.fixture(scope="module")
 def release(root: Path, rack: Command, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Serve the files on the controller. Return the sha256 of each."""
+    """Serve the files on the controller. Yield the SHA-256 of each by name."""
     folder = tmp_path_factory.mktemp("release")
     sources = folder / "pyxis-0.21.0"
     shutil.copytree(root / "testrack/mirror/payload/pyxis", sources / "payload")
@@ -58,7 +61,7 @@ def release(root: Path, rack: Command, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def node(root: Path, rack: Command, nodes: list[str]) -> Iterator[str]:
-    """Return a node without both, as after an upgrade. At the end, install the mirror's packages."""
+    """Yield a node without enroot and pyxis. After the tests, install the mirror's packages again."""
     node = nodes[1]
     purge = "apt-get -y -q --allow-change-held-packages purge enroot enroot+caps nvslurm-plugin-pyxis"
     assert rack(node, purge).returncode == 0
@@ -72,6 +75,7 @@ def provision(root: Path, node: str, given: Mapping[str, Any]) -> Done:
 
 
 def pinned(release: Mapping[str, str]) -> dict[str, Any]:
+    """Return the variables with the addresses and checksums of the release."""
     return {
         "enroot_pyxis_release_url": URL,
         "enroot_pyxis_release_checksums": {name: release[name] for name in PACKAGES},

@@ -1,4 +1,9 @@
-"""Test reimage.yml on the rack's containers: it makes each container again instead of imaging a disk."""
+"""Test reimage.yml on nodes of the test rack, which are containers.
+
+With the method ``rack``, the playbook replaces a node's container instead of writing an image. All other
+steps are the same as for a machine: drain, provision, validate, and resume. One test also measures the node
+alone and with a partner before it is resumed. The longer one re-images many nodes in waves.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ BOOT = "cat /proc/sys/kernel/random/boot_id"
 def test_a_node_comes_back_after_it_was_measured_alone_and_with_a_partner(
     root: Path, tmp_path: Path, rack: Command, nodes: list[str], shared_torch: str
 ) -> None:
-    """Slurm is real, and the two reduce with PyTorch. Only their speed on two shared cores means nothing."""
+    """Slurm and the all-reduce of both nodes are real. Only the speed, that of a CPU, means nothing."""
     results = tmp_path / "results"
     health = {"validate_results": str(results), "bench_require_references": False}
     done = play(root, "validate.yml", [PARTNER], given=health)
@@ -40,7 +45,7 @@ def test_a_node_comes_back_after_it_was_measured_alone_and_with_a_partner(
     assert (found.node, found.progress.state) == (NODE, "returned"), done.stdout
     assert set(STEPS) - {Step.BOOT} <= set(found.progress.done)
     assert rack(NODE, BOOT).stdout not in ("", before)
-    # What it did is there, and who it met.
+    # The results are stored, with the partner.
     nights = [ProbeNight.model_validate_json(path.read_text()) for path in results.glob("*/probes.json")]
     assert [one.measured for one in nights if one.measured] == [(NODE,)]
     assert [(sorted(pair.nodes), pair.passed) for one in nights for pair in one.pairs] == [

@@ -1,7 +1,10 @@
-"""reimage.yml on virtual machines with empty disks, in the test rack's network.
+"""Test reimage.yml on virtual machines with empty disks, in the network of the test rack.
 
-From BMC and network boot to a node that takes jobs: one machine in the suite vm. Two machines, and what
-may go wrong on the way, in the suite vms.
+The machines are real ones for the playbook: it controls them by a BMC, boots them over the network, has an
+image written to their disk, provisions them with fake GPUs, and resumes them in Slurm. The suite vm takes one
+machine through all steps. The suite vms (tests marked ``proof``) has two machines, each fault that may occur
+on the way, and unknown machines. A node must never take jobs, and a disk never boot, before all is done.
+docs/inside/reimage-tests.md has the results.
 """
 
 from __future__ import annotations
@@ -25,9 +28,12 @@ pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.timeout(3600)]
 ROOT = Path(__file__).resolve().parents[3]
 IMAGE = ROOT / ".rackproof/image"
 BLOCK = 4 * 2**20
+"""Bytes of a block of the image. The first block is written last."""
 KNOWN_GOOD = PROVISIONED[0]
+"""A container of the rack, which takes jobs together with the machines."""
 LIMITS = "{boot: 400, image: 900, first_boot: 600}"
-# What the lines of shell below have in common. A journal's line is JSON without spaces.
+"""Time limits of steps, in seconds. Emulated machines are slow."""
+# Functions for the lines of shell in the tests. A journal's line is JSON without spaces.
 SHELL = r"""
 reimage() { ansible-playbook reimage.yml -e "{reimage_limits: $LIMITS}" "$@"; }
 # Whether vm1's journals say so, that often.
@@ -59,7 +65,16 @@ def machines(
     timeout: float = 3500,
     more: Sequence[str] = (),
 ) -> str:
-    """Run lines of shell with this number of machines. Return their output. ``$FOLDER`` is theirs."""
+    """Run lines of shell beside this number of machines. Return the output.
+
+    Args:
+        folder: The folder of the machines and their results, ``$FOLDER`` in the lines.
+        nodes: The number of machines. They are called vm1 and vm2.
+        lines: The lines of shell. They may use the functions of :data:`SHELL`.
+        limits: The time limits of steps.
+        timeout: The number of seconds that all lines together may take.
+        more: Further options of testrack/vms/vms.py.
+    """
     command = [
         sys.executable, ROOT / "testrack/vms/vms.py", "--nodes", str(nodes), "--image", IMAGE,
         "--folder", folder, *more, "--", "sh", "-c", SHELL + "\n".join(lines),
@@ -82,6 +97,7 @@ def machines(
 
 
 def on_controller(command: str) -> str:
+    """Return the output of a command on the Slurm controller."""
     done = subprocess.run(
         ["ssh", CONTROLLER, command], capture_output=True, text=True, timeout=120, check=False
     )
@@ -89,13 +105,13 @@ def on_controller(command: str) -> str:
 
 
 def taking_work() -> list[str]:
-    """Return which of the machines Slurm would give work to."""
+    """Return the names and states of the machines on which Slurm would start a job."""
     lines = on_controller("sinfo --noheader -N -n vm1,vm2 -o '%N %T'").splitlines()
     return [line for line in lines if line.split()[-1] in ("idle", "mixed", "allocated")]
 
 
 def lacking(what: str) -> None:
-    """Skip, but for CI, which has what its own files install."""
+    """Skip the test, but fail it in CI, which installs all that the tests need."""
     if os.environ.get("CI") == "true":
         pytest.fail(what)
     pytest.skip(what)
@@ -103,7 +119,7 @@ def lacking(what: str) -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> None:
-    """Have a Slurm cluster with one node, that does not know of the machines."""
+    """Provision one node of the running test rack, unless it is idle in Slurm already."""
     if os.geteuid() != 0:
         lacking("namespaces need root")
     if not shutil.which("qemu-system-x86_64") or not (IMAGE / "netboot.json").exists():
@@ -117,25 +133,26 @@ def cluster() -> None:
 
 @pytest.fixture
 def folder(request: pytest.FixtureRequest, cluster: None) -> Iterator[Path]:
-    """Return a folder that dnsmasq and nginx may look into, as a test's own, or one of root's, may not be."""
-    # The tests of another user may run at the same time.
+    """Return a folder that dnsmasq and nginx may read. They may not enter pytest's folders or root's home."""
+    # Tests of another checkout may run at the same time, so the process id is in the name.
     name = re.sub(r"\W+", "-", request.node.name).strip("-")[-40:]
     open_to_all = all(one.stat().st_mode & 0o001 for one in (ROOT, *ROOT.parents))
     places = ROOT / ".rackproof/vms-tests" if open_to_all else Path("/var/tmp/rackproof-vms-tests")
     place = places / str(os.getpid()) / name
     place.mkdir(parents=True)
     yield place
-    # Consoles, journals and what was said stay; gigabytes go.
+    # Keep consoles, journals and output. Remove disks and images, which have gigabytes.
     for path in (*place.glob("*.raw"), *place.glob("netboot/http/artefacts/*")):
         path.unlink()
 
 
 def stands(folder: Path, results: str = "results") -> dict[str, tasks.NodeStatus]:
+    """Return the status of each machine, from the journals in a folder."""
     return {one.node: one for one in tasks.read_progress(folder / results)}
 
 
 def boots(folder: Path) -> bool:
-    """Return whether a disk has its first block, without which no firmware starts it."""
+    """Return whether the disk of vm1 has its first block, without which no firmware starts it."""
     with (folder / "vm1.raw").open("rb") as stream:
         return bool(stream.read(BLOCK).strip(b"\0"))
 
@@ -174,7 +191,7 @@ def test_a_machine_with_an_empty_disk_becomes_a_node_that_takes_jobs(folder: Pat
     assert (progress.state, progress.done) == ("returned", STEPS), said
     assert any(text.startswith("written to /dev/vda (DISK-000") for text in progress.remarks)
     assert (folder / "after/slurm").read_text().split() == ["vm1", "idle"]
-    # With a node of the rack that is not a virtual machine.
+    # One job ran on the machine and a container of the rack together.
     assert sorted((folder / "work").read_text().split()) == sorted(["vm1", KNOWN_GOOD])
     assert (folder / "vm1-scratch.raw").stat().st_blocks == 0
     assert not (folder / "after/entries").read_text()
@@ -182,7 +199,10 @@ def test_a_machine_with_an_empty_disk_becomes_a_node_that_takes_jobs(folder: Pat
 
 @pytest.mark.proof
 def test_from_an_empty_disk_to_a_node_that_takes_jobs_and_once_more(folder: Path) -> None:
-    """The second time from the running system: other host keys, another boot, the same machine."""
+    """The machines are imaged twice, from empty disks and from the running systems.
+
+    After the second time, they have other host keys and other boot ids.
+    """
     ask = "ansible vms -m ansible.builtin.command -a 'cat /etc/hostname /proc/sys/kernel/random/boot_id'"
     start = "srun --immediate=120 -N2 -w vm1,vm2 --time=5 hostname"
     work = f"ssh $CONTROLLER \"sinfo -hN -n vm1,vm2 -o '%N %T'; {start}\""
@@ -201,7 +221,7 @@ def test_from_an_empty_disk_to_a_node_that_takes_jobs_and_once_more(folder: Path
     first, second = (folder / "first").read_text(), (folder / "second").read_text()
     for text in (first, second):
         for name in ("vm1", "vm2"):
-            # No system was trusted whose host key the ramdisk had not reported.
+            # ssh accepts only host keys that the ramdisk reported.
             assert f"{name} | CHANGED" in text, said
             assert f"\n{name}\n" in text
     assert not set(first.split()) & set(second.split()) - {"vm1", "vm2", "|", "CHANGED", "rc=0", ">>"}
@@ -251,7 +271,7 @@ def test_another_machine_is_not_written_and_a_damaged_image_does_not_boot(folder
 def test_a_power_cut_while_the_disk_is_written_leaves_one_that_does_not_boot_and_the_next_run_goes_on(
     folder: Path,
 ) -> None:
-    # Nothing is served to it any more: what it can boot from is its disk.
+    # The machine starts without an entry on the boot host, so it could boot only from its disk.
     alone = "virsh start vm1; sleep 30; virsh destroy vm1; grep -c 'Linux version' $FOLDER/vm1.console"
     machines(
         folder,
@@ -266,7 +286,7 @@ def test_a_power_cut_while_the_disk_is_written_leaves_one_that_does_not_boot_and
         f"{alone} > $FOLDER/systems",
         "LIMITS='{boot: 400, image: 900, first_boot: 600}'; beside -l vm1",
         "wait_until 'noted done first_boot || ! kill -0 $playbook'",
-        # What follows is what every node goes through.
+        # The steps after the first boot are the same as in the other tests.
         "kill -KILL -$playbook; wait $playbook",
         limits="{boot: 400, image: 60, first_boot: 600}",
     )
@@ -276,7 +296,7 @@ def test_a_power_cut_while_the_disk_is_written_leaves_one_that_does_not_boot_and
     assert not (folder / "first-block").read_bytes().strip(b"\0")
     assert not (folder / "entries").read_text()
     assert "idle" not in (folder / "slurm").read_text()
-    # The ramdisk's, and none of the disk's.
+    # Linux started once, in the ramdisk, and not from the disk.
     assert (folder / "systems").read_text().strip() == "1"
     last = stands(folder)["vm1"].progress
     assert Step.FIRST_BOOT in last.done, last
@@ -286,7 +306,11 @@ def test_a_power_cut_while_the_disk_is_written_leaves_one_that_does_not_boot_and
 
 @pytest.mark.proof
 def test_whatever_is_lost_on_the_way_the_node_stays_out_and_the_next_run_goes_on(folder: Path) -> None:
-    """One machine and its mishaps: DHCP, the playbook twice, the image server, the BMC. Then its image."""
+    """One machine has five faults in a row, then the playbook images it.
+
+    DHCP fails, the playbook is killed while the machine boots, the image server stops, the playbook is killed
+    while the image is written, and the BMC stops answering.
+    """
     killed = "kill -KILL -$playbook; wait $playbook"
     machines(
         folder,
@@ -310,7 +334,7 @@ def test_whatever_is_lost_on_the_way_the_node_stays_out_and_the_next_run_goes_on
         "LIMITS='{boot: 300, image: 600, first_boot: 600}'; beside -l vm1",
         "wait_until 'noted begun image 3'; kill -STOP $(cat $FOLDER/emulator.pid)",
         "wait $playbook; kill -CONT $(cat $FOLDER/emulator.pid); keep bmc",
-        # And then nothing happens to it. What follows the first boot is what every node goes through.
+        # At last, a run without a fault. The steps after the first boot are the same as in the other tests.
         "beside -l vm1; wait_until 'noted done first_boot || ! kill -0 $playbook'",
         killed,
     )  # fmt: skip
@@ -359,7 +383,7 @@ def test_a_machine_with_uefi_boots_beside_another_dhcp_server(folder: Path) -> N
     assert Step.FIRST_BOOT in progress.done, progress
     console = (folder / "vm1.console").read_text(errors="replace")
     assert re.search(r"efi: EFI v", console)
-    # The addresses were the site's.
+    # The site's DHCP server gave the addresses.
     assert "52:54:00:78:00:01" in (folder / "site.leases").read_text()
     assert not (folder / "netboot/leases").exists()
     assert not list((folder / "netboot/dhcp-hosts").iterdir())
@@ -370,8 +394,10 @@ def test_a_machine_with_uefi_boots_beside_another_dhcp_server(folder: Path) -> N
 def test_machines_that_nobody_knows_tell_who_they_are_and_known_ones_are_not_answered(
     folder: Path, more: list[str]
 ) -> None:
-    """Switch machines on, set to boot over the network, as an operator would: here with lines of shell."""
-    # The inventory has their serial numbers only. The second time it has forgotten one of them.
+    """discover.yml runs twice, and lines of shell switch the machines on, as an operator would.
+
+    The first time, the inventory has only serial numbers. The second time, it has the MAC address of vm1.
+    """
     forget = (
         "forget() { python3 -c 'import json, sys; path, *names = sys.argv[1:]; said = json.load(open(path)); "
         'hosts = said["all"]["children"]["gb300-rack"]["children"]["vms"]["hosts"]; '
@@ -399,7 +425,7 @@ def test_machines_that_nobody_knows_tell_who_they_are_and_known_ones_are_not_ans
         "wait_until '[ -e $FOLDER/netboot/discover/open.conf ]'; sleep 3; by_network vm1; by_network vm2",
         f'wait $playbook; wait_until "{off}"; {keep}',
         "ls $FOLDER/netboot/discover $FOLDER/netboot/http/boot-reports > $FOLDER/left",
-        # And once more, while one of them is known.
+        # The second discovery, while vm1 is known.
         "cp $FOLDER/hosts.first $FOLDER/hosts.json; forget $FOLDER/hosts.json vm2; rm $FOLDER/discovered.yml",
         "discover second & playbook=$!",
         "wait_until '[ -e $FOLDER/netboot/discover/open.conf ]'; sleep 3; virsh start vm1; virsh start vm2",
@@ -414,14 +440,14 @@ def test_machines_that_nobody_knows_tell_who_they_are_and_known_ones_are_not_ans
     for number in (1, 2):
         assert f"vm{number}: disks: /dev/vda (serial DISK-000{number}, 32 GiB, " in first
         assert f"vm{number}: interfaces: {macs[f'vm{number}']} (link)" in first
-    # It ended by itself: the machines are off, and no file is left that makes dnsmasq answer others.
+    # The discovery ended by itself. No file is left that makes dnsmasq answer unknown machines.
     assert "open.conf" not in (folder / "left").read_text()
     assert "discover-" not in (folder / "left").read_text()
     # Not a byte: the disks are the holes that they were.
     assert [path.stat().st_blocks for path in sorted(folder.glob("vm*.raw"))] == [0] * 4
     if more:
         assert re.search(r"efi: EFI v", (folder / "vm1.console").read_text(errors="replace"))
-    # Who is known was started first, and got no answer.
+    # The known machine was started first, and got no answer.
     assert "status 0" in second, second
     hosts = yaml.safe_load((folder / "discovered.yml").read_text())["all"]["hosts"]
     assert hosts == {"vm2": {"reimage_mac": macs["vm2"]}}

@@ -1,4 +1,10 @@
-"""bench.yml with MLPerf Training 0.6 on two nodes of the test rack: side by side, and together by Slurm."""
+"""Test bench.yml with the suite of MLPerf Training 0.6 on two provisioned nodes of the test rack.
+
+In this round, each benchmark's run.sub starts a Docker container on one node. It also starts one container on
+each of several nodes, as one system of Slurm. The benchmarks here are fake sources that print real logs. The
+tests show that two nodes run side by side or as one system, that a hidden failure is found, and that no
+container is left.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +32,18 @@ from tests.workloads.imagenet_miniature import Miniature
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 BASE = "gb300-r01-svc:5000/nvdlfwea/mlperftv51/llama2_70b_lora-amd:20251008"
 PROOF = pytest.mark.proof
+# All six benchmarks of the suite. The shorter test cases have one or two of them.
 MODELS = ("ssd", "maskrcnn", "resnet", "gnmt", "translation", "minigo")
 MARK = "rackproof-test-06"
 
 
 @dataclass
 class Pair:
-    """Two provisioned nodes, the address of fake sources, and a results folder."""
+    """Two provisioned nodes, the variables of the fake sources, and a results folder.
+
+    A call runs benchmarks with bench.yml, and returns its status and output. ``only`` is the number of nodes,
+    ``fault`` a fault of the fake training, and ``seconds`` the time that it takes.
+    """
 
     root: Path
     nodes: list[str]
@@ -59,7 +70,10 @@ class Pair:
         return list(iter_runs(self.results))
 
     def imagenet(self, folder: str, *nodes: str) -> dict[str, str]:
-        """Put the archives that need an account onto nodes. Return the variables that name them."""
+        """Put a miniature of ImageNet's archives onto nodes. Return the variables that name the folder.
+
+        The real archives need an account, so an operator has to put them there, too.
+        """
         with tempfile.TemporaryDirectory() as made:
             Miniature(classes=3, train_each=4, val_count=6).write(Path(made))
             packed = subprocess.run(["tar", "-cz", "-C", made, "."], capture_output=True, check=True).stdout
@@ -70,7 +84,7 @@ class Pair:
         return {"bench_imagenet_archives": folder, "bench_imagenet_pins": f"{folder}/pins.json"}
 
     def containers(self, name: str = "") -> list[str]:
-        """Return the containers that are left on the nodes, or those of a name."""
+        """Return the ids of all containers on the nodes, or of those with a name."""
         command = f"docker ps --all --quiet --filter name={name}"
         return [line for node in self.nodes for line in self.ssh(node, command).stdout.split()]
 
@@ -108,7 +122,7 @@ def pair(root: Path, nodes: list[str], rack: Command, sources: dict[str, Any], t
 
 @pytest.fixture(scope="module")
 def one_system(root: Path, nodes: list[str], rack: Command) -> Iterator[None]:
-    """Give the nodes what run.sub needs of several: nvidia-docker, and root's ssh between them."""
+    """Install what a run.sub on several nodes needs: nvidia-docker, and ssh for root between the nodes."""
     shim = root / "testrack/mirror/payload/nvidia-docker2/usr/bin/nvidia-docker"
 
     def untouched() -> None:
@@ -126,7 +140,7 @@ def one_system(root: Path, nodes: list[str], rack: Command) -> Iterator[None]:
 
 
 def apart(one: Run, other: Run) -> bool:
-    """Return whether one run began after the other had ended."""
+    """Return whether one run started after the end of the other, or whether a time is unknown."""
     starts, ends = [one.started, other.started], [one.ended, other.ended]
     return None in starts + ends or max(starts) > min(ends)
 

@@ -1,4 +1,11 @@
-"""bench.yml with fake benchmarks on two nodes of the test rack: clean, misbehaving, killed on the way."""
+"""Test bench.yml with the fake benchmarks of MLPerf Training 5.1 on two nodes of the test rack.
+
+A training runs in Slurm jobs by a run script (run.sub), with a container on each node. Slurm, pyxis and the
+registry are real, and the training imitates a real log in some seconds. The tests show that clean runs pass,
+that each fault of a training gets the right verdict and a reason that names it, that a killed playbook
+continues its job and never starts a second one, and that impossible requests are refused before a job is
+queued. testrack/images/README.md lists the faults.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +50,11 @@ cooling: ""
 
 
 class Rack:
-    """Two idle nodes of the rack's Slurm cluster, and a results folder."""
+    """Two idle nodes of the rack's Slurm cluster, and a results folder.
+
+    A call runs bench.yml with a benchmark there, and returns its status and output. ``fault`` is a fault of
+    the fake training, which takes 12 seconds.
+    """
 
     def __init__(self, root: Path, results: Path, nodes: list[str], ssh: Command) -> None:
         self.root, self.results, self.nodes, self.ssh = root, results, nodes, ssh
@@ -69,7 +80,7 @@ class Rack:
         return list(iter_runs(self.results))
 
     def jobs(self, run_id: str) -> list[str]:
-        """Return the numbers of the Slurm jobs of a run, by accounting."""
+        """Return the numbers of all Slurm jobs of a run, from Slurm's accounting."""
         said = self.ssh(CONTROLLER, f"sacct -n -P -X -S now-1days --name={run_id} -o JobIDRaw").stdout
         return said.split()
 
@@ -95,6 +106,7 @@ def test_a_clean_run_passes_and_is_whole(cluster: Rack, name: str) -> None:
     assert not [path for path in folder.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
 
 
+# The verdict and the reason are patterns. Without another node, the fault is on the last one.
 @pytest.mark.parametrize(
     ("fault", "verdict", "words"),
     [
@@ -121,6 +133,8 @@ def test_what_goes_wrong_is_no_pass_and_is_named(cluster: Rack, fault: str, verd
     assert re.search(words.format(last=cluster.nodes[-1]), " ".join(run.reasons)), run.reasons
 
 
+# The playbook is killed as soon as this pattern is in its output: a task of the role, or the first progress
+# of the training.
 @pytest.mark.parametrize(
     "moment",
     [
@@ -144,7 +158,7 @@ def test_a_killed_playbook_goes_on_with_its_one_job(cluster: Rack, moment: str) 
         assert time.monotonic() < deadline
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    # Ansible's workers outlive it: the request may be whole by now, and the same command is a new request.
+    # Ansible's workers outlive the playbook, and may finish the plan. Then the same command makes a new plan.
     time.sleep(3)
     whole = len(list(cluster.results.glob("plan-*/report.html")))
     status, output = cluster("llama2_70b_lora")
@@ -159,7 +173,7 @@ def test_a_killed_playbook_goes_on_with_its_one_job(cluster: Rack, moment: str) 
     ("what", "status", "verdict"),
     [
         ("killed", 0, "pass"),
-        # The node takes part in the job, which ends with it; that is what the record says.
+        # The rebooted node is part of the job, so the job ends and the run fails.
         pytest.param("rebooted", 2, "fail", marks=pytest.mark.proof),
     ],
 )
@@ -211,7 +225,8 @@ def test_nothing_is_pulled_or_staged_twice(cluster: Rack) -> None:
 @pytest.mark.proof
 @pytest.mark.timeout(1800)
 def test_ten_clean_repeats_make_a_package_that_the_official_checker_accepts(cluster: Rack) -> None:
-    # A package with a result that eight GB300 cannot reach at their peak is refused.
+    # With 0, bench.yml makes as many repeats as a result needs, here ten. They take 70 s, because a
+    # submission with a result that eight GB300 cannot reach at their peak speed is refused.
     process = cluster.start("llama2_70b_lora", bench_repeats=0, bench_environment={"STANDIN_SECONDS": "70"})
     output, _ = process.communicate(timeout=1500)
     assert process.returncode == 0, output
@@ -275,6 +290,7 @@ def test_a_dry_run_lists_all_that_the_rack_lacks(cluster: Rack) -> None:
     assert not cluster.results.exists()
 
 
+# A config whose global batch size has no reference convergence point, so that no score could be computed.
 BIG = "config_GB300_2x4x32xtp1pp1cp1_big.sh"
 
 
@@ -313,7 +329,7 @@ def test_a_config_that_could_not_be_scored_is_refused_before_a_job_is_queued(
     (run,) = cluster.runs()
     assert run.verdict.value == "unproven"
     assert re.search(words, " ".join(run.reasons)), run.reasons
-    # A step copies the configs out of the image; neither data nor the training takes a node.
+    # One job copied the configs out of the image. No job staged data, or started the training.
     assert cluster.jobs(run.run_id) == []
     named = cluster.ssh(CONTROLLER, "sacct -n -P -X -S now-1days -o JobName").stdout.split()
     steps = {job.removesuffix(f"-{run.run_id}") for job in named if job.endswith(run.run_id)}
@@ -343,7 +359,11 @@ def test_each_report_names_the_test_rack_and_the_shipped_values_pass_nothing_on_
 
 
 def test_a_preflight_is_judged_by_the_reference_of_its_ranks_size_and_type(cluster: Rack) -> None:
-    """The fake ends at 62 MiB in half, on eight ranks. Other cases have a rate ten times as high."""
+    """The preflight measures NCCL's bandwidth. A reference is of one number of ranks, size and type.
+
+    The fake's largest size is 62 MiB, with type half, on eight ranks. The references require a bandwidth that
+    the fake never reaches.
+    """
     case = {"ranks": "8", "size_bytes": "65011712", "dtype": "half"}
     others = [
         {**case, "ranks": "72"},
@@ -362,7 +382,7 @@ def test_a_preflight_is_judged_by_the_reference_of_its_ranks_size_and_type(clust
         for run in sorted(cluster.runs(), key=lambda run: run.run_id)
     )
     assert case.items() <= judged.labels.items()
-    # No number of another case stands in: it is unproven, and gates where references are required.
+    # Without its own reference, the bandwidth is unproven. The references of other cases do not count.
     assert (without.verdict.value, without.reference) == ("unproven", None)
     assert judged.verdict.value == "fail"
     assert judged.reference is not None
@@ -377,7 +397,7 @@ def test_an_image_for_other_processors_is_refused_and_no_node_starts_it(cluster:
     assert run.verdict.value == "unproven"
     assert any("is for arm64, and" in reason and "bench_images" in reason for reason in run.reasons)
     assert cluster.jobs(run.run_id) == []
-    # As the kernel of a real node, whoever asks.
+    # Without bench.yml, the node refuses the image as a real kernel does.
     done = cluster.ssh(
         CONTROLLER,
         f"srun -w {cluster.nodes[0]} --container-image={SERVICES}:5000#{image} true",
@@ -399,7 +419,11 @@ def test_a_container_has_a_nodes_devices_where_they_are_asked_for(cluster: Rack)
 
 
 def test_a_helper_with_slurms_defaults_would_not_have_a_nodes_memory_nor_its_cores(cluster: Rack) -> None:
-    """The job that stages has the whole node by ``--exclusive --mem=0``. A job with less is killed."""
+    """A job with too little memory is killed. The job that stages data therefore has the whole node.
+
+    The program needs 400 MiB. By default, a job has one processor and its share of the node's memory. With
+    ``--exclusive --mem=0``, it has all 144 processors and all memory.
+    """
     fill = f"srun -w {cluster.nodes[0]} {{}} python3 -c 'print(len(bytes(1) * (400 << 20)))'"
     small = cluster.ssh(CONTROLLER, fill.format("--mem=100M"))
     assert small.returncode != 0
@@ -429,14 +453,15 @@ def test_ranks_in_an_image_are_one_world_by_real_pmix(cluster: Rack) -> None:
     image = f"{SERVICES}:5000#nvdlfwea/mlperftv51/llama31_8b-amd:20251008"
     words = 'echo "$PMIX_RANK of $SLURM_NTASKS $PMIX_MCA_gds $(ls -d "$PMIX_SERVER_TMPDIR")"'
     command = f"srun -N 2 -w {','.join(cluster.nodes)} --mpi=pmix --container-image={image} sh -c '{words}'"
-    # Where srun runs, Slurm's plugin needs its library, too: nodes have it, the controller does not.
+    # srun runs on a node, because Slurm's PMIx plugin needs libpmix, which the controller lacks.
     done = cluster.ssh(cluster.nodes[0], command)
     said = done.stdout + done.stderr
     assert sorted(re.findall(r"(\d) of 2 hash /var/lib/slurm/slurmd/pmix\.\S+", said)) == ["0", "1"], said
 
 
 LIST = "/etc/nvidia-imex/nodes_config.cfg"
-# What goes wrong on the second node, what mends it, and the words for it.
+"""The addresses of the nodes that share GPU memory by IMEX, the same on each of them."""
+# Commands that break and mend the second node, and a pattern for the reason.
 LACKING = [
     (
         "mv /usr/lib/x86_64-linux-gnu/pmix2/lib/libpmix.so /root/",

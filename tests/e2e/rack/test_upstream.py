@@ -1,7 +1,10 @@
-"""The run.sub that submitters published for round 5.1, on two nodes of the rack, with a fake training inside.
+"""Test bench.yml with the run scripts (run.sub) that submitters published for MLPerf Training 5.1.
 
-UPSTREAM names a folder with SUBMITTER/benchmarks/..., as mlcommons/training_results_v5.1 is: `make proofs
-UPSTREAM=FOLDER`. Nothing of it is in this repository, which is why no other suite has this test.
+Each of the six submissions runs on two nodes of the test rack with its own scripts and a fake training. The
+test shows that Rackproof starts a published script unchanged, and judges its log.
+
+The scripts are not in this repository, so no other suite runs these tests. Run them with `make proofs
+UPSTREAM=FOLDER`. FOLDER has SUBMITTER/benchmarks/..., like a checkout of mlcommons/training_results_v5.1.
 """
 
 from __future__ import annotations
@@ -23,15 +26,15 @@ from testrack.tests.on_rack import CONTROLLER, SERVICES, Command, play
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 
 REMARKS = {
-    # Its table has a mount of another benchmark, which its run.sub does not name.
+    # The submission's table has a mount of another benchmark, which its run.sub does not name.
     ("Lambda", "llama31_8b"): {"mount_not_named"},
 }
-"""Findings that are right and count against nothing, by submission."""
+"""Codes of the remarks that a submission's run must have, because its scripts contradict themselves."""
 
 
 @pytest.fixture(scope="module")
 def upstream() -> Path:
-    """Return the folder of submitters. Without it nothing is proven: no skip."""
+    """Return the folder of submitters. Fail without it, because a skip would look like a proof."""
     given = os.environ.get("UPSTREAM", "")
     if not given:
         pytest.fail("UPSTREAM=FOLDER has to name a checkout of mlcommons/training_results_v5.1")
@@ -40,7 +43,7 @@ def upstream() -> Path:
 
 @pytest.fixture(scope="module")
 def upstream_images(root: Path, images: None, upstream: Path) -> None:
-    """Have an image of each submission in the rack's registry."""
+    """Build an image of each submission, and push it to the rack's registry."""
     state, programs = root / ".rackproof/rack", root / "testrack/images"
     work = ["--work", str(state / "images/work")] if (state / "images/work").is_dir() else []
     for words in (
@@ -59,7 +62,8 @@ def judged(root: Path, results: Path, nodes: list[str], one: Submission) -> tupl
         "bench_results": str(results),
         "bench_images": {one.benchmark: one.image},
         "bench_config": one.config,
-        # What is staged depends on the table of mounts in the image.
+        # Each submitter has a separate folder, because the table of mounts in its image sets the staged
+        # files.
         "bench_shared": f"/shared/upstream/{one.submitter.lower()}",
         "bench_environment": {"STANDIN_SECONDS": "12"},
         "bench_hang_s": 90,
@@ -83,12 +87,12 @@ def test_a_published_run_script_ends_in_a_record_that_passes(
     folder = tmp_path / run.run_id
     log = folder / "logs" / f"{nodes[0]}.log"
     shown = f"{output}\n{log.read_text(errors='replace')[-20000:] if log.is_file() else ''}"
-    # The rack's speeds have no references; nothing else may be against the run.
+    # The rack's speeds have no references, which does not gate. There may be no other reason.
     assert run.verdict.value == "pass", shown
     assert [reason for reason in run.reasons if not reason.startswith("not gating, ")] == [], shown
     assert [finding for finding in run.findings if finding.verdict] == [], shown
     assert status == 0, shown
-    # It was the published script, not ours, and nothing else than it decided how the job ran.
+    # The job ran the published script, not Rackproof's.
     published = upstream / one.folders[-1] / "run.sub"
     assert (folder / "run.sub").read_bytes() == published.read_bytes()
     assert list(folder.glob("config_GB300_*.sh"))
@@ -101,7 +105,7 @@ def test_a_published_run_script_ends_in_a_record_that_passes(
     text = log.read_text(errors="replace")
     assert re.search(r"^\d+ HCAs found:", text, re.MULTILINE)
     assert re.search(r"mountcheck OK \S+ \d+ files", text)
-    # Its containers have names and outlast their steps: what it removes in the end is gone.
+    # The script's containers have names and outlast their steps. It removed all of them at its end.
     places = "/var/lib/rack /var/lib/rackproof"
     left = rack(nodes[0], f"find {places} -type d -name 'pyxis_*_{seen.job}' -prune").stdout
     assert left.strip() == "", left
@@ -116,7 +120,7 @@ def test_a_folder_that_is_short_is_unproven_and_said_once(
 ) -> None:
     one = SUBMISSIONS[0]
     data = f"/shared/upstream/{one.submitter.lower()}/data/{one.benchmark}"
-    # The first run staged it, and what is staged is looked at for what was there then.
+    # An earlier test staged the data. A staged folder is not staged again, so the additional file remains.
     extra = f"{data}/gov_report/left-over.npy"
     assert rack(nodes[0], f"test -d {data}/gov_report && echo x > {extra}").returncode == 0
     try:
@@ -126,5 +130,5 @@ def test_a_folder_that_is_short_is_unproven_and_said_once(
     assert status == 2, output
     assert run.verdict.value == "unproven", output
     assert {finding.code for finding in run.findings if finding.verdict} == {"mount_check"}, run.reasons
-    # Bytes and files; both nodes print both.
+    # Both nodes print both reasons, one for the bytes and one for the files. Each is listed once.
     assert len([reason for reason in run.reasons if "mismatch" in reason]) == 2, run.reasons

@@ -1,4 +1,9 @@
-"""validate.yml on the rack: each fault is found on its node and part. A bad node is drained and resumed."""
+"""Test validate.yml on two provisioned nodes of the test rack, with fake hardware and a real Slurm.
+
+A night (one run of validate.yml) must find each fault on its node and part, and nothing else. It drains a bad
+node, and resumes it after two nights without the fault. A drain by an operator remains. Idle nodes are
+measured by Slurm jobs, alone and as a pair.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +19,10 @@ from tests.e2e.rack.rack_faults import MACHINE, Fault, break_, fault, mend, of_s
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 BAD, THEIRS = PROVISIONED[:2]
+"""The node with the fault, and a node that an operator drains."""
 STRANGER = "bob: waits for a cable"
-# Night by night the faults that are switched on on each of the two nodes.
+"""The operator's reason."""
+# For each night, the faults of the first and of the second node.
 NIGHTS: list[tuple[list[Fault], list[Fault]]] = [
     (
         [
@@ -34,14 +41,14 @@ NIGHTS: list[tuple[list[Fault], list[Fault]]] = [
         ],
     ),
     ([fault("hung-nvidia-smi")], [fault("version-mismatch")]),
-    # A wrong clock makes slurmd start again, and slurmd would wait for a tool that hangs.
+    # A wrong clock restarts slurmd, which would wait for a hanging nvidia-smi. So it has another night.
     ([fault("dead-sshd")], [fault("clock-skew")]),
 ]
 
 
 @pytest.fixture(scope="module")
 def slurm(nodes: list[str], rack: Command) -> Command:
-    """Run a command on Slurm's controller, which knows both nodes."""
+    """Return a function that runs a command on the Slurm controller of both nodes."""
     return lambda command: rack(CONTROLLER, command)
 
 
@@ -52,7 +59,7 @@ def reason(slurm: Command, node: str) -> str:
 
 @pytest.fixture
 def sound(slurm: Command, driver: Command) -> Iterator[None]:
-    """Leave both nodes without fault and in service."""
+    """End the fault, and resume both nodes after the test."""
     yield
     driver("fault", BAD, "link-trained-down", "--off")
     slurm(f"scontrol update nodename={BAD},{THEIRS} state=resume")
@@ -62,10 +69,10 @@ def sound(slurm: Command, driver: Command) -> Iterator[None]:
 def test_a_bad_node_is_found_drained_and_returned(
     root: Path, tmp_path: Path, slurm: Command, driver: Command
 ) -> None:
-    """Three nights in one test: each needs what the one before left."""
+    """The first of three nights drains the node, and the third one resumes it."""
     results = tmp_path / "results"
     acting = ("-e", f"validate_results={results}", "-e", "validate_drain=true", "-e", "validate_resume=true")
-    # The nights of a test are minutes apart.
+    # By default, nights that are less than 12 hours apart count as one. Those of a test are minutes apart.
     acting += ("-e", "validate_resume_hours=0")
 
     def night() -> tuple[Done, dict[str, NodeNight]]:
@@ -103,7 +110,7 @@ def test_a_bad_node_is_found_drained_and_returned(
 
 @pytest.fixture
 def broken(slurm: Command, driver: Command, rack: Command) -> Iterator[list[str]]:
-    """Return the nodes that have to be mended, booted and given work again in the end."""
+    """Yield a list of the nodes. After the test, mend, boot and resume those that the test left in it."""
     some = [BAD, THEIRS]
     yield some
     for node in some:
@@ -116,7 +123,10 @@ def broken(slurm: Command, driver: Command, rack: Command) -> Iterator[list[str]
 def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
     root: Path, tmp_path: Path, driver: Command, rack: Command, broken: list[str]
 ) -> None:
-    """Nights in one test: what is missing was there before, and who was bad passes in the end."""
+    """Check two nights without faults, whose snapshots later nights compare, and three nights with faults.
+
+    After a reboot, both nodes pass again.
+    """
     results = tmp_path / "results"
     asked = ("-e", f"validate_results={results}", "-e", "validate_tool_timeout_s=4")
 
@@ -125,7 +135,7 @@ def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
         assert night_folders(results), done.stdout + done.stderr
         return {one.node: one for one in read_night(night_folders(results)[0]).nodes}
 
-    # A first night reads the kernel's log of the whole boot, with what other tests broke on these nodes.
+    # The first night reads the kernel log since the boot, with faults of other tests, so it may not pass.
     night()
     sound = night()
     assert {one.verdict.value for one in sound.values()} == {"pass"}, [
@@ -173,7 +183,11 @@ def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
 def test_a_node_that_left_its_nvlink_domain_is_found(
     root: Path, tmp_path: Path, rack: Command, driver: Command
 ) -> None:
-    """First in another domain than the night before, then in none: its GPUs still pass every other check."""
+    """The node is first in another NVLink domain than the night before, and then in none.
+
+    An NVLink domain is the group of nodes whose GPUs are connected by one set of switches. All other checks
+    of the GPUs still pass.
+    """
     results = tmp_path / "results"
 
     def night() -> dict[str, NodeNight]:
@@ -194,7 +208,7 @@ def test_a_node_that_left_its_nvlink_domain_is_found(
         assert rack(BAD, f"mv {hardware}.kept {hardware}").returncode == 0
         assert driver("fault", BAD, "no-nvlink-domain").returncode == 0
         found = night()
-        # Of all nodes of an NVL72 only this one: on an HGX the same words are normal.
+        # Only this node fails. On a node with its own NVSwitches (HGX), the same answer would be normal.
         assert ("fabric_failed", "fail") in fabric(found[BAD]), found[BAD].reason_texts()
         assert found[THEIRS].verdict.value == "pass"
     finally:

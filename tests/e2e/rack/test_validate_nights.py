@@ -20,6 +20,7 @@ from tests.e2e.rack.rack_faults import BLINDING, FOUND, ON_HCA, Fault, break_, f
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.proof]
 NIGHTS = int(os.environ.get("RACK_TEST_NIGHTS", "50"))
 GPUS, HCAS = 4, 4
+"""GPUs and network cards of a node."""
 # A wrong clock restarts slurmd, which would wait for a hanging nvidia-smi.
 NEVER_TOGETHER = {"hung-nvidia-smi", "clock-skew"}
 

@@ -1,4 +1,9 @@
-"""validate.yml on the rack: what an administrator breaks of a node's system is found."""
+"""Test on the rack that validate.yml finds faults of a node's operating system, not of its hardware.
+
+The faults are those that an administrator may cause: a disabled service, a wrong host name, a file system
+that is read-only or without inodes, and another munge key than Slurm's. Two nodes are broken and mended
+between nights, and each fault must be found on its node, with the right verdict.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,7 @@ pytestmark = [pytest.mark.rack, pytest.mark.slow]
 FIRST, SECOND = PROVISIONED[:2]
 FEW, STORE = "/srv/few", "/srv/store"
 """A file system with hardly any inodes, and one that has to be writable."""
+# Mount both, and unmount them.
 MOUNTED = (
     f"mkdir -p {FEW} {STORE}; mountpoint -q {FEW} || mount -t tmpfs -o nr_inodes=200 few {FEW};"
     f" mountpoint -q {STORE} || mount -t tmpfs store {STORE}"
@@ -41,7 +47,12 @@ BREAKS: list[tuple[str, str, str, str, str]] = [
     (SECOND, "hostname_differs", "unproven", f"hostname {FIRST}", f"hostname {SECOND}"),
     (SECOND, "mount_read_only", "fail", f"mount -o remount,ro {STORE}", f"mount -o remount,rw {STORE}"),
 ]
-"""Node, code and verdict of what has to be found, and the commands that break and mend it."""
+"""Node, code and verdict of each finding that must be reported, and the commands that break and mend a node.
+
+Among other faults, the nodes swap their host names. That is unproven, because the answer may be another
+node's.
+"""
+# Gives munge a key that the Slurm controller does not have, so that neither trusts the other's messages.
 WRONG_KEY = (
     "cp -p /etc/munge/munge.key /root/munge.key.right"
     " && head -c 1024 /dev/urandom >/etc/munge/munge.key && systemctl restart munge slurmd"
@@ -54,7 +65,7 @@ RIGHT_KEY = (
 
 
 def serving(rack: Command) -> None:
-    """Wait until Slurm hears both nodes again, and give them work."""
+    """Resume both nodes in Slurm, and wait until they are idle."""
     deadline = time.monotonic() + 180
     asked = f"sinfo -hN -n {FIRST},{SECOND} -o %T"
     while {*(state := rack(CONTROLLER, asked).stdout).split()} - {"idle"}:
@@ -65,7 +76,7 @@ def serving(rack: Command) -> None:
 
 @pytest.fixture
 def mended(rack: Command) -> Iterator[None]:
-    """Leave both nodes as they were."""
+    """Mend both nodes after the test, even if it fails."""
     yield
     rack(FIRST, RIGHT_KEY)
     for node, _, _, _, mend in BREAKS:
@@ -107,7 +118,7 @@ def test_what_breaks_a_node_s_system_is_found_on_it(root: Path, tmp_path: Path, 
         assert (code, verdict) in found_on(broken[node]), broken[node].reason_texts()
     for node, _, _, _, mend in BREAKS:
         rack(node, mend)
-    # slurmd was started while the node still had the other's name, and answers for the other.
+    # slurmd was started while the node had the other's name, and still answers as the other node.
     serving(rack)
     misnamed = night()
     assert ("slurm_name_differs", "unproven") in found_on(misnamed[SECOND]), misnamed[SECOND].reason_texts()
@@ -115,7 +126,7 @@ def test_what_breaks_a_node_s_system_is_found_on_it(root: Path, tmp_path: Path, 
     assert rack(SECOND, RESTART).returncode == 0
 
     assert rack(FIRST, WRONG_KEY).returncode == 0
-    # Slurm itself may call it idle, silent or down by now.
+    # Slurm's own state of the node may be idle, silent or down at this moment, so it is not tested.
     unheard = night()
     assert ("slurm_unreachable", "unproven") in found_on(unheard[FIRST]), unheard[FIRST].reason_texts()
     assert "slurm_unreachable" not in {code for code, _ in found_on(unheard[SECOND])}

@@ -1,4 +1,10 @@
-"""Provide nodes on this machine that can be re-imaged: those of validate.yml's tests, with an own boot."""
+"""Provide four nodes on this machine that reimage.yml and provision.yml can change.
+
+The nodes are those of tests/e2e/validate/conftest.py: interpreters that see fake hardware, and a fake Slurm.
+Here, each node also has its own boot id, so that it can be "imaged": the method ``rack`` calls a script that
+stores a new boot id. Roles that would change this machine are replaced by empty ones. The tests control the
+rest by marker files in a node's folder (``Rack.say``).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +33,8 @@ ROLES = (
     "nvidia_container",
     "enroot_pyxis",
 )
-# In the place of what rack.py does: a new boot, written down.
+# Imitates `rack.py renew NODE`: it lists the node in the file "renewed", and gives it a new boot id. With the
+# marker no-image it fails, and with hold-image it waits.
 RENEW = """#!/bin/sh
 test "$1" = renew || exit 1
 if [ -e {folder}/$2/no-image ]; then echo "the image cannot be had" >&2; exit 1; fi
@@ -35,7 +42,8 @@ echo $2 >> {folder}/renewed
 while [ -e {folder}/$2/hold-image ]; do sleep 0.1; done
 od -An -N16 -tx1 /dev/urandom > {folder}/$2/boot_id
 """
-# Ends with a failure, or when it is let go, whatever the test says of the node.
+# Replaces the role storage: it waits while the marker hold exists, and then fails if the marker broken
+# exists. So tests can stop a node in the middle of provisioning.
 STORAGE = """
 - name: Mount the storage
   ansible.builtin.command: >-
@@ -46,6 +54,7 @@ STORAGE = """
 
 
 def _load() -> Any:
+    """Return the conftest module of validate.yml's tests, whose fixtures are used here, too."""
     path = ROOT / "tests/e2e/validate/conftest.py"
     spec = importlib.util.spec_from_file_location("validate_fleet", path)
     assert spec is not None
@@ -62,7 +71,7 @@ fleet = validate_fleet.fleet
 
 
 class Rack:
-    """The fleet, and reimage.yml on it."""
+    """The fleet, with methods that run playbooks on it and prepare or read the state of its nodes."""
 
     def __init__(self, fleet: Any) -> None:
         self.fleet = fleet
@@ -70,28 +79,34 @@ class Rack:
         self.results: Path = fleet.results
 
     def say(self, node: str, word: str, on: bool = True) -> None:
+        """Make or remove a marker of a node: no-image, hold-image, hold or broken."""
         path = self.folder / node / word
         path.parent.mkdir(exist_ok=True)
         path.write_text("") if on else path.unlink(missing_ok=True)
 
     @property
     def renewed(self) -> list[str]:
+        """Return the nodes that got a new image, in order, once for each image."""
         path = self.folder / "renewed"
         return path.read_text().split() if path.exists() else []
 
     def drained(self) -> dict[str, str]:
+        """Return the reason of each drained node."""
         return {node: reason for node, reason in self.fleet.slurm["nodes"].items() if reason}
 
     def command(self, *words: str) -> tuple[list[Any], dict[str, Any]]:
+        """Return the command line of a playbook, and the options of ``subprocess`` for it."""
         argv = [Path(sys.executable).with_name("ansible-playbook"), "-i", self.folder / "hosts.yml", *words]
         environment = {
-            # Not those of the checkout, which are of its user's own nodes. A test may choose another folder.
+            # The checkout's own folder may have results of its user's nodes. A test may choose another
+            # folder.
             "RACKPROOF_RESULTS": f"{self.folder}/kept",
             **os.environ,
             "ANSIBLE_NOCOLOR": "1",
             "COLUMNS": "300",
             "ANSIBLE_ROLES_PATH": f"{self.folder}/roles:{ROOT}/roles",
-            # What Slurm's host runs in a shell is found there; nodes look at their own first.
+            # Slurm's host runs commands in a shell, which finds the fakes of Slurm here. Nodes have another
+            # PATH.
             "PATH": f"{self.folder}/ctl/usr/bin:{os.environ['PATH']}",
         }
         return argv, {"cwd": ROOT, "env": environment, "text": True}
@@ -104,7 +119,7 @@ class Rack:
         return subprocess.run(argv, **options, capture_output=True, timeout=400, check=False)
 
     def killed_when(self, holds: Any, *words: str) -> None:
-        """Start the playbook and kill it, with all that it started, when something holds."""
+        """Start reimage.yml. Kill it with all its processes as soon as ``holds()`` is true."""
         argv, options = self.command("reimage.yml", "-e", "reimage_method=rack", *words)
         process = subprocess.Popen(
             argv, **options, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -122,13 +137,13 @@ class Rack:
 
 @pytest.fixture
 def rack(fleet: Any) -> Rack:
-    """Return four nodes, one that cannot be reached, and their Slurm controller."""
+    """Return four nodes (n01 to n04), an unreachable one (gone), and their Slurm controller."""
     folder: Path = fleet.folder
     for name in validate_fleet.NODES:
         (folder / name / "boot_id").write_text(f"the boot of {name} before\n")
         interpreter = folder / name / "python"
         text = interpreter.read_text()
-        # Every node has a boot of its own, as a machine has.
+        # The interpreter sees the node's own boot id in /proc, as on a separate machine. It needs root.
         text = text.replace(
             "exec ",
             'exec unshare -m sh -c \'mount --bind "$0" /proc/sys/kernel/random/boot_id; exec "$@"\' '

@@ -1,4 +1,11 @@
-"""discover.yml queries machines that boot over the network. A test imitates them and nginx."""
+"""Test discover.yml with ``discover_by=boot``, which finds the MAC addresses of new machines.
+
+An operator knows only the serial numbers of new machines. The playbook makes the boot host answer unknown
+machines for a limited time. A machine that boots over the network sends a boot report with its serial number
+and MAC addresses, and the playbook writes ``reimage_mac`` for the node with that number. Here, the boot host
+is a folder of this machine, and a thread writes the reports that machines would send through nginx. The tests
+show which machines become nodes, which are only named, and that no file stays on the boot host.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +37,18 @@ def mac(number: int) -> str:
 
 
 def boot_report(serial: str, number: int, **changed: Any) -> bytes:
+    """Return the report of a machine with two interfaces, of which the second one has no link."""
     macs = {mac(number): True, mac(number + 100): False}
     report = {"serial": serial, "manufacturer": "ACME", "model": "G8", "uuid": "u", "macs": macs}
     return json.dumps(report | {"disks": DISKS} | changed).encode()
 
 
 class Machines(threading.Thread):
-    """Machines that are switched on as soon as they are answered."""
+    """Fake machines, which all send their reports as soon as a discovery is open.
+
+    ``says`` has the report of each machine, by the number in its MAC address. ``seen`` has the files of the
+    boot host at that moment.
+    """
 
     def __init__(self, folder: Path, says: dict[int, bytes]) -> None:
         super().__init__(daemon=True)
@@ -51,7 +63,8 @@ class Machines(threading.Thread):
                 with contextlib.suppress(OSError):
                     if self.seen.get("folder") == place.name or not open_now.exists():
                         continue
-                    # The folder of an attempt that was killed is still there, and no machine is sent there.
+                    # The folder of a killed discovery still exists, but machines no longer send reports to
+                    # it.
                     if place.name not in (self.netboot / "http/discover/report.ipxe").read_text():
                         continue
                     self.seen = {
@@ -63,12 +76,12 @@ class Machines(threading.Thread):
                     }
                     for number, data in self.says.items():
                         (place / f"{mac(number).replace(':', '-')}.json").write_bytes(data)
-                    # What else lies there counts for nothing.
+                    # A file whose name is no MAC address must be ignored.
                     (place / "x; touch y.json").write_bytes(b"{}")
 
 
 class Site:
-    """An inventory without MAC addresses, and a host to boot from."""
+    """An inventory whose nodes may lack MAC addresses, a boot host, and fake machines."""
 
     def __init__(self, folder: Path, says: dict[int, bytes], **nodes: dict[str, Any]) -> None:
         self.folder = folder
@@ -100,6 +113,7 @@ class Site:
         self.machines.start()
 
     def begin(self, *words: str, **asked: Any) -> subprocess.Popen[str]:
+        """Start discover.yml with variables, and do not wait for it."""
         asked = {"discover_by": "boot", "discover_wait_s": 60} | asked
         return subprocess.Popen(
             [
@@ -121,15 +135,17 @@ class Site:
         )
 
     def discover(self, *words: str, **asked: Any) -> tuple[int, str]:
+        """Run discover.yml. Return its status, and its output as one line."""
         process = self.begin(*words, **asked)
         output = process.communicate(timeout=200)[0]
         return process.returncode, " ".join(output.split())
 
     def found(self) -> Any:
+        """Return the hosts in the inventory that discover.yml wrote."""
         return yaml.safe_load(self.written.read_text())["all"]["hosts"]
 
     def left(self) -> list[str]:
-        """Return what is left of a discovery on the boot host."""
+        """Return the names of the files and folders that a discovery left on the boot host."""
         return [path.name for path in (self.folder / "netboot").rglob("*") if path.is_file()] + [
             path.name for path in (self.folder / "netboot").glob("http/boot-reports/*")
         ]
@@ -173,7 +189,8 @@ def test_machines_become_nodes_by_serial_number_and_it_ends_when_all_have_report
     assert "n1: disks: /dev/sda (serial D1, 894.1 GiB, /dev/disk/by-path/pci-1)" in output
     assert f"n1: interfaces: {mac(1)} (link), {mac(101)} (no link)" in output
     assert "uid=" not in output
-    # Who is known is not answered; and it was open for the requested time, to hosts that have the name.
+    # A known machine gets no answer. If the playbook is killed, the boot host ends the discovery by itself,
+    # 60 s after the requested 60 s. Reports are only accepted at an address with a secret token.
     seen = site.machines.seen
     assert seen["open"].splitlines()[1:] == [
         "dhcp-mac=set:unknown,*:*:*:*:*:*",
@@ -189,6 +206,9 @@ def test_machines_become_nodes_by_serial_number_and_it_ends_when_all_have_report
 
 
 def test_who_cannot_be_matched_is_named_and_the_others_are_written(make: Make) -> None:
+    # Machine 1 is right. 2 and 3 have the same serial number, and 4 has an unknown one. 5 sends no JSON. 6
+    # reports another MAC address than the one it booted by, 7 contradicts the inventory, and 8 sends more
+    # than 64 KiB.
     site = make(
         {
             1: boot_report("S1", 1),

@@ -1,4 +1,8 @@
-"""Other users read nothing that provisioning, nights and re-imaging keep: records, journals, pages."""
+"""Test the modes of the files that provision.yml, validate.yml and reimage.yml keep on the controller.
+
+Records, journals and pages may show a site's nodes and faults. Each playbook runs with three umasks. Its
+results must never be readable for other users, or writable for the group.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ JOBS = {
 def test_other_users_read_nothing_of_it(
     rack: Rack, job: str, umask: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What the callback keeps: acts, and provisioning's record and page.
+    # The callback stores here, too: the acts, and the record and page of a provisioning.
     monkeypatch.setenv("RACKPROOF_RESULTS", str(rack.results))
     before = os.umask(umask)
     try:

@@ -1,4 +1,10 @@
-"""Canaries in every secret: no file, line or process of provisioning, a night or a re-imaging has one."""
+"""Test that provision.yml, validate.yml and reimage.yml show and store no secret.
+
+A canary is a unique text in the place of a secret (tests/e2e/canaries.py). Every secret of Vault and of the
+environment has one. The tests then search the output, the results, all changed files of this machine, and
+the arguments and environments of all processes. Further tests show that every secret option of a role has a
+canary, so that a new secret cannot be forgotten here.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +43,7 @@ def test_no_job_shows_or_keeps_a_secret(
 ) -> None:
     vault = rack.folder / "vault.yml"
     vault.write_text(yaml.safe_dump(VAULT))
-    # Its acts, and provisioning's record and page, are among the files that are searched.
+    # The callback stores acts, records and pages below the folder that is searched.
     home = rack.folder / "home"
     for name, value in {
         **ENVIRONMENT,
@@ -45,7 +51,7 @@ def test_no_job_shows_or_keeps_a_secret(
         "HOME": str(home),
     }.items():
         monkeypatch.setenv(name, value)
-    # One node that fails, too: failures show the most.
+    # One node fails, because Ansible shows the most about a failed task.
     rack.say("gone", "no-image")
     with watched_processes(UNIQUE) as found, watched_files(UNIQUE, home) as elsewhere:
         done = rack.play(*words, "-e", f"@{vault}", "-vvv")
@@ -69,13 +75,14 @@ def test_a_secret_from_vault_is_in_no_processs_environment(rack: Rack) -> None:
 
 
 def options_of(spec: dict[str, Any], above: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return the options of a role by their names, and those within them as OPTION.NAME."""
+    """Yield the name and the spec of each option of a role. A suboption has the name OPTION.NAME."""
     for name, option in (spec.get("options") or {}).items():
         yield above + name, option
         yield from options_of(option, f"{above}{name}.")
 
 
 def role_options() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the options of all roles, as :func:`options_of` does."""
     for path in sorted(ROOT.glob("roles/*/meta/argument_specs.yml")):
         for spec in yaml.safe_load(path.read_text())["argument_specs"].values():
             yield from options_of(spec)
@@ -121,7 +128,7 @@ def test_the_refusal_of_a_secret_of_another_type_does_not_show_it(tmp_path: Path
 
 
 def test_there_is_a_canary_in_every_secret_that_roles_take() -> None:
-    # What this one is made of by default is planted.
+    # The default of the exception is made of ngc_api_key, which has a canary.
     assert set(secret_options()) - set(VAULT) <= {"enroot_pyxis_api_key"}
     for name, option in role_options():
         above, _, within = name.partition(".")
@@ -138,6 +145,7 @@ NO_SECRETS = {
     "netboot_entry.token": "made for one boot, in the addresses that are requested by plain HTTP",
     "netboot_discover.token": "made for one boot",
 }
+"""Options that are not secret although their names look so, each with the reason."""
 
 
 def test_an_option_whose_name_says_secret_is_one() -> None:

@@ -1,4 +1,9 @@
-"""provision.yml from the command line: a node that a night would find fault with does not return to Slurm."""
+"""Test that provision.yml resumes a node in Slurm only if the health checks of a night pass on it.
+
+After the changes on a node, the playbook gathers its facts and judges them as validate.yml does. The nodes
+here are fake hardware on this machine. The tests show that a fault or a missing answer keeps a node drained,
+with a reason for the operator, that a degraded node is resumed, and that another user's drain is not changed.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.playbook
 HEALTH = "rackproof: health: "
+"""Beginning of the reason of a drain for a health finding."""
 ALL_AT_ONCE = (
     "-e",
     "provision_canary=0",
@@ -22,18 +28,18 @@ ALL_AT_ONCE = (
     "-e",
     "provision_max_failures=9",
 )
-"""One wave, and no end of it: what is asked here is how each node is judged."""
+"""Options that provision all nodes in one wave, without a limit of failures. So each node is judged."""
 
 
 def drained_for(rack: Rack) -> dict[str, str]:
-    """Return the reasons of the nodes that are drained for their health, without what all have in common."""
+    """Return the reasons of the drained nodes without their common beginning. All must be health findings."""
     drained = rack.drained()
     assert all(reason.startswith(HEALTH) for reason in drained.values()), drained
     return {node: reason.removeprefix(HEALTH) for node, reason in drained.items()}
 
 
 def fail_tool(rack: Rack, node: str, tool: str) -> None:
-    """Make a tool of a node fail without an answer."""
+    """Replace a tool of a node by one that prints nothing and fails."""
     path = rack.folder / node / "usr/bin" / tool
     path.unlink()
     path.write_text("#!/bin/sh\nexit 1\n")
@@ -55,7 +61,7 @@ def test_a_node_with_findings_stays_drained_until_it_is_mended(rack: Rack) -> No
     summary = done.stdout.split("NODES ****", 1)[1]
     assert "a row or page of its memory waits for a reset to be replaced" in summary
     assert summary.count("ATTENTION Prove that the node is healthy") == 3
-    # Nothing of it is a night, or a claim.
+    # A provisioning is not recorded as a night.
     assert not rack.results.exists() or night_folders(rack.results) == []
 
     rack.fleet.hardware("n02", "--fault", "row-remap-pending", "--off")
@@ -69,7 +75,7 @@ def test_a_node_with_findings_stays_drained_until_it_is_mended(rack: Rack) -> No
 
 
 def test_what_is_not_known_of_a_node_keeps_it_drained_and_a_strangers_drain_stays_theirs(rack: Rack) -> None:
-    # No kernel log: no XID can be ruled out.
+    # Without a kernel log, nothing shows that there was no XID.
     fail_tool(rack, "n02", "dmesg")
     fail_tool(rack, "n02", "journalctl")
     rack.fleet.hardware("n03", "--fault", "ecc-uncorrectable", "--gpu", "2")
@@ -92,7 +98,8 @@ def test_a_node_whose_sku_has_no_gpus_is_provisioned_beside_others(rack: Rack) -
     path = rack.folder / "hosts.yml"
     inventory = yaml.safe_load(path.read_text())
     hosts = inventory["all"]["children"]["sku_gb300"]["children"]["rack-one"]["hosts"]
-    # The first of the batch, and the only one of another.
+    # The node without GPUs is the first one of this run. In the second run below, only a login host is beside
+    # it.
     hosts["n01"] |= {"bench_sku": "cpu", "bench_sku_gpus": 0}
     inventory["all"]["children"]["slurm_login"] = {"hosts": {"ctl": None}}
     path.write_text(yaml.safe_dump(inventory, sort_keys=False))

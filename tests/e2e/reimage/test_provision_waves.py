@@ -1,4 +1,10 @@
-"""provision.yml from the command line: waves that keep partitions alive, and end with the first bad node."""
+"""Test the waves of provision.yml on four nodes of this machine, as an operator types it.
+
+A wave is a group of nodes that are drained, provisioned and resumed together. Its size keeps enough nodes of
+each partition in service, and the first wave (the canary) has one node. The tests show which nodes are
+drained in which order, that a failed node ends the waves, and that a node which cannot be provisioned is left
+as it was. The partition `batch` has five nodes: n01 to n04, and the unreachable node gone.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +24,7 @@ NODES = "n01,n02,n03,n04"
 
 
 def drains(rack: Rack) -> list[list[str]]:
-    """Return the nodes of each requested drain, in order."""
+    """Return the nodes of each drain that scontrol was called for, in order."""
     path = rack.folder / "slurm.json.drains"
     return [line.split(",") for line in path.read_text().split()] if path.exists() else []
 
@@ -50,7 +56,7 @@ def test_a_bad_node_ends_the_waves_and_the_others_stay_in_service(rack: Rack) ->
     summary = done.stdout.split("NODES ****", 1)[1]
     assert "n[03-04] (2 nodes): nothing changed\n    ATTENTION its wave did not start" in summary
 
-    # Mended, and typed as it was shown: what failed is the first to be tried.
+    # The fault is gone, and the operator types the shown command. The failed node is the canary now.
     rack.fleet.hardware("n02", "--fault", "row-remap-pending", "--off")
     rack.fleet.hardware("n02", "--boot")
     done = rack.play("provision.yml", "-l", "n02,n03,n04")
@@ -106,6 +112,7 @@ def test_a_controller_that_does_not_answer_is_shown_and_nothing_is_touched(rack:
     assert "Not started, and as they were: n02." in said
 
 
+# A package source of a node. Nothing listens on port 1, so the mirror refuses the connection.
 SOURCES = """\
 Types: deb
 URIs: http://127.0.0.1:1/debian
@@ -120,7 +127,7 @@ def test_a_mirror_that_does_not_answer_returns_no_node_although_nothing_lacks(
 ) -> None:
     sources, reach = rack.folder / "rackproof.sources", rack.folder / "roles/provision/tasks/reach.yml"
     shutil.copytree(ROOT / "roles/provision", rack.folder / "roles/provision")
-    # The checks of provision read its argument specification beside it.
+    # Role provision reads the argument spec of role time_limits in the folder beside it.
     shutil.copytree(ROOT / "roles/time_limits", rack.folder / "roles/time_limits")
     reach.write_text(reach.read_text().replace("/etc/apt/sources.list.d/rackproof.sources", str(sources)))
     if moment == "before the checks":

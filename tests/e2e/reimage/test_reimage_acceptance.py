@@ -1,4 +1,10 @@
-"""reimage.yml where nodes prove more than their health: measured by ssh, and with a known-good partner."""
+"""Test the acceptance of reimage.yml with ``reimage_acceptance``, which may list probes and pair.
+
+A re-imaged node must pass its health checks before it is resumed. With ``probes``, the playbook also measures
+the node by ssh, because Slurm starts no job on a drained node. With ``pair``, it measures the node together
+with a partner that passed a night and is in service. The tests show that wrong results, or a missing partner
+or interpreter, keep the node drained.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +26,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.playbook
 OURS = "rackproof-reimage: gets a new image"
+"""Reason of a drain by reimage.yml."""
 PROVE = ("-e", '{"reimage_acceptance": ["probes", "pair"], "bench_require_references": false}')
 
 
 def half(name: str) -> subprocess.Popen[bytes]:
-    """Start what a node's half of a pair looks like while it waits for a partner."""
+    """Start a process that looks like a node's half of a pair while it waits for the other half."""
     folder = Path(tempfile.gettempdir(), name)
     folder.mkdir(exist_ok=True)
     process = subprocess.Popen(["sleep", "300"], cwd=folder, start_new_session=True)
@@ -43,7 +50,7 @@ def test_who_computes_wrongly_or_reduces_wrongly_stays_drained(rack: Rack) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     rack.fleet.probes(n02={"fabric": True}, n03={"1": "bits"})
     before = len(rack.fleet.jobs)
-    # One process is left of a killed run on n01. The other belongs to no run.
+    # One process was left on n01 by a killed run, and has to be ended. The other one is of an unknown node.
     left = [half(name) for name in ("rackproof-night.n01.x", "rackproof-night.other.x")]
     done = rack.reimage("-l", "n01,n02,n03", *PROVE)
     assert [process.poll() is None for process in left] == [False, True]
@@ -59,7 +66,7 @@ def test_who_computes_wrongly_or_reduces_wrongly_stays_drained(rack: Rack) -> No
     assert "sums of values were wrong" in found["n02"].reason
     assert "gave other bits" in found["n03"].reason
     assert rack.drained() == dict.fromkeys(["n02", "n03"], OURS)
-    # No node that is drained ever got a job, and n03 needed no partner.
+    # Only the partner got jobs, for n01 and for n02. n03 failed its probes, so it was not paired.
     assert rack.fleet.jobs[before:] == ["n04", "n04"]
     probed = read_probes(night_folders(rack.results)[0])
     assert probed is not None
@@ -67,7 +74,7 @@ def test_who_computes_wrongly_or_reduces_wrongly_stays_drained(rack: Rack) -> No
     assert {one.nodes: one.passed for one in probed.pairs} == {("n01", "n04"): True, ("n02", "n04"): False}
     assert {one.node: one.measured for one in read_night(night_folders(rack.results)[0]).nodes}["n01"]
 
-    # Mended: proven in a new attempt, and by nothing else.
+    # The faults are gone. Only a new attempt can prove that.
     rack.fleet.probes()
     done = rack.reimage("-l", "n02,n03", *PROVE)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -92,7 +99,7 @@ def test_without_a_partner_or_an_interpreter_nothing_is_proven(rack: Rack) -> No
     assert "no other node of its SKU and partition is in service and passed" in found["n01"].reason
     assert "python ended with 127" in found["n02"].reason
     assert rack.drained() == dict.fromkeys(["n01", "n02"], OURS)
-    # What an operator leaves out by name is said of the node.
+    # If the operator leaves a part out, the node is resumed, and the output names the unproven part.
     done = rack.reimage(
         "-l", "n01", "-e", '{"reimage_acceptance": ["probes"], "bench_require_references": false}'
     )

@@ -1,4 +1,11 @@
-"""The way of a node to its image: BMCs by an emulator, entries in a folder, ramdisks that a test plays."""
+"""Test how reimage.yml boots a node over the network and has an image written (``by_image``).
+
+The playbook writes an entry with an order (which image, which disk) on the boot host, and starts the node by
+its BMC. The node's ramdisk requests the controller's signature of the order, checks it, writes the image, and
+reports. Here, a Redfish emulator is the BMC, the boot host is a folder, and a thread sends the ramdisks'
+reports. The thread checks signatures with the real ramdisk's code. The tests show how each failure ends, what
+an attacker on the boot host cannot do, and that no entry stays behind. Ubuntu's installer is tested, too.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +38,7 @@ from tests.jobs.reimage.test_write_image import load
 writer = load()
 pytestmark = pytest.mark.playbook
 ROOT = Path(__file__).resolve().parents[3]
+# The part of reimage.yml that is tested: without drain, provisioning and validation.
 PLAYBOOK = """
 - hosts: nodes
   gather_facts: false
@@ -46,27 +54,30 @@ PLAYBOOK = """
       rescue:
         - ansible.builtin.import_role: {name: reimage, tasks_from: failed}
 """
+# Logs each call, and reports that each service runs.
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >> FOLDER/systemctl.log
 case "$*" in *show*) echo LoadState=loaded; echo ActiveState=active; echo SubState=running;; esac
 """
 KEYS = ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ6C2+4fVZsBQ3wSGyA2xZpQyoWzJ0dFqk1eI0Ew8m1F"]
-# No two machines have one key.
+# Host keys of n6. Two machines with the same key would be refused.
 KEYS6 = [KEYS[0][:-4] + "9m1F"]
+# known_hosts before the run. All of its lines are of n1's address.
 OLD = (
     "192.0.2.1 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl\n"
-    # One more of the same kind, and one of a kind that the new system lacks.
+    # A second key of the same kind, and one of a kind that the new system lacks.
     "192.0.2.1,old ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOM564UtjVi3RemuoGdalx3kTJRv7W8uoAQlGSk8pg5W\n"
     "192.0.2.1 ecdsa-sha2-nistp256 "
     "AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBK7ndUFVGT0G+PW9eL"
     "Alcu1yr/zr4oXfUw05o/V5BlgcTeRSEvmi0UoXwHzIk8RYd+H+WQBFj8wT25p5dIKorB8=\n"
 )
+# The report of each node's ramdisk.
 SAYS: dict[str, dict[str, Any] | None] = {
     "n1": {"status": "written", "disk": "/dev/vda", "disk_serial": "D1", "seconds": 12.6, "host_keys": KEYS},
     "n2": {"status": "refused", "reason": "this machine's serial number is X"},
     # A ramdisk that never reports.
     "n3": None,
-    # No BMC; no MAC address; a BMC that drops while the ramdisk writes.
+    # The BMC of n4 does not answer, n5 has no MAC address, and the BMC of n6 ends while the image is written.
     "n4": None,
     "n5": None,
     "n6": {"status": "written", "disk": "/dev/vda", "disk_serial": "D1", "seconds": 1, "host_keys": KEYS6},
@@ -74,6 +85,7 @@ SAYS: dict[str, dict[str, Any] | None] = {
 
 
 def emulator(folder: Path, systems: dict[str, str]) -> tuple[subprocess.Popen[bytes], str]:
+    """Start a Redfish emulator with fake systems, given as name and UUID. Return its process and address."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
@@ -101,7 +113,10 @@ def emulator(folder: Path, systems: dict[str, str]) -> tuple[subprocess.Popen[by
 
 
 class Ramdisks(threading.Thread):
-    """A thread with the answers of nodes that find an order, request its signature, and check it."""
+    """A thread that acts for the ramdisks of all nodes. It finds orders, checks signatures and reports.
+
+    ``drops`` has emulators by node. Each one ends when its node has booted, before the node reports.
+    """
 
     def __init__(self, folder: Path, says: dict[str, dict[str, Any] | None]) -> None:
         super().__init__(daemon=True)
@@ -111,7 +126,7 @@ class Ramdisks(threading.Thread):
         self.orders: dict[str, dict[str, Any]] = {}
         self.entries: set[str] = set()
         self.key = folder / "order-key.pub"
-        # By node what it read and the number that it drew; whose order was signed for that.
+        # By node, the order that it read and its random number. Then the nodes whose signature was right.
         self.asked: dict[str, tuple[bytes, str]] = {}
         self.signed: set[str] = set()
         self.ended = threading.Event()
@@ -125,7 +140,7 @@ class Ramdisks(threading.Thread):
                     order = json.loads(text)
                     if order["report"] == self.orders.get(name, {}).get("report"):
                         continue
-                    # The script and the host's file come after the order.
+                    # The playbook writes the boot script and the host's file after the order.
                     time.sleep(0.5)
                     self.entries |= {one.name for one in (self.http.parent / "dhcp-hosts").iterdir()}
                     self.orders[name] = order
@@ -134,19 +149,21 @@ class Ramdisks(threading.Thread):
                 if path.parent.name in self.asked:
                     self.check(path.parent.name, path.read_bytes())
             for name, process in list(self.drops.items()):
-                # It has booted: its entry is gone.
+                # The playbook removes the entry of a node that has booted.
                 if name in self.signed and not (self.http / "nodes" / name / "write.json").exists():
                     process.kill()
                     self.report(name, self.says[name])
                     del self.drops[name]
 
     def ask(self, name: str, order: bytes) -> None:
+        """Request a signature for an order, unless the node never reports."""
         if not self.says[name]:
             return self.report(name, None)
         self.asked[name] = order, os.urandom(16).hex()
         return self.report(name, {"status": "asked", "node": name, "nonce": self.asked[name][1]})
 
     def check(self, name: str, signature: bytes) -> None:
+        """Check the signature with the ramdisk's code, and report the result."""
         order, nonce = self.asked.pop(name)
         try:
             writer.check_signature(order, nonce, signature, str(self.key))
@@ -156,13 +173,14 @@ class Ramdisks(threading.Thread):
         return self.report(name, {"status": "begun"} if name in self.drops else self.says[name])
 
     def report(self, name: str, what: dict[str, Any] | None) -> None:
+        """Write a report to where the order requests it, or none."""
         if what:
             report = self.http / "boot-reports" / self.orders[name]["report"].rpartition("/")[2]
             report.write_text(json.dumps(what))
 
 
 def make_boot_folder(folder: Path) -> None:
-    """Make what a boot host has: folders, an image with its description, and the key that orders need."""
+    """Make a boot host's folders, an image with its description, and the key that signs orders."""
     for name in ("netboot/dhcp-hosts", "netboot/http/nodes", "netboot/http/boot-reports", "bin"):
         (folder / name).mkdir(parents=True)
     (folder / "bin/systemctl").write_text(SYSTEMCTL.replace("FOLDER", str(folder)))
@@ -177,14 +195,17 @@ def make_boot_folder(folder: Path) -> None:
 
 
 class Site:
-    """Nodes with BMCs, the host that they boot from, and ramdisks that say what a test lets them say."""
+    """Nodes with BMCs, their boot host, and ramdisks with the reports that a test chooses.
+
+    The limits of steps are 8 s, because a test waits for some of them to pass.
+    """
 
     def __init__(self, folder: Path, says: dict[str, dict[str, Any] | None], **hosts: dict[str, Any]) -> None:
         self.folder = folder
         make_boot_folder(folder)
         (folder / "known_hosts").write_text(OLD)
         (folder / "playbook.yml").write_text(PLAYBOOK)
-        # The inventory does not say where things lie: it goes by the role's default.
+        # The inventory does not set netboot_folder. As for most operators, the role's default applies.
         shutil.copytree(ROOT / "roles/netboot", folder / "roles/netboot")
         defaults = folder / "roles/netboot/defaults/main.yml"
         given = defaults.read_text()
@@ -237,6 +258,7 @@ class Site:
         return address
 
     def play(self, *words: str) -> subprocess.Popen[str]:
+        """Start the playbook, and do not wait for it."""
         return subprocess.Popen(
             [
                 Path(sys.executable).with_name("ansible-playbook"),
@@ -254,21 +276,25 @@ class Site:
         )
 
     def done(self, *words: str) -> str:
+        """Run the playbook to its end. Return its output."""
         return self.play(*words).communicate(timeout=300)[0]
 
     def stands(self) -> dict[str, tuple[str, str]]:
+        """Return the state and the step of each node in its journal."""
         return {
             one.node: (one.progress.state, one.progress.step.value if one.progress.step else "")
             for one in tasks.read_progress(self.folder / "results")
         }
 
     def entries(self) -> list[str]:
+        """Return the names of all files of nodes' entries on the boot host."""
         found = [path.name for path in (self.folder / "netboot/dhcp-hosts").iterdir()]
         found += [path.name for path in (self.folder / "netboot/entries").glob("*")]
         found += [path.name for path in (self.folder / "netboot/http/nodes").rglob("*") if path.is_file()]
         return found
 
     def opener(self, node: str) -> OpenMachine:
+        """Return a function that opens the BMC of a node."""
         return partial(tasks.open_machine, node, Access(address=self.address, system=self.systems[node]))
 
     def close(self) -> None:
@@ -280,7 +306,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def imaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, str]]:
-    """Return a site after one run with seven nodes, and what the playbook printed."""
+    """Return a site after one run with six nodes, and the output of the playbook."""
     no_bmc = {"reimage_bmc_address": "http://127.0.0.1:1"}
     site = Site(tmp_path_factory.mktemp("by-image"), SAYS, n4=no_bmc, n5={"reimage_mac": ""})
     try:
@@ -310,10 +336,11 @@ def test_each_node_ends_where_its_ramdisk_or_bmc_left_it(imaged: tuple[Site, str
     assert "n3 did not boot over the network in time" in found["n3"].reason
     assert "n4: its BMC at http://127.0.0.1:1 does not answer" in found["n4"].reason
     assert "n5 lacks reimage_mac in the inventory" in found["n5"].reason
-    # Its image is there; who cannot switch it on does not take it for booted.
+    # The image was written, but the node could not be started, so the step is not done.
     assert "Boot the new system" in found["n6"].reason
     assert "does not answer" in found["n6"].reason
-    # That its one-time boot could not be taken back is a remark: without an entry it boots from its disk.
+    # The one-time network boot could not be cancelled. That is a remark, because without an entry the node
+    # boots from its disk.
     assert any("does not answer" in one for one in found["n6"].remarks)
 
 
@@ -323,12 +350,12 @@ def test_an_entry_is_there_only_while_a_node_boots(imaged: tuple[Site, str]) -> 
     assert set(ramdisks.orders) == ramdisks.entries == {"n1", "n2", "n3", "n6"}, output
     assert ramdisks.signed == {"n1", "n2", "n6"}
     assert site.entries() == []
-    # And dnsmasq knows nothing of them any more: it was restarted, since it may crash on a reload.
+    # dnsmasq was restarted to forget the entries, because it may crash on a reload.
     assert "restart rackproof-netboot-dnsmasq.service" in (site.folder / "systemctl.log").read_text()
     order = ramdisks.orders["n1"]
     assert (order["serial"], order["disk"]) == ("S", {"serial": "D1"})
     assert '"local-hostname": "n1"' in order["seed"]["meta-data"]
-    # Each attempt has a name of its own.
+    # Each attempt has a separate address for its report.
     assert len({one["report"] for one in ramdisks.orders.values()}) == 4
 
 
@@ -397,14 +424,14 @@ def test_an_alarm_leaves_out_the_node_that_it_is_of_and_an_attempt_of_a_stranger
         assert "Besides: alarm: 192.0.2.9 requested its order with its MAC address" in found["n3"].reason
         assert {"boot", "image"} <= set(found["n6"].done), output
         assert found["n6"].remarks[-1].startswith("alarm: 192.0.2.9 (52:54:00:00:00:99) sent a boot report")
-        # And no report of any of them is accepted any more, but of who did not boot until its time is over.
+        # The boot host no longer accepts reports, except from n3, which did not boot, until its time is over.
         assert [path.name for path in (site.folder / "netboot/orders").iterdir()] == ["n3"]
     finally:
         site.close()
 
 
 def test_who_changes_what_lies_on_the_boot_host_writes_no_disk(tmp_path: Path) -> None:
-    """An order that was changed there, a ramdisk that checks nothing, a signature of an earlier attempt."""
+    """n1 reads a changed order, the ramdisk of n2 requests no signature, and n6 finds an old signature."""
     site = Site(tmp_path, {name: SAYS[name] for name in ("n1", "n2", "n6")})
     ramdisks, ask = site.ramdisks, site.ramdisks.ask
     ramdisks.says["n2"] = SAYS["n1"]
@@ -431,7 +458,7 @@ def test_who_changes_what_lies_on_the_boot_host_writes_no_disk(tmp_path: Path) -
         assert {"boot", "image"} <= set(found["n6"].done), output
         assert ramdisks.signed == {"n6"}
         assert site.entries() == []
-        # The key stays on the controller.
+        # The private key is never on the boot host.
         served = [path for path in (site.folder / "netboot").rglob("*") if path.is_file()]
         assert not [path for path in served if b"PRIVATE KEY" in path.read_bytes()]
         assert "PRIVATE KEY" not in output
@@ -457,7 +484,7 @@ def test_without_a_key_no_node_is_switched_off(tmp_path: Path, broken: str) -> N
 
 @pytest.mark.parametrize("state", ["boot", "image"])
 def test_a_run_that_is_killed_is_gone_on_with_and_leaves_no_entry(tmp_path: Path, state: str) -> None:
-    """Killed with all its processes: while the ramdisk is waited for, and while it writes."""
+    """The playbook is killed with all its processes while it waits for the ramdisk, or while that writes."""
     site = Site(tmp_path, {"n1": None if state == "boot" else {"status": "begun"}})
     try:
         process = site.play()
@@ -469,12 +496,13 @@ def test_a_run_that_is_killed_is_gone_on_with_and_leaves_no_entry(tmp_path: Path
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         assert site.stands() == {"n1": ("interrupted", state)}
-        # What it had taken away is away; what it had not yet stays for the next run.
+        # The playbook removes the entry when the node has booted. Before that, the entry stays for the next
+        # run.
         assert bool(site.entries()) == (state == "boot")
         if state == "boot":
-            # Without one in time its host takes it away by itself, some minutes after the limit of 8 s.
+            # Without a next run, the boot host removes the entry itself, 300 s after the limit of 8 s.
             assert (site.folder / "netboot/entries/n1").read_text().startswith("308 52-54-00-00-00-01.ipxe ")
-            # The secret of its report is in all of them.
+            # All of these files contain the secret of the node's report.
             modes = {
                 name: f"{(site.folder / 'netboot' / name).stat().st_mode & 0o777:o}"
                 for name in ("entries/n1", "orders/n1", "orders", "http/nodes/n1/write.json")
@@ -489,7 +517,8 @@ def test_a_run_that_is_killed_is_gone_on_with_and_leaves_no_entry(tmp_path: Path
         site.ramdisks.says["n1"] = SAYS["n1"]
         output = site.done()
         assert site.entries() == [], output
-        # The ramdisk's memory is gone with the run: a new order, for the same machine and the same disk.
+        # The next run boots the ramdisk again. So it writes a new order, for the same machine and the same
+        # disk.
         second = site.ramdisks.orders["n1"]
         assert second["report"] != first["report"]
         assert {name: second[name] for name in ("serial", "disk")} == {
@@ -520,7 +549,7 @@ def test_ubuntu_s_installer_goes_the_same_way_and_is_waited_for_until_it_is_off(
             time.sleep(0.05)
         instructions = yaml.safe_load((seed / "user-data").read_text())["autoinstall"]
         assert instructions["storage"]["layout"]["match"] == {"path": autoinstall.DISK}
-        # The machine reports, and switches off.
+        # The installer reports, and the machine switches itself off at the end.
         name = installer_order(instructions, tmp_path)["report"].rpartition("/")[2]
         (site.folder / "netboot/http/boot-reports" / name).write_text(json.dumps({"status": "begun"}))
         while site.entries():

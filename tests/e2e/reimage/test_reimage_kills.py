@@ -1,4 +1,9 @@
-"""Test that reimage.yml, killed in every state or with a full disk, returns no node that is unproven."""
+"""Test that reimage.yml resumes no unproven node after it was killed in a step, or when its disk is full.
+
+The playbook writes the start and end of each step into the node's journal. The tests kill it with all its
+processes in each step, and fill the file system of the results before and during a run. Each time, the node
+stays drained until the same command has continued it to the end, and no finished image is written again.
+"""
 
 from __future__ import annotations
 
@@ -22,26 +27,28 @@ OURS = "rackproof-reimage: gets a new image"
 
 
 def read_node_progress(results: Path) -> NodeProgress | None:
+    """Return the progress of n01 by its newest journal, or None before it has one."""
     found = tasks.read_progress(results, ["n01"])
     return found[0].progress if found else None
 
 
-# Containers pass over booting: a run of method image is killed there in test_reimage_by_image.
+# The method `rack` has no step BOOT. test_reimage_by_image kills the method `image` in that step.
 STATES = tuple(step for step in STEPS if step is not Step.BOOT)
 
 
 def test_killed_in_each_state_it_is_gone_on_with_and_returns_only_proven(rack: Rack) -> None:
-    """One run after the other, each killed with all its processes as soon as the next state begins."""
+    """Each run continues the one before, and is killed one step later. The last run ends by itself."""
     results = rack.results
 
     def there(state: Step) -> bool:
         now = read_node_progress(results)
         if now is None or (now.state, now.step) != ("running", state):
             return False
-        # In the middle of it: drained and waiting for its job, or being written.
+        # In the middle of the step: the node is drained and its job still runs, or the image is being
+        # written.
         return bool(rack.drained() if state is Step.DRAIN else state is not Step.IMAGE or rack.renewed)
 
-    # The first waits for a job.
+    # A job on the node makes the first step wait.
     rack.fleet.set_slurm(jobs={"n01": "77"})
     for number, state in enumerate(STATES, 1):
         words = ("-e", '{"reimage_limits": {"drain": 60}}') if state is Step.DRAIN else ()
@@ -51,13 +58,14 @@ def test_killed_in_each_state_it_is_gone_on_with_and_returns_only_proven(rack: R
         now = read_node_progress(results)
         assert now is not None
         assert (now.state, now.attempt) == ("interrupted", number), state
-        # It may have come to the state's end before it was dead.
+        # The playbook may have ended the step, and started the next one, before the signal reached it.
         assert now.step in (state, *STEPS[STEPS.index(state) + 1 :][:1]), state
         if state is Step.RETURN:
-            # Who may be back in service is proven, in this attempt.
+            # The node may already be resumed, but then it passed validation in this attempt.
             assert Step.VALIDATE in now.done
         else:
             assert rack.drained() == {"n01": OURS}, state
+        # The number of images so far: the first one was interrupted, and the next run wrote the second one.
         imaged = {Step.DRAIN: 0, Step.RECORD: 0, Step.IMAGE: 1}
         assert len(rack.renewed) == imaged.get(state, 2), state
         rack.fleet.set_slurm(jobs={})
@@ -68,15 +76,15 @@ def test_killed_in_each_state_it_is_gone_on_with_and_returns_only_proven(rack: R
     assert now is not None
     assert (now.state, now.attempt) == ("returned", len(STATES) + 1)
     assert rack.drained() == {}
-    # Once more for the image that was cut off, and never for one that was done.
+    # The interrupted image was written again, the finished one was not.
     assert len(rack.renewed) == 2
-    # What it was before the first attempt is what it is compared with.
+    # The hardware is compared with that before the first attempt.
     assert (run_files.run_folders(results)[0] / "before/n01.json").exists()
 
 
 @pytest.fixture
 def small(rack: Rack) -> Iterator[Path]:
-    """Return a results folder on a file system of its own, of 2 MiB."""
+    """Return a results folder on a separate file system of 2 MiB."""
     place = rack.folder / "small"
     place.mkdir()
     mounted = subprocess.run(
@@ -130,13 +138,13 @@ def test_a_disk_that_fills_up_meanwhile_leaves_the_node_drained_and_the_end_is_w
     rack.say("n01", "hold", on=False)
     said = process.communicate(timeout=200)[0]
     assert process.returncode != 0
-    # The space to say how it ended was taken before it began.
+    # The journal reserved the space for this entry before the step started.
     path = run_files.journal_path(run_files.run_folders(small)[0], "n01")
     last = run_files.read_journal(path)[-1]
     assert (last.event, last.step) == ("failed", Step.PROVISION), said
     assert "Mount the storage" in last.reason
     assert rack.drained() == {"n01": OURS}
-    # A second attempt on the full disk begins nothing; with space it goes on.
+    # A second attempt on the full disk changes nothing. With free space, it continues.
     done = rack.reimage("-l", "n01", "-e", f"reimage_results={small}")
     assert done.returncode != 0
     assert rack.drained() == {"n01": OURS}

@@ -1,4 +1,9 @@
-"""reimage.yml from the command line: who is proven returns, the others stay drained, a killed run goes on."""
+"""Test reimage.yml on four nodes of this machine, as an operator types it.
+
+The playbook drains a node, gives it a new image, provisions and validates it, and resumes it in Slurm. The
+tests show that only a node that passed validation in the same run is resumed. A node that failed, or whose
+run was killed, stays drained, and the same command continues it. Drains by other users or by nights remain.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +22,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.playbook
 OURS = "rackproof-reimage: gets a new image"
+"""Reason of a drain by reimage.yml."""
 NIGHTS = "rackproof-night: ecc_sram_uncorrectable GPU 2; rackproof explain n01"
+"""Reason of a drain by a night."""
 
 
 def stands(results: Path) -> dict[str, tuple[str, str]]:
+    """Return the state and the step of each node in its journal."""
     return {
         one.node: (one.progress.state, one.progress.step.value if one.progress.step else "")
         for one in tasks.read_progress(results)
@@ -28,7 +36,7 @@ def stands(results: Path) -> dict[str, tuple[str, str]]:
 
 
 def test_each_node_goes_its_way_and_only_the_proven_return(rack: Rack) -> None:
-    """Two runs: one in which everything goes wrong, and one that goes on from there."""
+    """One run has four failures, each at another step. A second run continues three of these nodes."""
     rack.say("n02", "broken")
     rack.say("gone", "no-image")
     rack.fleet.hardware("n04", "--fault", "ecc-uncorrectable", "--gpu", "2")
@@ -43,7 +51,7 @@ def test_each_node_goes_its_way_and_only_the_proven_return(rack: Rack) -> None:
         "gone": ("failed", "image"),
     }
     assert rack.drained() == dict.fromkeys(["n02", "n03", "n04", "gone"], OURS)
-    # Whose jobs run is not imaged.
+    # A node whose jobs still run is not imaged.
     assert sorted(rack.renewed) == ["n01", "n02", "n04"]
     why = {one.node: one.progress.reason for one in tasks.read_progress(rack.results)}
     assert "Mount the storage" in why["n02"]
@@ -129,7 +137,7 @@ def test_a_night_does_not_return_a_node_whose_imaging_has_not_come_to_its_end(ra
     rack.say("n01", "broken")
     assert rack.reimage("-l", "n01").returncode == 2
     assert stands(rack.results) == {"n01": ("failed", "provision")}
-    # The nights of a test are minutes apart.
+    # By default, nights that are less than 12 hours apart count as one. Those of a test are minutes apart.
     returning = ("-e", "validate_resume=true", "-e", "validate_resume_hours=0")
     for _ in range(2):
         done = rack.play("validate.yml", "-l", "n01", *returning)

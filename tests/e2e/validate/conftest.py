@@ -1,4 +1,9 @@
-"""A fleet on this machine: each node is an interpreter that sees fake hardware. Slurm is a file."""
+"""Provide a fleet of four nodes on this machine, for the tests of playbooks.
+
+A node is an interpreter that sees fake hardware (testrack/fakes), and Ansible reaches it by the connection
+``local``. The Slurm cluster is a file, which fakes of scontrol, squeue, sinfo and srun read and write. So a
+night with faults, drains and measurements takes seconds, and needs neither root nor a rack.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FAKES = ROOT / "testrack/fakes/hardware"
 TOOLS = ("hardware", "nvidia-smi", "dmesg", "nv-fabricmanager", "modprobe")
 NODES = ("n01", "n02", "n03", "n04")
-# What scontrol, squeue and sinfo of a cluster answer, out of a file that tests may edit.
+# The program of the fakes of scontrol, squeue and sinfo. They answer from a file that tests may change.
 SLURM = """#!{python}
 import fcntl, json, os, sys
 path = {state!r}
@@ -52,14 +57,16 @@ else:
 """
 
 PROBE_PYTHON = Path(__file__).with_name("probe_python.py")
-# The interpreter that nodes are measured with: it knows its node, and the GPUs that nvidia-smi shows there.
+# The interpreter for probes (validate_probe_python). It calls probe_python.py with the name of the node and
+# the GPUs that nvidia-smi lists there.
 MEASURE = """#!/bin/sh
 export PROBED_NODE=${{SLURMD_NODENAME:-{node}}} PROBE_FAULTS={folder}/faults.json
 export RACK_ROOT={folder}/$PROBED_NODE
 export PROBED_GPUS=$({python} -I "$RACK_ROOT/usr/bin/nvidia-smi" -L | sed 's/.*UUID: //; s/)//' | paste -sd,)
 exec {python} {program} "$@"
 """
-# Runs a job's script as each of its nodes; Slurm gives no node that is drained or at work.
+# The program of the fake srun. It runs a job's script once for each node, and refuses drained and busy nodes.
+# The file jobs.log has the nodes of each call.
 SRUN = """#!{python}
 import json, os, subprocess, sys
 folder = {folder!r}
@@ -85,7 +92,7 @@ sys.exit(max(part.wait() for part in parts))
 
 @dataclass
 class Fleet:
-    """The fleet's folder, and what is done with it."""
+    """The fleet's folder, with methods that change hardware and Slurm, and run validate.yml."""
 
     folder: Path
 
@@ -95,14 +102,17 @@ class Fleet:
 
     @property
     def slurm(self) -> dict[str, dict[str, str]]:
+        """Return Slurm's state: the reason of each node's drain ("" without one), and each node's job."""
         return json.loads((self.folder / "slurm.json").read_text())
 
     def set_slurm(self, **state: object) -> None:
+        """Replace parts of Slurm's state. With ``down=True``, no command answers."""
         new = self.folder / "slurm.json.test"
         new.write_text(json.dumps(self.slurm | state))
         new.replace(self.folder / "slurm.json")
 
     def hardware(self, node: str, *words: str) -> None:
+        """Switch a fault of a node's fake hardware (``--fault``), or boot the node (``--boot``)."""
         subprocess.run(
             [sys.executable, "-I", self.folder / node / "usr/bin/hardware", *words],
             env=os.environ | {"RACK_ROOT": str(self.folder / node)},
@@ -111,10 +121,12 @@ class Fleet:
         )
 
     def probes(self, **faults: object) -> None:
+        """Set the faults of the probes by node, in the format of probe_python.py."""
         (self.folder / "faults.json").write_text(json.dumps(faults))
 
     @property
     def jobs(self) -> list[str]:
+        """Return the nodes of each call of srun, in order, with blanks between them."""
         try:
             return (self.folder / "jobs.log").read_text().splitlines()
         except FileNotFoundError:
@@ -130,7 +142,8 @@ class Fleet:
                 *words,
             ],
             cwd=ROOT,
-            # What Slurm's host runs in a shell is found there; nodes look at their own first.
+            # Slurm's host runs commands in a shell, which finds the fakes of Slurm here. Nodes have another
+            # PATH.
             env=os.environ
             | {
                 "ANSIBLE_NOCOLOR": "1",
@@ -151,13 +164,14 @@ def program(path: Path, text: str) -> None:
 
 
 def make_node(root: Path, seed: str, kind: str = "gb300") -> None:
+    """Make a node's folder with booted fake hardware. The seed determines serial numbers and UUIDs."""
     modules = root / "usr/lib/rack/modules"
     modules.mkdir(parents=True)
     (modules / "nvidia.json").write_text('{"version": "580.95.05", "depends": []}')
     for tool in TOOLS:
         (root / "usr/bin").mkdir(exist_ok=True, parents=True)
         (root / "usr/bin" / tool).symlink_to(FAKES)
-    # This machine's journal, clock and units are none of the node's.
+    # These tools would show this machine's journal, units and clock, which are not the node's.
     for tool in ("journalctl", "systemctl", "timedatectl"):
         program(root / "usr/bin" / tool, "#!/bin/sh\n")
     for words in (
@@ -184,7 +198,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fleet(pristine: Path, tmp_path: Path) -> Fleet:
-    """Return four healthy nodes, one that cannot be reached, and their Slurm controller."""
+    """Return four healthy nodes (n01 to n04), an unreachable one (gone), and their Slurm controller (ctl)."""
     folder = tmp_path / "fleet"
     shutil.copytree(pristine, folder, symlinks=True, ignore=shutil.ignore_patterns("dev"))
     hosts: dict[str, dict[str, object]] = {}
@@ -217,7 +231,7 @@ def fleet(pristine: Path, tmp_path: Path) -> Fleet:
                 "validate_probe_python": f"{folder}/{{{{ inventory_hostname }}}}/measure",
                 "validate_probe_share": 1,
                 "validate_probes": ["gemm", "training-step", "fabric"],
-                # Of the machine that the tests run on nothing is asked.
+                # This machine need not be as large as a node.
                 "validate_limits": {"memlock_bytes": 0, "shm_bytes": 0, "disk_free": 0.0, "tool_seconds": 60},
             },
             "hosts": {"ctl": hosts.pop("ctl")},

@@ -1,6 +1,12 @@
-"""Stands for an interpreter with PyTorch on a node: says what the probes say, with the faults of a file.
+"""Imitate an interpreter with PyTorch on a node: print the log of a probe, with the faults of a file.
 
-``faults.json`` beside it: node to ``{"GPU's slot": "bits" or "wrong"}``, ``"hang"``, ``"alone": "dies"``.
+A night runs its probes by this program, in the tests of validate.yml and reimage.yml. The environment names
+the node, its GPUs, and the file of faults, which has an object for each node with these keys:
+
+* a GPU's slot, with the value ``bits``: the GPU gives other bits in the training step;
+* ``hang``: the program that takes 20 s longer;
+* ``fabric``: whether an all-reduce with another node gives wrong values;
+* ``speed``: a factor of the GPUs' speed.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ program = Path(sys.argv[1]).name
 if program == "-c":
     sys.exit(0)
 
-from tests.jobs.validate.probes import line, log, measurement  # noqa: E402  (the question above has no use for it)
+from tests.jobs.validate.probes import line, log, measurement  # noqa: E402  (a check with -c does not need it)
 
 node = os.environ["PROBED_NODE"]
 faults = json.loads(Path(os.environ["PROBE_FAULTS"]).read_text()).get(node, {})
@@ -31,7 +37,7 @@ if program == "probe_all_reduce.py" and nodes > 1:
     if sys.argv[sys.argv.index("--node-rank") + 1] == "0":
         print(log(measurement("fabric_busbw", 380.0, "GB/s", "higher", **labels), wrong))
     elif faults.get("fabric"):
-        # The first node reports for all; here, each knows of its own faults only.
+        # The first node would report for all, but here, each node has only its own faults.
         print(wrong)
 elif program == "probe_gemm.py":
     speeds = [

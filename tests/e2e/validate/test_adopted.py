@@ -1,4 +1,10 @@
-"""A stranger's cluster: adopted, then judged by a user without root, without a variable set by hand."""
+"""Test the way of a new user: adopt an existing cluster, and judge its nodes without root.
+
+`rackproof adopt` makes an inventory from the cluster's Slurm and from the owner's Ansible inventory. Then
+validate.yml and `rackproof validate` judge the nodes, as a user without root. The test shows that secrets of
+the owner's inventory are not copied, that a faulty GPU is found, that a node of unknown SKU is unproven, and
+that check mode leaves nothing on the nodes.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +25,12 @@ from rackproof.store.night_store import night_folders, read_night
 from .conftest import FAKES, NODES, ROOT, make_node, program
 
 pytestmark = pytest.mark.playbook
-# A node's Python is the system's: the controller's may lie where only its owner may look.
+# The nodes use the system's Python, because their user may not enter the folder of the controller's.
 PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
+# The id of a user without rights.
 NOBODY = 65534
 FAULT = ("--fault", "ecc-uncorrectable", "--gpu", "2")
+# The cluster's scontrol: three nodes with H100, and one with GPUs of a name that Rackproof does not have.
 SCONTROL = """#!/bin/sh
 case "$*" in
   ping) echo "Slurmctld(primary) at elsewhere is UP" ;;
@@ -35,6 +43,7 @@ case "$*" in
      done ;;
 esac
 """
+# The kernel log, which only root and users of the group adm may read. A marker file imitates that group.
 DMESG = """#!/bin/sh
 [ "$(id -u)" = 0 ] || [ -e "$RACK_ROOT/user-is-in-adm" ] || {
   echo "dmesg: read kernel buffer failed: Operation not permitted" >&2; exit 1
@@ -44,7 +53,7 @@ exec %s "$@"
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the controller, whose scontrol and sinfo are those of the cluster."""
+    """Run a command on the controller, with the cluster's scontrol, squeue and sinfo."""
     beside = Path(sys.executable).parent
     return subprocess.run(
         [beside / words[0], *words[1:]],
@@ -60,10 +69,10 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def strangers() -> Iterator[Path]:
-    """Return a folder with four nodes without root, their Slurm, and the inventory of their owner."""
+    """Yield a folder with four nodes, on which modules run without root, their Slurm and their inventory."""
     if os.geteuid():
         pytest.skip("a boot of its own for each node needs root, and so does a change of user")
-    # Not pytest's own folder, which only its owner may enter.
+    # Only its owner may enter pytest's own folder.
     folder = Path(tempfile.mkdtemp(prefix="rackproof-strangers-"))
     folder.chmod(0o755)
     hosts = {}
@@ -79,7 +88,8 @@ def strangers() -> Iterator[Path]:
         path = f"{folder / name}/usr/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         program(
             folder / name / "python",
-            # As by ssh with pipelining the module is the input: nothing of it is a file on the node.
+            # The module is the interpreter's input, as with ssh and pipelining. So it leaves no file on the
+            # node.
             f"#!/bin/sh\nexport RACK_ROOT={folder / name} PATH={path} HOME=/nonexistent\n"
             f'exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups {PYTHON} - <"$1"\n',
         )
@@ -100,6 +110,7 @@ def strangers() -> Iterator[Path]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
+    """Return the files of all nodes."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("n0*/**/*")
@@ -116,7 +127,8 @@ def test_from_a_strangers_cluster_to_the_first_verdict(strangers: Path) -> None:
     assert "sku_mystery_x8 UNPROVEN" in done.stdout
     assert run(strangers, "rackproof", "lint-inventory", "-i", str(cluster)).returncode == 0
 
-    # What this machine is, and not the nodes: by hand, which the next adopt keeps.
+    # Limits for this machine, which is smaller than a real node. An operator may change the file, and the
+    # next adopt keeps the change.
     about = cluster / "group_vars/all.yml"
     mine = {
         "validate_results": str(strangers / "results"),
@@ -151,11 +163,11 @@ def test_from_a_strangers_cluster_to_the_first_verdict(strangers: Path) -> None:
     assert "queried without root: n[01-04]; root would add the kernel's log (4 of 4)" in done.stdout
     assert "SKU mystery-x8 is a skeleton" in done.stdout
     assert "slurm_node_unknown" not in done.stdout
-    # In check mode nothing is left behind, neither there nor here.
+    # Check mode leaves no file, neither on the nodes nor on the controller.
     assert contents(strangers) == before
     assert not list((strangers / "results").glob("*"))
 
-    # A user who may read the kernel's log, and jobs that may lock memory: healthy nodes pass without root.
+    # If the user may read the kernel log, and locked memory is not checked, healthy nodes pass without root.
     for name in NODES:
         (strangers / name / "user-is-in-adm").touch()
     about.write_text(about.read_text().replace("shm_bytes: 0", "memlock_bytes: 0\n  shm_bytes: 0"))
@@ -167,7 +179,7 @@ def test_from_a_strangers_cluster_to_the_first_verdict(strangers: Path) -> None:
         "n03": "pass",
         "n04": "unproven",
     }, done.stdout
-    # Partitions are groups as well, and no racks.
+    # The groups of partitions are not taken for racks.
     assert {one.rack for one in night.nodes} == {"rack-z1"}
     found = {finding.code for one in night.nodes if one.node == "n02" for finding in one.findings}
     assert "ecc_sram_uncorrectable" in found

@@ -1,4 +1,9 @@
-"""Test that systemd and the program accept the files of the role nightly."""
+"""Test that systemd and `rackproof nightly` accept the files of the role nightly.
+
+The role writes units of systemd, which start `rackproof nightly` every night, and a file with its secrets.
+The tests fill the templates with values that need quotes in a unit. They show that the command line is
+right, that a night interrupted by a reboot is started again, and that the units contain no secret.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,7 @@ FILES = (
 
 
 def program_in(folder: Path) -> Path:
-    """Make an executable whose path has a blank."""
+    """Make an executable whose path has a blank. Return its path."""
     program = folder / "rack proof/rackproof"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
@@ -36,6 +41,7 @@ def program_in(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def written(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the files that the role's templates give."""
     folder = tmp_path_factory.mktemp("role")
     variables = {
         "ansible_python_interpreter": sys.executable,
@@ -83,6 +89,7 @@ def written(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def unit(path: Path) -> configparser.ConfigParser:
+    """Return the sections of a unit of systemd, with the case of their keys."""
     read = configparser.ConfigParser(interpolation=None, strict=False)
     read.optionxform = str  # type: ignore[assignment, method-assign]
     read.read(path)
@@ -91,7 +98,7 @@ def unit(path: Path) -> configparser.ConfigParser:
 
 def test_the_command_is_one_that_the_program_takes(written: Path) -> None:
     service = unit(written / "rackproof-nightly.service")["Service"]
-    # systemd's quotes are read as a shell's are; $$ and %% stand for one.
+    # systemd reads quotes as a shell does. In a unit, $$ means $, and %% means %.
     words = [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(service["ExecStart"])]
     assert words[:2] == [str(written / "rack proof/rackproof"), "nightly"]
     assert words[words.index("--link") + 1] == "https://example.org/100%/$x"

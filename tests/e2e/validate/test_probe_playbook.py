@@ -1,4 +1,10 @@
-"""Test validate.yml with a budget: idle nodes are measured in jobs, drained ones without, busy ones never."""
+"""Test validate.yml with ``validate_probe_gpu_minutes``, a budget of GPU-minutes for measurements.
+
+With a budget, a night also measures nodes by short programs (probes), alone and in pairs. It measures idle
+nodes in Slurm jobs, and nodes that a night drained without a job. It never measures a busy node. Four nodes
+of fake hardware run a fake probe here, and Slurm is a file. The tests show that a GPU with wrong results is
+drained and later resumed, and that a night which could not measure proves nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +22,17 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.playbook
 BUDGET = ("-l", "n01,n02,n03,n04", "-e", "validate_probe_gpu_minutes=1000")
+# The fake speeds have no references.
 LENIENT = ("-e", '{"bench_require_references": false}')
 
 
 def last(results: Path) -> NightRecord:
+    """Return the record of the newest night."""
     return read_night(night_folders(results)[0])
 
 
 def test_silent_corruption_is_measured_drained_measured_again_and_returned(fleet: Fleet) -> None:
-    """Three nights in one test: each needs what the one before left."""
+    """The first of three nights drains the node, and the third one resumes it."""
     fleet.set_slurm(jobs={"n04": "4711"})
     fleet.probes(n02={"1": "bits"})
     done = fleet.validate(
@@ -50,11 +58,12 @@ def test_silent_corruption_is_measured_drained_measured_again_and_returned(fleet
     with open_store(fleet.results / "history.sqlite") as store:
         assert {one.benchmark for one in store.runs()} == {"health", "probes"}
 
-    # Mended. Slurm gives a drained node no job, and a bad result is not forgotten for lack of a new one.
+    # The fault is gone. Slurm starts no job on a drained node, so the next nights measure it without one. It
+    # must pass the failed probe twice.
     fleet.probes()
     fleet.set_slurm(jobs={})
     again = (*BUDGET, *LENIENT, "-e", "validate_drain=true", "-e", "validate_resume=true")
-    # The nights of a test are minutes apart.
+    # By default, nights that are less than 12 hours apart count as one. Those of a test are minutes apart.
     again += ("-e", "validate_resume_hours=0")
     before = len(fleet.jobs)
     done = fleet.validate(*again)
@@ -84,7 +93,7 @@ def test_without_slurm_nothing_is_measured_nothing_proven_and_nobody_drained(fle
 
 
 def test_measuring_that_fails_proves_nothing(fleet: Fleet, tmp_path: Path) -> None:
-    """Healthy nodes, and a night that was asked to measure: without what it noted they do not pass."""
+    """The nodes are healthy, but the measurement itself fails, because validate_root has no programs."""
     (tmp_path / "benchmarks").symlink_to(Path(__file__).parents[3] / "benchmarks")
     done = fleet.validate(*BUDGET, "-e", f"validate_root={tmp_path}", "-e", "validate_drain=true")
     assert done.returncode == 2, done.stdout + done.stderr
@@ -95,6 +104,7 @@ def test_measuring_that_fails_proves_nothing(fleet: Fleet, tmp_path: Path) -> No
     assert not any(fleet.slurm["nodes"].values())
 
 
+# The smallest job of a night is one node with four GPUs. It may take 44 GPU-minutes, and with soak 104.
 @pytest.mark.parametrize(
     ("variables", "reason"),
     [

@@ -1,6 +1,8 @@
-"""Test nights that are killed, doubled, or without database, disk or nodes.
+"""Test `rackproof nightly` when it is killed, started twice, or lacks its database, disk space or nodes.
 
-Such a night loses no result and drains no node, and the next night continues.
+A timer starts this command, which runs validate.yml on the fleet. The tests show that such a night loses no
+result, that it drains no node without a complete record, and that the next night continues. Four nodes of
+fake hardware are on this machine, and n02 has a fault.
 """
 
 from __future__ import annotations
@@ -29,12 +31,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.playbook
 ROOT = Path(__file__).resolve().parents[3]
+# By node, the reason of a drain: no node is drained.
 NOBODY = dict.fromkeys(["n01", "n02", "n03", "n04", "gone"], "")
 BAD = ("--fault", "ecc-uncorrectable", "--gpu", "2")
 
 
 def start(fleet: Fleet, *words: str, limit: str = "n01,n02", **environment: str) -> subprocess.Popen[str]:
-    """Start a nightly as its timer does."""
+    """Start `rackproof nightly` as its timer does, and do not wait for it."""
     program = "import sys; from rackproof.cli.main import main; sys.exit(main())"
     fixed = ["nightly", "--checkout", ROOT, "--results", fleet.results, "--limit", limit, "--drain"]
     return subprocess.Popen(
@@ -54,19 +57,23 @@ def start(fleet: Fleet, *words: str, limit: str = "n01,n02", **environment: str)
 
 
 def run(fleet: Fleet, *words: str, limit: str = "n01,n02", **environment: str) -> tuple[int, str]:
+    """Run `rackproof nightly` to its end. Return its status and output."""
     process = start(fleet, *words, limit=limit, **environment)
     said, _ = process.communicate(timeout=180)
     return process.returncode, said
 
 
 def children(pid: int) -> list[int]:
-    """Return ansible-runner and the playbook below it. Each has its own session."""
+    """Return the ids of a process's direct children."""
     found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
     return [int(one) for one in found.stdout.split()]
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """Kill the playbook as a loss of power would, but leave its workers running."""
+    """Kill the command, ansible-runner and the playbook, but not the playbook's workers.
+
+    Each of them has its own session, so no signal reaches all of them.
+    """
     runners = children(process.pid)
     for pid in (*(one for runner in runners for one in children(runner)), *runners, process.pid):
         try:
@@ -77,9 +84,9 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def refused_beside(first: subprocess.Popen[str], fleet: Fleet) -> str:
-    """Start a second nightly while the first is at work: it says so, and does nothing."""
+    """Run a second nightly while the first one runs. Check that it refuses, and return its output."""
     deadline = time.monotonic() + 60
-    # A killed one leaves its number there.
+    # A killed nightly leaves its process id in the file.
     while not (fleet.results / LOCK).exists() or (fleet.results / LOCK).read_text() != str(first.pid):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -91,10 +98,11 @@ def refused_beside(first: subprocess.Popen[str], fleet: Fleet) -> str:
 
 def test_killed_at_any_moment_the_next_night_is_whole_and_the_only_one(fleet: Fleet) -> None:
     fleet.hardware("n02", *BAD)
+    # The same moments in each run of the test.
     dice = random.Random(11)
     for number in range(2):
         process = start(fleet)
-        # Once in each half of what a night takes here; a night that is over was not a victim.
+        # A night takes about ten seconds here, and is killed once in each half. It may have ended before.
         time.sleep(1 + 5 * number + dice.uniform(0, 5))
         kill(process)
     last_one = start(fleet)
@@ -109,7 +117,7 @@ def test_killed_at_any_moment_the_next_night_is_whole_and_the_only_one(fleet: Fl
     assert (fleet.results / LOCK).read_text() == ""
     kept = [one for one in fleet.results.iterdir() if is_night(one.name)]
     assert kept
-    # At most the two that were killed, and the one that was not refused.
+    # At most the two killed nights and the complete one.
     assert len(kept) <= 3
     for folder in kept:
         assert {NIGHT_FILE, RECORD_NAME, "index.html"} <= {one.name for one in folder.iterdir()}, folder
@@ -143,7 +151,10 @@ def test_a_killed_night_leaves_no_worker_that_measures_on(fleet: Fleet) -> None:
 def test_a_database_that_is_down_delays_the_history_and_half_a_rack_that_is_lost_drains_nobody(
     fleet: Fleet,
 ) -> None:
-    """Two nights in one test: the second enters what the first could not."""
+    """The second of two nights adds the first one to the history, whose database was down before.
+
+    In the second night, three of five nodes cannot be reached. So it drains no further node.
+    """
     fleet.hardware("n02", *BAD)
     code, said = run(fleet, RACKPROOF_DATABASE_URL="postgresql+psycopg://nobody@127.0.0.1:1/none")
     assert code == 2, said
@@ -152,7 +163,7 @@ def test_a_database_that_is_down_delays_the_history_and_half_a_rack_that_is_lost
     assert drained["n02"].startswith("rackproof-night:")
     assert not (fleet.results / "history.sqlite").exists()
 
-    # There would be room for another drain.
+    # With --share 0.5, a second node could be drained.
     fleet.hardware("n01", *BAD)
     inventory = yaml.safe_load((fleet.folder / "hosts.yml").read_text())
     hosts = inventory["all"]["children"]["sku_gb300"]["children"]["rack-one"]["hosts"]

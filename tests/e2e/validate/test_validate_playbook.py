@@ -1,4 +1,9 @@
-"""validate.yml from the command line finds, names, drains and resumes a bad node, and no other."""
+"""Test validate.yml on four nodes of fake hardware on this machine, as an operator types it.
+
+A night is one run of validate.yml. The tests show that it finds a bad node and its part, drains it in Slurm,
+and resumes it after two nights without the fault. It changes no other node, and not the drain of another
+user. An unreachable node is unproven, and check mode changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,7 @@ HEALTHY = "n01,n02,n03,n04"
 
 
 def last(results: Path) -> NightRecord:
+    """Return the record of the newest night."""
     return read_night(night_folders(results)[0])
 
 
@@ -28,12 +34,12 @@ def verdicts(night: NightRecord) -> dict[str, str]:
 
 
 def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
-    """Four nights in one test: each needs what the one before left."""
+    """The playbook runs once in check mode, then for three nights. The third night resumes the node."""
     fleet.hardware("n02", "--fault", "ecc-uncorrectable", "--gpu", "2")
     theirs = {"n03": "bob: waits for a cable"}
     fleet.set_slurm(nodes=fleet.slurm["nodes"] | theirs)
 
-    # A dry run in check mode: says all, keeps nothing.
+    # Check mode shows the same findings and drains, but changes and stores nothing.
     done = fleet.validate("--check", "-e", "validate_drain=true")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "drain n02: ecc_sram_uncorrectable" in done.stdout
@@ -41,7 +47,8 @@ def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
     assert fleet.slurm["nodes"] == dict.fromkeys([*HEALTHY.split(","), "gone"], "") | theirs
 
     fleet.hardware("n03", "--fault", "hung-nvidia-smi")
-    # The night that acts: the bad node is drained, the lost one listed, a stranger's drain is left alone.
+    # The first night drains the bad node and lists the unreachable one. It does not change another user's
+    # drain.
     done = fleet.validate("-e", "validate_drain=true", "-e", "validate_tool_timeout_s=2")
     assert done.returncode == 2, done.stdout + done.stderr
     night = last(fleet.results)
@@ -70,12 +77,12 @@ def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
     assert "rackproof explain" not in (folder / "nodes/n01.html").read_text()
     assert read_run(folder).verdict.value == "fail"
 
-    # Mended: it has to pass twice before it is given work.
+    # The faults are gone. The node has to pass twice before it is resumed.
     fleet.hardware("n02", "--fault", "ecc-uncorrectable", "--off")
     fleet.hardware("n02", "--boot")
     fleet.hardware("n03", "--fault", "hung-nvidia-smi", "--off")
     both = ("-l", HEALTHY, "-e", "validate_resume=true", "-e", "validate_drain=true")
-    # The nights of a test are minutes apart.
+    # By default, nights that are less than 12 hours apart count as one. Those of a test are minutes apart.
     both += ("-e", "validate_resume_hours=0")
     done = fleet.validate(*both)
     output = done.stdout + done.stderr

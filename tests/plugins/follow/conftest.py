@@ -1,4 +1,8 @@
-"""Real ansible-playbook processes whose output is read while they run."""
+"""Provide a controller that starts real ansible-playbook processes, whose output tests read while they run.
+
+The playbook starts a job on this machine with rackproof_job, and follows it with rackproof_bench_follow. A
+test can hold the job until it releases it by a file.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ PLAY = """
 
 
 class Playbook:
-    """An ansible-playbook that runs in a process group of its own, as under a terminal."""
+    """A running ansible-playbook in a separate process group, as under a terminal."""
 
     def __init__(self, argv: list[str], environment: dict[str, str]) -> None:
         self.lines: list[str] = []
@@ -67,7 +71,7 @@ class Playbook:
         return [line for line in self.lines if line.startswith("run-1 · ")]
 
     def until(self, pattern: str, within_s: float = 300) -> str:
-        """Wait for a line while the playbook runs; returns it."""
+        """Wait for a line of the output while the playbook runs. Return the line."""
         deadline = time.monotonic() + within_s
         while True:
             for line in list(self.lines):
@@ -78,17 +82,21 @@ class Playbook:
             time.sleep(0.05)
 
     def signal(self, number: int) -> None:
+        """Send a signal to the playbook and all of its processes."""
         os.killpg(self.process.pid, number)
 
     def wait(self, within_s: float = 300) -> int:
-        """Wait for the end; returns the exit status."""
+        """Wait for the end. Return the exit status."""
         status = self.process.wait(within_s)
         self._reader.join(10)
         return status
 
 
 class Controller:
-    """Starts playbooks against one node that is this machine."""
+    """A starter of playbooks on one node, which is this machine.
+
+    The job's folder is ``run``. While the file ``lost`` exists, the connection ``flaky`` fails.
+    """
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.root = root
@@ -112,6 +120,7 @@ class Controller:
         )
 
     def inventory(self, connection: str = "local", python: str = sys.executable) -> str:
+        """Write an inventory with the node. Return its path."""
         file = self.folder / "hosts.yml"
         values = {
             "ansible_connection": connection,
@@ -153,14 +162,16 @@ class Controller:
 
     @property
     def result(self) -> dict[str, Any]:
+        """Return the result of the task that followed the job."""
         return json.loads(self.result_file.read_text())
 
     @property
     def state(self) -> dict[str, Any]:
+        """Return the job's state file."""
         return json.loads((self.run / "state.json").read_text())
 
     def alive(self, which: str = "pid") -> bool:
-        """Return whether the job (or its supervisor) runs."""
+        """Return whether the job's program (``pid``) or its supervisor (``supervisor_pid``) runs."""
         try:
             text = Path(f"/proc/{self.state[which]}/stat").read_text()
         except OSError:
@@ -168,15 +179,15 @@ class Controller:
         return text.rpartition(")")[2].split()[0] not in "ZX"
 
     def release(self, stage: str) -> None:
-        """Let the job go on."""
+        """Make the file for which a command of :meth:`wait_for` waits."""
         (self.folder / stage).touch()
 
     def wait_for(self, stage: str) -> str:
-        """Return a shell command that waits until the test lets the job go on."""
+        """Return a shell command that waits until the test calls :meth:`release`."""
         return f"until [ -e {self.folder / stage} ]; do sleep 0.05; done"
 
     def end(self) -> None:
-        """Leave nothing running."""
+        """Kill all playbooks, and the job with its supervisor."""
         for playbook in self.playbooks:
             if playbook.process.poll() is None:
                 playbook.signal(signal.SIGKILL)
@@ -196,7 +207,7 @@ def controller(root: Path, tmp_path: Path) -> Iterator[Controller]:
 
 
 def until(condition: Callable[[], Any], within_s: float = 300) -> Any:
-    """Wait until a condition holds, bounded; returns its value."""
+    """Wait until a condition is true. Return its value. Fail after the time limit."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):
         assert time.monotonic() < deadline, "waited in vain"

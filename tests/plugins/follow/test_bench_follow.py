@@ -1,4 +1,9 @@
-"""Jobs followed by real playbooks: live lines, and what happens when something is killed or lost."""
+"""Test the action ``rackproof_bench_follow`` in real playbooks.
+
+The action polls a job on a node every few seconds, shows lines with its progress, and returns its end. The
+tests show that the lines appear while the job runs, and that the job's end is right after something was
+killed or lost: the playbook, the job, its supervisor, or the connection.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,7 @@ from .conftest import Controller, until
 
 pytestmark = pytest.mark.playbook
 
+# All Pythons of this machine from 3.8 on, by version. Nodes may have any of these versions.
 INTERPRETERS = {
     f"{match[1]}.{match[2]}": path
     for path in sorted(Path.home().glob(".pyenv/versions/*/bin/python3.*"))
@@ -40,11 +46,12 @@ def event(key: str, value: Any = None, kind: str = "POINT_IN_TIME", **metadata: 
 
 
 def script(*lines: str) -> dict[str, Any]:
+    """Return the argument of a job that is a script of shell."""
     return {"argv": ["sh", "-c", "\n".join(lines)]}
 
 
 def plain(line: str) -> str:
-    """Return a line with its times taken out."""
+    """Return a line of progress without its times."""
     line = re.sub(r"ends about [\d:]+ \(in [^)]*\)", "ends about T", line)
     return re.sub(r"\d+\.\d s elapsed", "T elapsed", line)
 
@@ -93,7 +100,7 @@ def test_progress_comes_under_the_heading_of_its_own_task(controller: Controller
     of_job = [number for number, line in enumerate(heads) if line.startswith("run-1 · ")]
     assert of_job
     assert of_job == list(range(begin + 1, begin + 1 + len(of_job)))
-    # Once, not again with its result.
+    # The heading is printed once, and not again with the task's result.
     assert sum(line.startswith("TASK [Follow]") for line in heads) == 1
 
 
@@ -302,7 +309,8 @@ print(rackproof.__file__)
 
 
 def test_an_interrupt_waits_until_a_line_is_through(root: Path) -> None:
-    # Else the worker may end while it holds the lock of ansible-core's queue, and the playbook never ends.
+    # Otherwise, the worker may end while it holds the lock of ansible-core's queue, and the playbook never
+    # ends.
     code = """
 import os, signal
 from rackproof_ansible import bench_follow

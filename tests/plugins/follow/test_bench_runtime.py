@@ -1,4 +1,9 @@
-"""A runtime that is found or made by a real playbook, with the progress of what is fetched."""
+"""Test the action ``rackproof_bench_runtime`` in a real playbook.
+
+A runtime is a workload's Python environment, for example with PyTorch. The action finds it on the node, or
+starts a job that makes it with make_runtime.py, and shows the progress of the downloads. Here,
+make_runtime.py is a script of shell.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ ANSWER = '{"changed": true, "python": "/env/bin/python"}'
 
 
 def prepare(controller: Controller, script: str, *options: str) -> Playbook:
-    """Start a playbook whose make_runtime.py is the script of a shell."""
+    """Start a playbook whose make_runtime.py is this script of shell. With --found, it must only search."""
     workloads = controller.folder / "workloads"
     workloads.mkdir()
     (workloads / "make_runtime.py").write_text(script)
@@ -66,7 +71,7 @@ def test_one_that_has_to_be_made_shows_how_much_is_fetched(controller: Controlle
         next(line for line in playbook.lines if line.startswith("TASK [Prepare]"))
     )
     assert "changed True python /env/bin/python" in playbook.output
-    # Nothing of the job stays.
+    # The job's folder is removed.
     assert list((controller.folder / "runs").iterdir()) == []
 
 

@@ -1,4 +1,8 @@
-"""Imitate a workload for tests: write its log, or misbehave as the options request. Standard library only."""
+"""Imitate a training for tests of bench.yml: write an MLPerf log, or misbehave as ``--mode`` requests.
+
+The modes are ``good``, ``hang`` (no output any more), ``killed`` (by a signal), ``cut`` (a log without an
+end), ``nan`` (the loss) and ``escape`` (control sequences in the log). Standard library only.
+"""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""A local connection that is lost while a file exists."""
+"""Provide a connection plugin for tests: a local connection that is lost while a file exists."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ extends_documentation_fragment: [connection_pipelining]
 
 
 class Connection(Local):
-    """Loses the connection on command."""
+    """A connection to this machine that fails while the file in FLAKY_WHILE exists."""
 
     transport = "local"
 
     def exec_command(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a command, or find the node gone."""
+        """Run a command, or raise the error of a lost connection."""
         if os.path.exists(os.environ["FLAKY_WHILE"]):
             raise AnsibleConnectionFailure("the cable \x1b[31mis\x1b[0m out")
         return super().exec_command(*args, **kwargs)

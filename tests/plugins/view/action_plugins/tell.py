@@ -1,4 +1,7 @@
-"""Return what it is given: stands for rackproof_bench_record and rackproof_bench_report."""
+"""Provide a fake action for tests of the callback. It returns its arguments, as bench.yml's actions would.
+
+The actions are rackproof_bench_record and rackproof_bench_report, whose results the callback reads.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from ansible.plugins.action import ActionBase
 
 
 class ActionModule(ActionBase):
-    """Returns its arguments as the task's result."""
+    """An action whose result has its arguments."""
 
     _requires_connection = False
 
