@@ -1,4 +1,9 @@
-"""Values of a system description agree with observed ones in every usual spelling, and only then."""
+"""Test the comparison of a system description with what was seen (:mod:`rackproof.analysis.agreement`).
+
+The description of an MLPerf submission states processors, framework, memory and operating system. Nodes and
+logs show the same values in other spellings. These tests check that usual spellings of one value agree, that
+another value fails, and that a value which cannot be compared is unproven.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Test that only the same comparison ends a drain for a comparison with the fleet or with the own past."""
+"""Test which comparisons of a drained node a night made (:mod:`rackproof.analysis.drained_comparisons`).
+
+A node may be drained because it was slow beside the fleet ("fleet") or beside its own past ("drift"). The
+drain ends only with a night that makes the same comparison again. These tests check that a night makes none
+if too few other nodes were measured, and that nights since the drain are not a past to compare with.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,15 @@ from tests.jobs.validate.nights import TONIGHT, Change, fleet_node, several_nigh
 
 
 def compared(count: int, change: Change, drained: int = 3, nights: int = 15, measured: int = 0) -> set[str]:
-    """Return with what the gemm of the first of some nodes was compared. The last ones were not measured."""
+    """Return the comparisons of the first node's speed of matrix products (gemm).
+
+    Args:
+        count: The number of nodes.
+        change: The change of their numbers.
+        drained: The number of nights since the first node's drain.
+        nights: The number of nights with numbers, including tonight.
+        measured: The number of nodes that were measured tonight, or 0 for all.
+    """
     nodes = [fleet_node(number) for number in range(count)]
     keys = {node.hardware_key for node in nodes[: measured or count]}
     runs = [
@@ -29,6 +42,7 @@ def compared(count: int, change: Change, drained: int = 3, nights: int = 15, mea
 
 
 def as_ever(metric: str, node: int, slot: int, ago: int) -> float:
+    """Return the factor of a number that does not change."""
     return 1.0
 
 
@@ -46,6 +60,7 @@ def test_a_node_that_is_as_before_among_others_was_compared(count: int) -> None:
     assert compared(count, as_ever) == {"fleet", "drift"}
 
 
+# Nodes, and those of them that were measured tonight (0 for all).
 @pytest.mark.parametrize(("count", "measured"), [(1, 0), (2, 0), (3, 0), (18, 1), (18, 3)])
 def test_a_lone_measurement_compares_nothing(count: int, measured: int) -> None:
     assert compared(count, as_ever, measured=measured) == set()
@@ -62,6 +77,7 @@ def test_nights_since_the_drain_are_no_past_to_be_compared_with(factor: float, d
     ) == {"fleet", "drift"}
 
 
+# Nights with numbers, and nights since the drain, before which too few nights are left.
 @pytest.mark.parametrize(("nights", "drained"), [(1, 0), (3, 2), (4, 2), (15, 13), (15, 14), (15, 40)])
 def test_a_past_that_is_not_there_any_more_heals_nothing(nights: int, drained: int) -> None:
     assert compared(6, as_ever, drained, nights) == {"fleet"}

@@ -1,4 +1,9 @@
-"""Test the findings of the fleet model, the parts that it leaves alone, and its rate of errors."""
+"""Test the fleet model, which finds parts of a fleet that are slow (:mod:`rackproof.analysis.fleet_model`).
+
+Job validate uses it to compare each GPU's numbers with its own past and with its group. These tests simulate
+a fleet, make some numbers worse, and check that these parts are found, and no others. A healthy fleet, a rack
+that slows down as a whole, and new firmware are no fault of a node.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +22,16 @@ from rackproof.analysis.fleet_model import (
     rack_table,
 )
 
+# GPUs of a node, numbers of a GPU in a night, and nights.
 GPUS, METRICS, NIGHTS = 4, 3, 15
 
 
 def healthy(nodes: int, seed: int = 1, noise: float = 0.003, nights: int = NIGHTS) -> SeriesTable:
-    """Return a fleet as the field has it: t noise, slower silicon, racks, firmware, weather, a common
-    drift."""
+    """Return a healthy fleet whose numbers vary as those of real fleets.
+
+    A fifth of the GPUs is 2.5 % slower, and half of the racks have a firmware that costs 1.5 %. Racks and
+    nights differ, all numbers drift together, and the noise has heavy tails.
+    """
     dice = np.random.default_rng(seed)
     node = np.repeat(np.arange(nodes), GPUS * METRICS)
     part = np.repeat(np.arange(nodes * GPUS), METRICS)
@@ -47,16 +56,19 @@ def healthy(nodes: int, seed: int = 1, noise: float = 0.003, nights: int = NIGHT
 
 
 def failing(table: SeriesTable, found: FleetFindings) -> set[int]:
+    """Return the nodes with a proven loss of 2.5 % or more."""
     return {int(table.node[one.series]) for one in found.slow if one.proven and one.loss >= 0.025}
 
 
 def with_loss(table: SeriesTable, loss: Floats, *, node: int = 7, series: int = 1) -> SeriesTable:
+    """Return a table in which the first series of a node lose a fraction in each night."""
     rows = np.flatnonzero(table.node == node)[:series]
     table.value[rows] *= 1 - loss
     return table
 
 
 def nights_of(shape: str, size: float) -> Floats:
+    """Return the loss of each night as a fraction."""
     loss = np.zeros(NIGHTS)
     if shape == "three nights":
         loss[-3:] = size
@@ -200,7 +212,7 @@ def test_any_numbers_and_gaps_are_judged_without_error(value: Floats, seed: int)
 
 
 LARGE = (0.13, 0.175, 0.2, 0.25, 0.35, 0.5, 0.7, 0.9, 0.99, 1.0)
-"""Half the lanes of a slot, a clock at its floor: like none of the losses that are asked about."""
+"""Losses as fractions, larger than in the other tests, such as those by half the lanes of a PCIe slot."""
 
 
 @pytest.mark.parametrize("loss", LARGE)

@@ -1,4 +1,8 @@
-"""Descriptions of systems that run scripts printed into logs."""
+"""Test the descriptions of systems that run scripts print (:mod:`rackproof.analysis.printed_system`).
+
+A run script of MLPerf prints its system as JSON on a line ``:::SYSJSON``. Scores and submissions compare it
+with the system description. These tests check that a nested or deep value does not hide the other values.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ def test_a_deeply_nested_value_does_not_hide_the_other_values(levels: int, inner
     nested = '{"a": ' * levels + inner + "}" * levels
     line = f':::SYSJSON {{"number_of_nodes": "2", "hw_notes": {nested}}}'
     found = printed_systems_of(line.encode())
-    # Python's own reader of JSON gives up first on the deepest.
+    # The JSON parser may refuse the deepest value, and with it the whole line.
     assert found in ([{"number_of_nodes": "2"}], [])
     assert found or levels == 5000
 

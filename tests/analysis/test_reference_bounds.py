@@ -1,4 +1,9 @@
-"""References from repeated runs: the bound follows from the noise, and nothing bad or too noisy gives one."""
+"""Test the references that are proposed from repeated runs (:mod:`rackproof.analysis.reference_bounds`).
+
+``rackproof references`` proposes a reference for a SKU from runs on healthy machines, with a bound of twice
+their spread. These tests check the bound, which runs do not count, and which values give no reference because
+they are too few or differ too much. Values are speeds in GB/s, and bounds are fractions.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +62,7 @@ def run(number: int, *values: float, machine: str = "m1", **changes: Any) -> Run
 
 
 def runs(*values: float) -> list[Run]:
+    """Return one run for each speed."""
     return [run(number, value) for number, value in enumerate(values)]
 
 
@@ -90,6 +96,7 @@ def test_all_gpus_of_all_machines_are_one_quantity() -> None:
     assert one.labels == {"size_bytes": "8"}
 
 
+# Speeds, a bound that the operator requires, and the objection.
 @pytest.mark.parametrize(
     ("values", "bound", "objection"),
     [

@@ -1,4 +1,9 @@
-"""Studies out of runs, and what the samples of a bad point show."""
+"""Test studies of one benchmark on different numbers of GPUs (:mod:`rackproof.analysis.scaling_study`).
+
+A study shows the throughput and efficiency of each size. For a size that scales badly, it shows the cause
+that the samples of the run prove: waiting for data, the network, a slow rank, or low clocks. These tests
+check which runs count, the efficiency, the causes, and the tables and charts of the report.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +27,7 @@ from rackproof.report.study import (
 
 
 def training(gpus: int, rate: float, number: int = 1, **changes: object) -> Run:
+    """Return a run with a number of GPUs and its images per second."""
     name = f"run-{gpus}-{number}"
     values: dict[str, object] = {
         "run_id": name,
@@ -41,12 +47,14 @@ def measured(name: str, value: float, **labels: str) -> Measurement:
 
 
 def curve(name: str, *values: float, **labels: str) -> Series:
+    """Return samples of a run, one per second."""
     return Series(
         name=name, unit="", x_unit="s", x=tuple(map(float, range(len(values)))), y=values, labels=labels
     )
 
 
 def the_cause(run: Run, base: Run | None = None) -> ScalingExplanation:
+    """Return the only explanation of a run."""
     (found,) = explain(run, base)
     return found
 

@@ -1,4 +1,9 @@
-"""Racks of four nodes, as those of servers with eight GPUs are, whose nodes have different firmware."""
+"""Test the verdicts of nights on racks of four nodes whose nodes have different firmware.
+
+Racks of servers with eight GPUs are that small. A rack's nodes with the same firmware are then too few for a
+median of their own. These tests simulate such a fleet, and check that the bad night of a whole rack fails
+none of its nodes, and that a bad node is found (:mod:`rackproof.analysis.anomaly`).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from tests.perf.judge_fleets import nights
 
 NODES, PER_RACK, GPUS, NIGHTS = 64, 4, 4, 8
 FIRMWARES = {"mixed": 3, "alike": 1}
+"""The number of firmware versions in a rack."""
 
 
 class Night(list[Measurement]):
@@ -22,7 +28,7 @@ class Night(list[Measurement]):
 
 
 def measured(night: int, firmwares: int, slow: Mapping[int, float]) -> Iterator[Measurement]:
-    """Yield a night's numbers. ``slow`` is the loss of racks."""
+    """Yield a night's numbers in TFLOP/s. ``slow`` has the losses of racks as fractions."""
     dice = random.Random(night)
     for node in range(NODES):
         rack, version = node // PER_RACK, node % firmwares
@@ -36,6 +42,7 @@ def measured(night: int, firmwares: int, slow: Mapping[int, float]) -> Iterator[
 
 
 def last_night(firmwares: int, slow: Mapping[int, float]) -> dict[str, str]:
+    """Return the verdicts of the last night by node. Only in that night, racks are slow."""
     judge = nights()
     for night in range(NIGHTS - 1):
         judge(Night(measured(night, firmwares, {})))

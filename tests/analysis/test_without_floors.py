@@ -1,4 +1,9 @@
-"""Nights without a floor: what a GPU's own past, the others of few, and physics show, is not a pass."""
+"""Test the verdicts of nights on a fleet without references (:mod:`rackproof.analysis.anomaly`).
+
+A reference gives a number a floor, below which it fails. Without references, a node is unproven if a number
+lost much against its own past, is far below that of the few other nodes, or is physically implausible. These
+tests check each of these cases, and that healthy fleets pass. The simulated H200 usually reach 793 TFLOP/s.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +19,14 @@ from tests.jobs.validate.nights import TONIGHT, Change, fleet_node, night_runs, 
 
 
 def judged(count: int, change: Change, nights: int = 15) -> Night:
+    """Return the judgement of the last of some nights."""
     nodes = [fleet_node(number) for number in range(count)]
     readings = readings_of(several_nights(nodes, change, nights), TONIGHT + timedelta(seconds=1), nights=15)
     return judge_night(readings, {}, policy=AnomalyPolicy(require_references=False))
 
 
 def gemm(factor: float, where: Callable[[int, int, int], bool]) -> Change:
-    """Return a change of some GPUs' products: by node, slot and nights ago."""
+    """Return a change of the speed of some GPUs, which ``where`` selects by node, slot and nights ago."""
     return lambda metric, node, slot, ago: factor if metric == "gemm_best" and where(node, slot, ago) else 1.0
 
 
@@ -29,6 +35,7 @@ def verdicts(night: Night) -> list[Verdict]:
 
 
 def checks(night: Night) -> set[str]:
+    """Return the checks that make a node unproven."""
     return {why.check for one in night.nodes for why in one.reasons if why.verdict is Verdict.UNPROVEN}
 
 
@@ -40,6 +47,7 @@ def test_a_whole_fleet_that_lost_much_of_its_own_past_is_unproven(count: int, fa
     assert "past" in checks(night)
 
 
+# Nights with numbers, and slow nights at their end.
 @pytest.mark.parametrize(
     ("nights", "since"), [(3, 1), (5, 1), (15, 3), (15, 6)], ids=lambda value: str(value)
 )
@@ -69,6 +77,7 @@ def test_of_few_nodes_the_slow_one_is_unproven_in_their_first_night(
     assert {"fleet"} <= checks(night) <= {"fleet", "physics"}
 
 
+# Speeds in TFLOP/s that no H200 has.
 @pytest.mark.parametrize("value", [0.001, 1e-9, 1.0, 300.0, 600.0, 1000.0, 5000.0, 1e9, 1e20, 1e-20])
 @pytest.mark.parametrize("count", [1, 4, 18])
 def test_what_a_model_cannot_do_is_unproven_without_floor_and_past(value: float, count: int) -> None:
@@ -77,6 +86,7 @@ def test_what_a_model_cannot_do_is_unproven_without_floor_and_past(value: float,
     assert "physics" in checks(night)
 
 
+# Speeds in TFLOP/s that an H200 may have.
 @pytest.mark.parametrize("value", [690.0, 793.0, 960.0])
 @pytest.mark.parametrize("count", [1, 2, 4, 18])
 @pytest.mark.parametrize("nights", [1, 2, 15])
@@ -98,7 +108,10 @@ def judged_collective(
     name: str = "all_reduce_busbw",
     **labels: str,
 ) -> Night:
-    """Judge nights with a number of each whole node in GB/s: by node and nights ago."""
+    """Return the judgement of nights in which each node has one more number, by default a bus bandwidth.
+
+    ``value`` returns it in GB/s by node and nights ago.
+    """
     nodes = [fleet_node(number) for number in range(count)]
     runs = []
     for ago in range(nights):
@@ -115,6 +128,7 @@ def judged_collective(
     return judge_night(readings, {}, policy=AnomalyPolicy(require_references=False))
 
 
+# Nodes, bus bandwidth by node and nights ago, nights, and checks that find it. 390 GB/s are usual.
 @pytest.mark.parametrize(
     ("count", "value", "nights", "found"),
     [

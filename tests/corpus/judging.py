@@ -1,6 +1,6 @@
-"""Judges a case of the corpus as bench.yml and validate.yml do: by the functions that their plugins call.
+"""Judge a case of the corpus as bench.yml and validate.yml do, with the functions that their plugins call.
 
-What a case is, and what its keys mean, is in README.md beside this file.
+README.md beside this file explains cases and their keys.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ _HEALTH_TOOLS = {
     "nvlink-errors.txt": "nvlink_errors",
     "kernel-log.txt": "kernel_log",
 }
+"""Files of a ``machine.yml``, and the names of their tools in the answer of a node."""
 
 
 class Expected(BaseModel):
@@ -50,7 +51,7 @@ class Expected(BaseModel):
 
 
 class Case(BaseModel):
-    """One case, as its ``case.yml`` has it. A path that begins with tests/ is one of the checkout."""
+    """One case, as its ``case.yml`` has it. A path that begins with tests/ is relative to the checkout."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -118,7 +119,7 @@ def judge_case(name: str, results: Path) -> Judged:
 
 
 def sku_variables(names: Sequence[str]) -> dict[str, Any]:
-    """Return the variables of SKUs as the inventory has them, the later SKU's before the earlier one's."""
+    """Return the variables of SKUs as the inventory has them. A later SKU's replace an earlier one's."""
     variables: dict[str, Any] = {}
     for name in names:
         path = ROOT / f"inventory/group_vars/sku_{name}.yml"
@@ -137,7 +138,7 @@ def read_text(folder: Path, path: str) -> str:
 def machine_answer(name: str) -> dict[str, Any]:
     """Return what a machine answered, as ``rackproof_facts`` returns it: ``health`` and ``record``.
 
-    Of a machine of which only the tools' output is kept, what else a night asks for is as on a healthy node.
+    If only the output of single tools is kept, the other answers are those of a healthy node.
     """
     folder = CORPUS / "machines" / name
     if (folder / "answer.json.xz").exists():
@@ -175,6 +176,7 @@ def machine_answer(name: str) -> dict[str, Any]:
 
 
 def _tool_answer(text: str) -> dict[str, Any]:
+    """Return a tool's output as the answer of a node has it."""
     return {"status": "ok", "rc": 0, "stdout": text, "stderr": "", "seconds": 0.5}
 
 
@@ -366,6 +368,7 @@ def _keep_measured(measured: Mapping[str, Any], night: NightContext, results: Pa
 
 
 def _codes_of_night(night: NightRecord) -> tuple[str, ...]:
+    """Return the codes of all findings against the nodes of a night."""
     found = {one.code for node in night.nodes for one in node.findings if one.verdict is not Verdict.PASS}
     return tuple(sorted(found | {one.code for node in night.nodes for one in node.reasons}))
 

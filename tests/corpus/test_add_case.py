@@ -1,4 +1,9 @@
-"""tools/add-corpus-case makes a case of a results folder that is judged as the run was."""
+"""Test tools/add-corpus-case, which makes a case of the corpus from a results folder.
+
+These tests make new cases from the results of old ones. They check that a new case is judged like the old
+one, that a night needs the answers of its nodes, of which host names and addresses are left out, and that a
+case which is refused leaves no file.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,7 @@ from tests.corpus import judging
 
 @pytest.fixture
 def tool(root: Path) -> ModuleType:
+    """Return the program as a module."""
     loader = SourceFileLoader("add_corpus_case", str(root / "tools/add-corpus-case"))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
     loader.exec_module(module)
@@ -24,6 +30,7 @@ def tool(root: Path) -> ModuleType:
 
 
 def add(tool: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    """Call the program with some arguments, and return its exit status."""
     fixed = ["--what", "a case made of another", "--source", "the corpus"]
     monkeypatch.setattr(sys, "argv", ["add-corpus-case", *map(str, words), *fixed])
     return tool.main()
@@ -37,6 +44,7 @@ def results_of(name: str, folder: Path) -> Path:
     return record.parent
 
 
+# Options for logs that do not state other uses of their GPUs, and for the runs of a test's own definition.
 OLD = ["--result", "{states_gpu_use: false}"]
 OWN = ["--no-references", "--definitions", "tests/data/real/runs/definitions"]
 

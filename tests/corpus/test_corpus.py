@@ -1,4 +1,9 @@
-"""Every case of the corpus, judged as a rack's user would have it judged."""
+"""Test that every case of the corpus gets its right verdict (tests/corpus/README.md).
+
+A case is a real run or night, with the truth about its machine. The first test judges each case as a user of
+the rack would have it judged, and checks its verdict and codes. The others check that each exception states
+its reason, and that the corpus has healthy and faulty cases of both kinds.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +55,7 @@ def test_no_kept_machine_is_without_a_case() -> None:
     assert used == {path.name for path in (judging.CORPUS / "machines").iterdir()}
 
 
-# The publishers of nvidia-smi's answers, and this project, replaced theirs.
+# Serial numbers with which publishers and this project replaced the real ones.
 REPLACED = re.compile(r"0*|N/A|16500000000\d\d")
 
 

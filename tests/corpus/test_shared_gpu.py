@@ -1,6 +1,8 @@
-"""A probe's log with the state of its GPU: each line and field that is taken away makes no better verdict.
+"""Test a case of the corpus with the state of its GPU before and after the run.
 
-The log is that of a healthy H200 of the corpus, to which the events are added that the probe logs today.
+A probe logs these states to show whether another program used the GPU (:mod:`rackproof.logs.gpu_use`). The
+tests add them to the log of a healthy H200. They check that a GPU which is shared makes the run unproven, and
+that the verdict does not get better if a state or one of its readings is removed.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ BUSY = {
     "utilisation_percent": 45.0,
     "processes": [{"pid": 4711, "memory_mib": 714.0, "name": "python3"}],
 }
+"""The state of a GPU that another program uses."""
 Judge = Callable[[dict[str, Any] | None, dict[str, Any] | None], judging.Judged]
 
 

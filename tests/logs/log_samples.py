@@ -1,4 +1,9 @@
-"""Small logs of every format that parse to a pass. Tests and fuzzers damage them."""
+"""Provide small logs that parse to a pass, for the parsers' tests and for the fuzzers, which damage them.
+
+Each sample is a whole log of one format of :data:`rackproof.logs.FORMATS`, or of a variant of one. Most
+figures are made up, but agree with each other, such as the size, time and bandwidth of a row. :data:`PASSING`
+lists all samples, and :data:`END_OF_PROOF` the text up to which a log is needed for a pass.
+"""
 
 from __future__ import annotations
 
@@ -122,6 +127,7 @@ MINIGO = (
     + mll("eval_result", None, 901, iteration=18, timestamp=600.0)
     + "RESULT,REINFORCEMENT,900,nvidia,2019-12-09 09:33:36 PM\n"
 ).encode()
+"""A log of minigo, whose code logs no run_stop. Its eval_result is the end of the run."""
 
 MLP05 = b"""\
 :::MLPv0.5.0 resnet 1541050000.5 (main.cpp:10) run_start
@@ -181,7 +187,10 @@ NCCL = b"""\
 
 
 def nccl_json(**changes: Any) -> bytes:
-    """Return what ``-J`` of nccl-tests writes."""
+    """Return the JSON that ``-J`` of nccl-tests writes.
+
+    ``changes`` replace keys of the document. The value ``...`` removes a key.
+    """
     place = {"time": 10.0, "alg_bw": 200.0, "bus_bw": 300.0, "nwrong": 0.0}
     faster = {**place, "time": 9.677419, "alg_bw": 206.6667, "bus_bw": 310.0}
     row = {"size": 2_000_000, "count": 500_000, "type": "float", "redop": "sum", "root": "    -1"}
@@ -427,6 +436,7 @@ index, name, uuid, temperature.gpu, power.draw [W], ecc.errors.uncorrected.volat
 1, NVIDIA H200, GPU-00000000-0000-4000-8000-000000000002, 33, 78.17 W, 0
 """
 
+# An H200 has 18 NVLinks, of 26.562 GB/s each.
 _LINKS = b"".join(b"\t Link %d: 26.562 GB/s\n" % link for link in range(18))
 NVLINK = b"".join(
     b"GPU %d: NVIDIA H200 (UUID: GPU-00000000-0000-4000-8000-00000000000%d)\n" % (at, at + 1) + _LINKS
@@ -467,7 +477,7 @@ DCGM = (
 
 
 def dcgm_json(name: str = "DCGM Diagnostic", **statuses: str) -> bytes:
-    """Return the JSON of two GPUs, in which tests have other words than Pass."""
+    """Return a diagnostic of two GPUs as JSON. ``statuses`` gives tests another status than Pass."""
     tests = [
         {
             "name": test,
@@ -578,7 +588,7 @@ PASSING: dict[str, bytes] = {
     "hpl": HPL,
     "stream": STREAM,
 }
-"""Logs by format (or variant of one) that are a pass as they stand."""
+"""Logs that are a pass, by format or variant of a format."""
 
 FORMAT_OF = {"minigo": "mll06", "nccl_json": "nccl_tests", "dcgm_json": "dcgmi_diag"}
 """Format of the variants in :data:`PASSING`."""

@@ -1,4 +1,9 @@
-"""Blank lines of a log are not searched for formats one by one, and hide no format that follows them."""
+"""Test that blank lines at the start of a log cost :func:`rackproof.logs.parse` little, and hide no format.
+
+A log may begin with very many blank lines, and the patterns that recognize formats take long at each of them.
+These tests check that such lines are shortened before the patterns see them, that a format below them is
+found, and that findings still have the line numbers of the file.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +29,11 @@ def test_a_log_of_blank_lines_is_searched_as_a_few(blank: bytes, monkeypatch: py
     log = parse(io.BytesIO(blank * (1 << 20)))
     assert log.format == "unknown"
     assert sizes
+    # At most 16 blank lines in a row are searched.
     assert max(sizes) < 200
 
 
+# 17 is the smallest number of blank lines that is shortened.
 @pytest.mark.parametrize("blank", [b"\n", b"\r\n", b" \n", b"\t \t\n"])
 @pytest.mark.parametrize("count", [1, 16, 17, 50_000])
 def test_a_format_after_blank_lines_is_found_with_its_line(blank: bytes, count: int) -> None:

@@ -1,4 +1,9 @@
-"""Real logs that were made to contradict themselves, as strangers did it: none of them passes."""
+"""Test that :func:`rackproof.logs.parse` passes no real log that was edited so that it contradicts itself.
+
+An operator may get a log from a vendor, and cannot see whether it was edited. Each test changes one place of
+a passing log of tests/data/real, such as a state, a figure, a row, or a second run, and checks the verdict
+and the code of the finding. Other tests check that lines which only resemble a contradiction change nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +21,24 @@ from tests.logs import log_samples as samples
 
 REAL = Path(__file__).parents[1] / "data/real"
 XID = b"[1234.5] NVRM: Xid (PCI:0000:0f:00): %s, pid=77, GPU is in trouble.\n"
+"""A kernel line with an XID, which is the number of an error of NVIDIA's driver."""
 
 
 def read(name: str) -> bytes:
+    """Return a log of tests/data/real, unpacked."""
     data = (REAL / name).read_bytes()
     return lzma.decompress(data) if name.endswith(".xz") else data
 
 
 def codes(data: bytes) -> tuple[Verdict, set[str]]:
+    """Return a log's verdict, and the codes of the findings that have a verdict."""
     parsed = logs.parse(BytesIO(data))
     return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
 
 
 def swap(old: bytes, new: bytes, count: int = 1) -> Callable[[bytes], bytes]:
+    """Return a change that replaces a pattern, which must occur. With ``count`` 0, it replaces all."""
+
     def change(data: bytes) -> bytes:
         assert re.search(old, data), old
         return re.sub(old, new, data, count=count)
@@ -37,6 +47,8 @@ def swap(old: bytes, new: bytes, count: int = 1) -> Callable[[bytes], bytes]:
 
 
 def before_the_end(line: bytes) -> Callable[[bytes], bytes]:
+    """Return a change that inserts a line in the middle of a log."""
+
     def change(data: bytes) -> bytes:
         lines = data.splitlines(keepends=True)
         middle = len(lines) // 2
@@ -56,6 +68,8 @@ FLOATS, TENSOR_CORES, DOUBLES = b"FLOATS", b"FLOATS, using Tensor Cores", b"DOUB
 IB = "tools/ib_loopback_8M_size.log"
 
 
+# Log, change, verdict and code: states of GPUs, speeds of gpu_burn that are zero or beyond the GPU's peak,
+# impossible clocks, XIDs, and tables of nccl-tests and perftest that lack rows.
 @pytest.mark.parametrize(
     ("name", "change", "verdict", "code"),
     [
@@ -138,6 +152,7 @@ def test_an_unknown_collective_without_a_table_is_unproven(line: str) -> None:
     assert (verdict, "cut_off" in why) == (Verdict.UNPROVEN, True)
 
 
+# Programs whose names end like those of nccl-tests, but that have other options.
 @pytest.mark.parametrize(
     "line", ["+ ib_perf -d mlx5_0", "# 2026 my_perf -x", "+ tools/net_perf -d mlx5_0 | mpirun -n 8 cat"]
 )
@@ -232,6 +247,8 @@ def stating(benchmark: str, key: str, value: object, final: float, *more: str) -
     return samples.mllog_of(benchmark, final, samples.event(key, value, 150), *more)
 
 
+# Benchmark, a quality that reaches its target, and a key with the number of samples in the benchmark's data
+# set and with another number.
 @pytest.mark.parametrize(
     ("trained", "final", "key", "good", "bad"),
     [
@@ -250,7 +267,7 @@ def test_numbers_of_samples_are_those_of_the_data_set(
     assert codes(stating(trained, key, good, final))[0] is Verdict.PASS
     verdict, why = codes(stating(trained, key, bad, final))
     assert (verdict, "samples_contradict" in why) == (Verdict.UNPROVEN, True)
-    # Of several statements none may be another one's cover, and one before the benchmark's name counts.
+    # A right statement does not hide a wrong one, and a statement before the benchmark's name counts.
     both = stating(trained, key, good, final, samples.event(key, bad, 160))
     assert "samples_contradict" in codes(both)[1]
     early = samples.event(key, bad).encode() + stating(trained, key, good, final)
@@ -281,6 +298,7 @@ def test_a_target_below_the_rules_is_no_target(
     assert (verdict, "target_contradicts" in why) == (Verdict.UNPROVEN, True)
 
 
+# Open Images has 1,170,301 images: 4,572 batches of 256, or 915 of 1,280. The target is a quality of 0.34.
 @pytest.mark.parametrize(("count", "batch"), [(4572, 256), (915, 1280), (1_170_301, 8)])
 def test_ssd_on_open_images_has_their_target(count: int, batch: int) -> None:
     # Since round 2.0 most submitters state batches, which are fewer than COCO's images.
@@ -292,6 +310,7 @@ def test_ssd_on_open_images_has_their_target(count: int, batch: int) -> None:
     assert "target_not_reached" in codes(of(0.25))[1]
 
 
+# The training set of COCO has 118,287 images, of which 117,266 have labels. The target is a quality of 0.23.
 @pytest.mark.parametrize("count", [117_266, 118_287])
 def test_ssd_on_coco_has_its_target(count: int) -> None:
     assert codes(stating("ssd", "train_samples", count, 0.231))[0] is Verdict.PASS
@@ -299,7 +318,7 @@ def test_ssd_on_coco_has_its_target(count: int) -> None:
 
 
 def scaled(data: bytes, share: float) -> bytes:
-    """Return tf_cnn's or gpu_burn's log with all speeds a share of what they are."""
+    """Return a log of tf_cnn_benchmarks or gpu_burn in which all speeds are multiplied by a share."""
     tf = re.sub(rb"(images/sec: )([0-9.]+)", lambda m: m[1] + b"%.2f" % (share * float(m[2])), data)
     return re.sub(rb"\((\d+)( Gflop/s)", lambda m: b"(%d%b" % (share * int(m[1]), m[2]), tf)
 
@@ -314,6 +333,8 @@ def test_of_several_runs_in_a_log_the_best_is_not_taken(name: str, share: float,
     assert (verdict, "several_runs" in why) == (Verdict.UNPROVEN, True)
 
 
+# Model, a speed in GFLOP/s that its tensor cores reach in fp16, whether this is beyond the peak of TF32 (1),
+# and the peak in fp16.
 @pytest.mark.parametrize(
     ("model", "speed", "doubled", "most"),
     [
@@ -340,6 +361,7 @@ def test_tensor_cores_may_multiply_in_fp16(model: bytes, speed: int, doubled: in
 
 
 def labelled(data: bytes, label: bytes) -> bytes:
+    """Return a log with a launcher's label before each line."""
     return b"".join(label + line for line in data.splitlines(keepends=True))
 
 

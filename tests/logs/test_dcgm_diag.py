@@ -1,4 +1,8 @@
-"""Results of `dcgmi diag`, as DCGM 2 to 4 print them: faults, warnings, skipped tests, and what is missing.
+"""Test the verdict on results of ``dcgmi diag`` (:mod:`rackproof.logs.dcgm_diag`), as DCGM 2 to 4 print them.
+
+``dcgmi diag`` is NVIDIA's test of a node's GPUs. These tests check that faults and warnings are found, that a
+result with a skipped test, a missing row or a missing GPU is unproven, and that a wrong setting is not
+reported as a fault of hardware.
 
 The forms are those of NVIDIA/DCGM issues 55 (3.0), 139 (JSON) and 253 (4.2), of NVIDIA/deepops
 (docs/slurm-cluster, 2.0), aws-samples/awsome-distributed-training (efa-cheatsheet, 3.3) and
@@ -22,10 +26,12 @@ SOFTWARE = (
     *("NVML Library", "CUDA Main Library", "Permissions and OS Blocks", "Persistence Mode"),
     *("Environment Variables", "Page Retirement/Row Remap", "Graphics Processes", "Inforom"),
 )
+"""The software tests of DCGM 3 below the first one, which is called Denylist or Blacklist."""
 
 PART = b"| " + b" " * 25 + b" | %b: Pass" + b" " * 36 + b" |\n"
 """The row of one part of a test in the table of DCGM 4."""
 IDS = next(line for line in DCGM.splitlines(keepends=True) if b"Device IDs" in line)
+"""The row with a device ID for each GPU that DCGM found."""
 
 
 HARDWARE = ("PCIe", "Memory", "EUD Test")
@@ -34,6 +40,7 @@ LEVEL_3 = ("PCIe", "GPU Memory", "Diagnostic", "Targeted Stress", "Targeted Powe
 
 
 def judged(text: str | bytes) -> tuple[Verdict, set[str]]:
+    """Return a log's verdict, and the codes of the findings that have a verdict."""
     parsed = logs.parse(io.BytesIO(text if isinstance(text, bytes) else text.encode()))
     assert parsed.format == "dcgmi_diag"
     return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
@@ -124,6 +131,7 @@ def test_a_result_of_dcgm_4_states_its_gpus(text: bytes, code: str) -> None:
     assert (found, code in codes) == (UNPROVEN, True), codes
 
 
+# A result with one change, its verdict, and the code of a finding.
 @pytest.mark.parametrize(
     ("text", "verdict", "code"),
     [
@@ -185,6 +193,7 @@ def test_the_message_has_the_words_of_dcgm_the_test_and_the_gpu() -> None:
     assert len(messages[0]) < 400
 
 
+# Errors as DCGM's JSON lists them. The first three are wrong settings. Hardware may cause the others.
 PERSISTENCE = {"warning": "Persistence mode for GPU 0 is disabled.", "error_id": 29, "error_severity": 5}
 ECC_OFF = {"warning": "Skipping test memory because ECC is not enabled", "error_id": 55, "error_severity": 5}
 DRIVER = {"warning": "Found driver on the denylist: nouveau", "error_id": 21, "error_severity": 5}
@@ -286,6 +295,7 @@ def test_a_whole_table_of_the_level_that_the_command_names_passes(text: str | by
     assert judged(text) == (PASS, set())
 
 
+# Each table lacks a hardware test that the level in its command has.
 @pytest.mark.parametrize(
     ("command", "rows"),
     [

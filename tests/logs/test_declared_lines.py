@@ -1,4 +1,9 @@
-"""Lines of a kernel's log that an operator declares harmless: what is refused, and what it may never hide."""
+"""Test an operator's declarations of harmless kernel lines (:mod:`rackproof.logs.declared_lines`).
+
+An operator may declare harmless a line of the kernel log that no rule of Rackproof recognizes, with a
+pattern, a reason, and perhaps a last day. These tests check which declarations are refused, that a
+declaration never hides a known fault, and that ``rackproof parse`` and a night apply it alike.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +27,7 @@ from rackproof.store.night_store import NightContext
 
 TODAY = date(2026, 11, 25)
 UNKNOWN = "ahci 0000:00:17.0: controller can't do SNTF, error 17"
+"""A line that no rule recognizes, and that counts as an error unless its level is lower."""
 PATTERN = r"ahci \S+: controller can't do SNTF"
 KNOWN = [
     "NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.",
@@ -35,14 +41,17 @@ KNOWN = [
 
 
 def declared(*entries: Any) -> DeclaredLines:
+    """Return declarations as they are read on the day ``TODAY``."""
     return read_declared(list(entries), TODAY, "the variable")
 
 
 def entry(pattern: str = PATTERN, **more: Any) -> dict[str, Any]:
+    """Return one entry of an operator's list."""
     return {"pattern": pattern, "why": "the controller lacks it", **more}
 
 
 def parsed(line: str, lines: DeclaredLines | None = None) -> ParsedLog:
+    """Return the parsed kernel log that ends with this line."""
     log = f"[    1.000000] x: a line\n[    2.000000] {line}\n"
     return logs.parse(io.BytesIO(log.encode()), format="xid", declared=lines)
 
@@ -150,7 +159,7 @@ def test_what_is_past_counts_again_and_says_so(until: object) -> None:
         ([entry(r"\S+ [a-z]+: error")], "names 5 characters"),
         ([entry("ahci controller|nvme")], "names 4 characters"),
         ([entry("ahci (?=controller)")], "is not a regular expression of RE2"),
-        # A text needs no letter of these, or fewer.
+        # Optional parts, sets of characters, and repetitions that may be zero require no character.
         ([entry(r"(?i:con)(?P<word>trol)?(?:ler|l[er]{2}(?:ab)*)")], "names 4 characters"),
         ([entry(r"a{3}b{0,3}c?d??e*?f+?(ghij){0}\x41\pL[[:alpha:]k]\Qmnop\E{,}")], "names 2 characters"),
         ([entry()] * 201, "at most 200"),
@@ -188,6 +197,8 @@ def test_parse_reads_what_is_declared_from_a_file(tmp_path: Path) -> None:
     log, harmless = tmp_path / "dmesg.txt", tmp_path / "harmless.yml"
     log.write_text(f"[    2.000000] EDAC MC0: 1 CE memory read error on DIMM0\n[    2.100000] {UNKNOWN}\n")
     said = r"'ahci \S+: controller can''t do SNTF', why: it lacks it"
+    # The file, and the exit status: 0 if the unknown line is declared, 3 if it is unproven, and 1 if the file
+    # cannot be used.
     for text, status in (
         (f"- {{pattern: {said}}}", 0),
         (f"validate_harmless_kernel_lines:\n- {{pattern: {said}, until: 2099-01-31}}", 0),

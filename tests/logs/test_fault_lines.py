@@ -1,4 +1,9 @@
-"""Logs that report success but have a line of a fault (of a GPU, a rank, a node), and harmless lines."""
+"""Test that :mod:`rackproof.logs.fault_texts` finds a fault's line in a training log that reports success.
+
+A log may state that the run reached its target although a GPU, a rank or a node failed. These tests insert
+one line into a published MLPerf log, and check the verdict. Faults of hardware also count after the end of
+the run, where crashes of processes are only its teardown. Harmless lines count nowhere.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +67,8 @@ DURING = [
     ("NVRM: Xid (PCI:0009:01:00): 999, pid=1, something", UNPROVEN, "xid_unknown"),
     ("NVRM: Xid (PCI:0009:01:00): 13, pid=1, Graphics Exception", DEGRADED, "xid"),
 ]
+"""Lines of faults that count before the end of the measurement, with verdict and code. After the end, they
+belong to the teardown of the processes."""
 
 HARMLESS = [
     # From published logs of 4.1 and 5.1 that reached their targets.
@@ -81,6 +88,7 @@ HARMLESS = [
     "PCIe Bus Error counters: 0",
     "xid (transaction) 79",
 ]
+"""Lines that contain words of a fault but report none."""
 
 
 def real(root: Path, name: str) -> list[str]:

@@ -1,4 +1,9 @@
-"""Every text of a fault in every format, before and after its proof, and harmless lines with its words."""
+"""Test the texts of faults (:mod:`rackproof.logs.fault_texts`) in a small log of every format.
+
+``rackproof parse`` and the scores search every log for such texts of CUDA, NCCL, Slurm, MPI, file systems and
+other programs. These tests insert each line of a table into passing logs. They check that the verdict becomes
+at least as bad as the rule requires, and that harmless lines with the same words change nothing.
+"""
 
 from __future__ import annotations
 
@@ -215,7 +220,7 @@ io_unclear | mmfs: [E] Node 10.0.0.1 (n1) is being expelled
 io_unclear | LustreError: 11-0: scratch-OST0003: operation ost_write to node failed: rc = -5
 io_unclear | LustreError: 167-0: scratch-OST0003: This client was evicted by scratch-OST0003
 """
-"""Code and line, as sources of the programs or issues about them show them, with other names and numbers."""
+"""Code and line of each fault, as the programs' sources or issues show it, with other names and numbers."""
 CASES = [
     tuple(part.strip() if not at else part[1:] for at, part in enumerate(line.split("|", 1)))
     for line in FAULTS.strip().splitlines()
@@ -304,6 +309,7 @@ HARMLESS = [
     "LustreError of the last week: 0",
     "NCCL communicator was created on rank 3",
 ]
+"""Lines that contain words of a fault but report none."""
 
 
 def read(data: bytes) -> ParsedLog:
@@ -311,7 +317,7 @@ def read(data: bytes) -> ParsedLog:
 
 
 def with_line(name: str, line: str, *, before_proof: bool = True) -> bytes:
-    """Return a passing log with one more line, which stands where no format's own line is torn."""
+    """Return a passing log with one more line between its own lines, or after its end."""
     data = samples.PASSING[name]
     if not before_proof:
         return data + line.encode() + b"\n"
@@ -323,12 +329,14 @@ def with_line(name: str, line: str, *, before_proof: bool = True) -> bytes:
 
 
 def gating(code: str) -> Verdict | None:
+    """Return the verdict of a fault before a good end, or None for a remark."""
     return MEANING[code][2]
 
 
 SNAPSHOTS = [name for name in samples.PASSING if name.startswith("nv") and name != "nvbandwidth"]
+"""Formats of nvidia-smi, which describe a node at one moment."""
 RUNS = [name for name in samples.PASSING if name not in (*SNAPSHOTS, "nccl_json")]
-"""Formats of a run. A JSON document with any other line is unproven."""
+"""Formats of a run's log, without the JSON of nccl-tests, which any other line makes unproven."""
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -414,6 +422,7 @@ def test_the_words_of_a_fault_alone_are_none(line: str) -> None:
 
 
 def test_every_rule_has_a_line_and_every_line_a_trigger() -> None:
+    # test_rules.py and test_fault_lines.py have lines with these codes.
     elsewhere = {"traceback", "cancelled", "time_limit", "node_failed", "nccl_peer_lost", "loss_scale"}
     shown = {code for code, _ in CASES}
     assert shown | elsewhere | {"cache_clear_failed", "kernel_fault_unclear"} == FAULT_TEXTS

@@ -1,4 +1,10 @@
-"""States of GPUs in a log: what else used a GPU makes its run unproven, and so does what is not known."""
+"""Test the states of GPUs in a log, which show whether another program used them.
+
+Rackproof's probes and trainings log the state of each GPU before and after they use it
+(:mod:`rackproof.logs.gpu_use`): memory in use, utilisation, and processes. If a GPU is not idle at these
+moments, its run is unproven, because another program may have slowed it down. These tests check which
+readings are those of an idle GPU, and that a reading that is missing, damaged or impossible is not one.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +25,12 @@ TAG = f"gpu_state.begin.{UUID}"
 
 
 def read(value: Any) -> ParsedLog:
+    """Return a parsed log with one ``gpu_state`` event."""
     return logs.parse(io.BytesIO(mllog(event("gpu_state", value, 60))))
 
 
 def codes(parsed: ParsedLog) -> dict[str, Verdict | None]:
+    """Return the codes of the findings about GPUs, with their verdicts."""
     return {one.code: one.verdict for one in parsed.findings if one.code.startswith("gpu_")}
 
 
@@ -35,7 +43,7 @@ def test_an_idle_gpu_has_no_finding_and_is_noted() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        # Four figures of an idle GPU of a rack with the driver's services, the last the largest that is idle.
+        # At most 256 MiB in use, and a utilisation below 5 %. Other readings may be missing.
         {"memory_used_mib": 4},
         {"memory_used_mib": 256},
         {"utilisation_percent": 4.9},
@@ -49,10 +57,11 @@ def test_what_an_idle_gpu_may_show(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        # The three neighbours of the captures, as nvidia-smi showed them.
+        # Three GPUs that another program used, as nvidia-smi showed them.
         ({"memory_used_mib": 723, "utilisation_percent": 6}, ["723 MiB", "busy 6 %"]),
         ({"memory_used_mib": 720, "utilisation_percent": 43}, ["720 MiB", "busy 43 %"]),
         ({"memory_used_mib": 714}, ["714 MiB"]),
+        # Readings at the bounds or above, and compute processes.
         ({"utilisation_percent": 10}, ["busy 10 %"]),
         ({"utilisation_percent": 5}, ["busy 5 %"]),
         ({"memory_used_mib": 256.1}, ["256.1 MiB"]),
@@ -82,6 +91,7 @@ def test_after_the_run_it_counts_as_before_and_is_no_event_of_another_run() -> N
 
 
 WORSE: list[Any] = [None, "0", "nan", "", True, {}, -1, "[N/A]"]
+"""Values that are no reading."""
 DAMAGED = [(key, value) for key in ("memory_used_mib", "utilisation_percent", "processes") for value in WORSE]
 DAMAGED += [("memory_used_mib", []), ("utilisation_percent", [])]
 
@@ -132,6 +142,7 @@ def test_a_second_state_does_not_hide_the_first() -> None:
     assert codes(logs.parse(io.BytesIO(text))) == {"gpu_shared": Verdict.UNPROVEN}
 
 
+# The first three entries are reasons that NVML calls slowdowns. 0x1 is an idle GPU, and 0x4 a power cap.
 @pytest.mark.parametrize(
     ("bits", "words"),
     [
@@ -161,6 +172,7 @@ def test_the_list_of_eight_gpus_is_whole() -> None:
 
 
 def state_line(value: Any) -> bytes:
+    """Return the line with a state that the launcher of a training without events prints."""
     return f"{STATE_LINE}{value if isinstance(value, str) else json.dumps(value)}\n".encode()
 
 

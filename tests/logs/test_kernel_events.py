@@ -1,4 +1,11 @@
-"""Lines of kernels' logs as drivers, memory controllers and PCIe ports of many makers write them."""
+"""Test the verdict on lines of kernel logs (:mod:`rackproof.logs.kernel_events`).
+
+The snapshots of nodes and ``rackproof parse`` look in the kernel log for faults of GPUs, memory, PCIe,
+network cards and disks. An *XID* is the number of an error of NVIDIA's driver, and an *SXid* that of an
+NVSwitch. These tests check the code and verdict of each fault, behind the times and host names of many tools.
+They also check that lines of healthy nodes are no finding, and that an unknown line of level error is
+unproven (:mod:`rackproof.logs.known_kernel_lines`).
+"""
 
 from __future__ import annotations
 
@@ -91,7 +98,7 @@ LINES = [
     ("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up", FAIL, "sxid_20034"),
     ("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20123, Unknown error", FAIL, "sxid_20123"),
     ("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress", DEGRADED, "sxid_12028"),
-    # GPUs without a number.
+    # Lost GPUs, reported without an XID.
     ("NVRM: GPU 0000:29:00.0: GPU has fallen off the bus.", FAIL, "gpu_lost"),
     ("NVRM: fallen off the bus and is not responding to commands.", FAIL, "gpu_lost"),
     ("NVRM: GPU 0000:b1:00.0: RmInitAdapter failed! (0x62:0x0:1860)", FAIL, "gpu_init_failed"),
@@ -276,6 +283,7 @@ LINES = [
         "cpu_throttled",
     ),
 ]
+"""Line, verdict and code of each fault. More follow below."""
 HARMLESS = [
     "pci 0000:1b:00.0: not ready 1023ms after FLR; waiting",
     "Lustre: fs01-OST0003-osc-ffff: Connection restored to fs01-OST0003 (at 10.1.0.4@o2ib)",
@@ -317,7 +325,9 @@ HARMLESS = [
     "Kernel command line: BOOT_IMAGE=/vmlinuz panic=10 oops=panic",
     "RAS: Correctable Errors collector initialized.",
 ]
+"""Lines of healthy nodes that share words with faults."""
 PREFIXES = ["", "[131453.740743] ", "1795000000.123456 n1 kernel: ", "Nov 23 03:14:07 gpu-17 kernel: [ 7.1] "]
+"""Beginnings of lines: none, and those of dmesg, journalctl and syslog."""
 
 # The tool or option that writes each form. The first three are from logs of leptonai/gpud
 # (components/memory/testdata, pkg/kmsg/testdata) and rwth-i6/returnn issue 1500.
@@ -425,6 +435,7 @@ REGISTERS = [
     "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Severity 0 Engine instance 50 Sub-engine instance 00",
     "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Data {0x00140004, 0x00100000}",
 ]
+"""Lines with the registers of an SXid, which follow the line that reports it."""
 
 
 def test_registers_of_an_sxid_are_as_bad_as_the_line_that_they_belong_to() -> None:
@@ -449,6 +460,8 @@ def test_a_node_sends_every_line_that_a_reader_takes(root: Path) -> None:
     assert ast.literal_eval(listed) == FAULT_WORDS
 
 
+# Refused access to memory (IOMMU), PCIe links that are narrower or slower than their devices, and a driver
+# that finds no GPU.
 @pytest.mark.parametrize(
     ("line", "verdict"),
     [
@@ -567,7 +580,7 @@ def test_a_line_of_level_error_that_no_rule_knows_is_unproven(line: str) -> None
     assert read_unknown_line(f"[ 12.5] {line}", level_is_error=False) is None
 
 
-# What healthy nodes write at level error. The sources stand beside the patterns.
+# Lines that healthy nodes log at level error. Their sources are in known_kernel_lines.py.
 HARMLESS_OF_LEVEL_ERROR = [
     "ACPI BIOS Error (bug): Could not resolve symbol [\\_SB.PCI0], AE_NOT_FOUND (20230628/dswload2-162)",
     "ACPI Error: AE_NOT_FOUND, During name lookup/catalog (20230628/psobject-220)",
@@ -661,7 +674,7 @@ HARMLESS_OF_LEVEL_ERROR = [
     "[Firmware Warn]: GHES: Poll interval is 0 for generic hardware error source: 1, disabled.",
     "ipmi_si IPI0001:00: Error clearing flags: cc",
 ]
-# Of healthy H100 and H20 boots: no level error, and words that could be taken for one.
+# Lines of healthy nodes below level error, with words that could be taken for an error.
 HEALTHY_BOOT = [
     "acpi PNP0A08:00: _OSC: platform retains control of PCIe features (AE_NOT_FOUND)",
     "NVRM: gpuClearFbhubPoisonIntrForBug2924523_GA100: FBHUB Interrupt detected. Clearing it.",
@@ -707,6 +720,7 @@ QUIET = [
     "pt_main_thread[2536443]: segfault at 7f79 ip 00007f7c sp 00007f7c error 4 in libnccl.so.2[7f7c]",
     "mlx5_core 0000:41:00.0 ibp65s0: Link up",
 ]
+"""Lines of a healthy node."""
 
 
 @pytest.mark.parametrize("label", ["n01: ", "gpu-17.example.org: "])

@@ -1,4 +1,10 @@
-"""HPL and STREAM: outputs of public repositories, and what must not pass."""
+"""Test the parsers of HPL and STREAM (:mod:`rackproof.logs.known_programs`).
+
+HPL solves linear equations, and STREAM measures the bandwidth of memory. Both check their own results, so
+``rackproof parse`` judges their output without a benchmark's definition. These tests check that outputs of
+public repositories pass with their speed, and that an output which failed its check, lacks a part or
+contradicts itself does not pass.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +48,7 @@ OLD_RESIDUALS = """\
 OLD = hpl(ROW, residual=OLD_RESIDUALS).replace("HPLinpack 2.3", "HPLinpack 1.0a")
 SIX = hpl(*[ROW] * 6, PFACT="Left    Crout    Right", NBMIN="2        4")
 NINE = "".join(f"{'384000':>9}" for _ in range(8)) + " \n           384000"
+"""Nine values of N on two lines, as HPL wraps them."""
 STREAM_59 = (
     STREAM.replace("5.10", "5.9")
     .replace("array element", "DOUBLE PRECISION word")
@@ -58,6 +65,7 @@ ACTIVE = THREADS.replace("Number of Threads counted = 4\n", "Printing one line p
 TICKS = "Your clock granularity/precision appears to be 1 microseconds.\n   (= 13558 clock ticks)\nFunction "
 VALIDATES = next(line for line in STREAM.splitlines(True) if line.startswith("Solution"))
 PROGRESS = "Prog= 2.38%\tN_left= 71424\tiGF= 4e5\tGF= 417600.00\tiGF_per= 25000.00 \tGF_per= 26100.00 \n"
+"""A progress line of NVIDIA's HPL, with the speeds of all GPUs and of one GPU in GFLOP/s."""
 NVIDIA_PROGRESS = NVIDIA_HPL.replace(NVIDIA_ROW, PROGRESS + NVIDIA_ROW)
 FAILED = HPL.replace("...... PASSED", "...... FAILED").replace(
     "1 tests completed and passed residual checks,\n              0",
@@ -79,6 +87,7 @@ def read(text: str) -> ParsedLog:
     return parse(BytesIO(text.encode()))
 
 
+# Output, and the name and value of its speed: GFLOP/s of HPL, MB/s of STREAM.
 @pytest.mark.parametrize(
     ("text", "name", "value"),
     [

@@ -1,4 +1,9 @@
-"""Times in logs are read in the same way in every locale, because Ansible sets the operator's."""
+"""Test that times in logs are read alike in every locale (:func:`rackproof.logs._reading.asctime_moment`).
+
+Ansible sets the operator's locale for the programs that it runs. ``strptime`` then expects the names of
+months and days in the operator's language, but logs have English ones. These tests read times with the names
+of a German locale, and check that no program of this project depends on such names.
+"""
 
 from __future__ import annotations
 

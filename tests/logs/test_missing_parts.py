@@ -1,4 +1,10 @@
-"""Real logs that say success, and lack a part or say what cannot be: an attacker made them. None passes."""
+"""Test that a log is no pass if a part of it is missing or impossible, although it reports success.
+
+A log may have been edited to hide a failure or to claim a better speed. Each test makes one such change in a
+passing log of MLPerf, nccl-tests, gpu_burn, tf_cnn_benchmarks, MXNet, perftest or nvbandwidth: it removes an
+evaluation, a row or a GPU, or replaces a figure. It checks the verdict of :func:`rackproof.logs.parse` and
+the code of the finding. Most of the logs are real ones of tests/data/real.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +46,19 @@ Change = Callable[[bytes], bytes]
 
 
 def read(name: str) -> bytes:
+    """Return a log of tests/data/real, unpacked."""
     data = (REAL / name).read_bytes()
     return lzma.decompress(data) if name.endswith(".xz") else data
 
 
 def judged(data: bytes, name: str = "") -> tuple[Verdict, set[str]]:
+    """Return a log's verdict, and the codes of the findings that have a verdict."""
     parsed = logs.parse(BytesIO(data), name=name)
     return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
 
 
 def lines_with(*texts: bytes, first: int = 0, count: int = 1) -> Change:
-    """Leave out so many of the lines that hold all texts, from one of them on."""
+    """Return a change that removes ``count`` of the lines with all texts, beginning with number ``first``."""
 
     def change(data: bytes) -> bytes:
         lines = data.splitlines(keepends=True)
@@ -63,6 +71,8 @@ def lines_with(*texts: bytes, first: int = 0, count: int = 1) -> Change:
 
 
 def swap(old: bytes, new: bytes, count: int = 1) -> Change:
+    """Return a change that replaces a pattern, which must occur. With ``count`` 0, it replaces all."""
+
     def change(data: bytes) -> bytes:
         assert re.search(old, data), old
         return re.sub(old, new, data, count=count)
@@ -71,7 +81,7 @@ def swap(old: bytes, new: bytes, count: int = 1) -> Change:
 
 
 def cut(first: float, number: int) -> Change:
-    """Cut so many lines out, from a share of the way between run_start and run_stop on."""
+    """Return a change that removes lines, beginning at a share of the way from run_start to run_stop."""
 
     def change(data: bytes) -> bytes:
         lines = data.splitlines(keepends=True)
@@ -85,7 +95,7 @@ def cut(first: float, number: int) -> Change:
 
 
 def shifted(text: bytes, factor: float) -> Change:
-    """Multiply the numbers behind a text."""
+    """Return a change that multiplies the numbers after a text."""
 
     def change(data: bytes) -> bytes:
         assert text in data
@@ -159,6 +169,7 @@ MLPERF: list[tuple[str, Change, Verdict, str]] = [
     (LLAMA, shifted(b'"train_step_time": ', 0.1), UNPROVEN, "steps_contradict"),
     (FLUX, shifted(b'"train_step_time": ', 0.25), UNPROVEN, "steps_contradict"),
 ]
+"""Log of a training, change, and the verdict and code that result."""
 
 
 @pytest.mark.parametrize(("name", "change", "verdict", "code"), MLPERF)
@@ -220,6 +231,7 @@ NCCL_CASES: list[tuple[str, Change, str]] = [
     (B200, swap(rb"(\[0x53\]) NVIDIA B200", rb"\1 NVIDIA A100-SXM4-80GB"), "devices_contradict"),
     (ALLTOALL, swap(rb"(device  6 \[0x00\]) A100-SXM4-40GB", rb"\1 V100-SXM2-32GB"), "devices_contradict"),
 ]
+"""Log of nccl-tests, change, and the code that results."""
 
 
 @pytest.mark.parametrize(("name", "change", "code"), NCCL_CASES)
@@ -272,6 +284,7 @@ def test_two_ranks_at_one_place_with_its_domain_are_on_one_gpu() -> None:
     assert judged(again, B200) == (UNPROVEN, {"devices_contradict"})
 
 
+# Smallest and largest size in bytes, the step, and whether the step is a factor.
 @pytest.mark.parametrize(
     ("sizes", "count"),
     [
@@ -288,6 +301,7 @@ def test_the_sizes_that_a_run_goes_through_are_counted(sizes: tuple[int, int, in
 
 
 def listing(*devices: tuple[int, str]) -> dict[str, object]:
+    """Return the list of devices in the JSON of nccl-tests."""
     return {"devices": [{"rank": rank, "device_info": name} for rank, name in devices]}
 
 
@@ -312,7 +326,7 @@ def test_a_time_in_json_that_contradicts_its_bandwidth() -> None:
 
 
 def last_progress(change: Change) -> Change:
-    """Change what stands before the end of the last progress line."""
+    """Return a change of gpu_burn's last progress line and of the lines after it."""
 
     def changed(data: bytes) -> bytes:
         at = max(data.rfind(b"\n100.0%"), data.rfind(b"\r100.0%"))
@@ -322,7 +336,7 @@ def last_progress(change: Change) -> Change:
 
 
 def without(row: bytes, total: bytes, new: bytes) -> Change:
-    """Leave out a row of a matrix, and make the sum fit."""
+    """Return a change that removes a row of a matrix, and adapts the sum."""
     return lambda data: lines_with(row)(data).replace(total, new)
 
 
@@ -380,10 +394,14 @@ TOOLS: list[tuple[bytes, Change, Verdict, str]] = [
     (NVBANDWIDTH, lines_with(b"Device", count=2), UNPROVEN, "devices_contradict"),
     (NVBANDWIDTH, swap(rb"Device 1: NVIDIA H200", b"Device 1: NVIDIA H100"), UNPROVEN, "gpus_unlike"),
 ]
+"""Log of a tool, change, and the verdict and code that result."""
 
 
 def unchecked(data: bytes, *places: int) -> bytes:
-    """Return a table of nccl-tests whose rows show N/A for wrong values, out of place (0), in place (1)."""
+    """Return a table of nccl-tests whose rows have N/A as the number of wrong values.
+
+    ``places`` are 0 for out of place, 1 for in place.
+    """
 
     def row(found: re.Match[bytes]) -> bytes:
         cells = [b"  N/A" if at in places else found[2 * at + 2] for at in (0, 1)]

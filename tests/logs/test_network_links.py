@@ -1,4 +1,9 @@
-"""Lost links of network cards in kernels' logs, of many drivers, at a start and later."""
+"""Test how lost links of network cards in a kernel log are judged (:mod:`rackproof.logs.network_links`).
+
+A port that loses its link may slow a job down, so a log with such a line is unproven. A port is harmless if
+it goes down only while its node starts, or has no cable. These tests check both for the messages of many
+drivers and the time formats of many tools. In dmesg, a time is the number of seconds since the boot.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +47,7 @@ BOOT = "[    0.000000] Linux version 6.8.0-45-generic (buildd@lcy02)\n"
 
 
 def verdict(*lines: str) -> Verdict:
+    """Return the verdict of a kernel log."""
     return logs.parse(io.BytesIO("".join(f"{line}\n" for line in lines).encode()), format="xid").verdict
 
 
@@ -58,6 +64,8 @@ def test_a_lost_link_is_unproven_for_each_driver(text: str) -> None:
     assert all(any(word in line.lower() for word in FAULT_WORDS) for line in (down, up))
 
 
+# A start takes at most 900 s, in which a sound port goes down at most twice. A port without a cable is
+# reported down once, in the first 180 s.
 @pytest.mark.parametrize("text", LINKS)
 def test_a_link_that_is_down_only_at_the_start_is_no_finding(text: str) -> None:
     down, up = text.format("Down"), text.format("Up")

@@ -1,4 +1,8 @@
-"""Numbers in logs are decimal numbers. A text that only Python accepts as a number is not one."""
+"""Test that only decimal numbers of a log are read as numbers (:func:`rackproof.logs._reading.number`).
+
+Python's ``float`` also accepts ``8_00`` and digits of other scripts. In a log, such a text is damage. Neither
+the parsers nor job bench may take it for a measurement.
+"""
 
 from __future__ import annotations
 

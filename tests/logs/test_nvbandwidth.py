@@ -1,4 +1,9 @@
-"""Matrices of nvbandwidth: one per test, or both directions and their total."""
+"""Test the parser of nvbandwidth (:mod:`rackproof.logs.nvbandwidth`), for its text and its JSON.
+
+nvbandwidth measures the bandwidth between the GPUs of a node, and between GPUs and host, and prints matrices.
+A bidirectional test has three: both directions and their total. These tests check that each cell becomes a
+measurement, and that a matrix which lacks a value, has an impossible one, or does not add up is no pass.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +45,12 @@ def read(data: str | bytes) -> ParsedLog:
 
 
 def codes(parsed: ParsedLog) -> set[str]:
+    """Return the codes of a log's findings that have a verdict."""
     return {one.code for one in parsed.findings if one.verdict}
 
 
 def value(parsed: ParsedLog, name: str, row: int | str, column: int) -> float | None:
+    """Return the value of a cell of a matrix, or None."""
     found = parsed.measurement(name, row=str(row), column=str(column))
     return None if found is None else found.value
 
@@ -58,10 +65,12 @@ def printed(key: str, description: str, matrix: Matrix, last: str = "SUM {} {:.2
 
 
 def square(base: float, gpus: int = 2) -> list[list[float | None]]:
+    """Return a matrix for some GPUs, without values on its diagonal."""
     return [[None if a == b else base + a + b / 10 for b in range(gpus)] for a in range(gpus)]
 
 
 def bidirectional(name: str, kind: str, gpus: int = 2) -> str:
+    """Return the text of a bidirectional test: both directions, and their total."""
     engine = name[-2:].upper()
     first, second = square(180.0, gpus), square(190.0, gpus)
     both = [[None if a is None or b is None else a + b for a, b in zip(*rows, strict=True)]
@@ -116,7 +125,7 @@ def test_both_directions_and_their_total_are_read(name: str, kind: str, gpus: in
 
 @pytest.mark.parametrize("gone", ["read1", "read2", "total"])
 def test_a_lost_direction_is_no_pass(gone: str) -> None:
-    """However it was lost: its sum, all of it, its description."""
+    """The sum is missing, or the matrix, or both, or the sum has another name."""
     title = next(line for line in BOTH_WAYS.splitlines(True) if gone in line.lower() and "memcpy CE" in line)
     end = next(line for line in BOTH_WAYS.splitlines(True) if f"_{gone} " in line)
     start, stop = BOTH_WAYS.index(title), BOTH_WAYS.index(end) + len(end)
@@ -284,6 +293,7 @@ def devices(count: int, name: str = "NVIDIA H200") -> list[str]:
 
 
 def document(matrix: list[list[str]], description: str, total: float, name: str = READ_CE) -> bytes:
+    """Return a JSON document with one test."""
     case: dict[str, Any] = {
         "name": name,
         "status": "Passed",
@@ -335,7 +345,7 @@ def test_json_of_one_direction_has_one_matrix() -> None:
 
 @pytest.mark.parametrize("version", ["v0.1", "v0.2", "v0.4", "v0.5-1-g4da7d7e"])
 def test_versions_without_an_end_are_unproven_and_named(version: str) -> None:
-    """Their note stands above the tests: a test that did not run leaves no trace."""
+    """In these versions, the note is above the tests, so a test that did not run leaves no trace."""
     head = HEAD.replace("v0.8", version).replace(
         "\nCUDA Runtime",
         "\nNOTE: This tool reports current measured bandwidth on your system.\n"
@@ -351,13 +361,13 @@ def test_versions_without_an_end_are_unproven_and_named(version: str) -> None:
 @pytest.mark.parametrize("version", ["v0.5", "v0.6", "v0.7", "v0.8", "v0.10.0"])
 def test_versions_with_an_end(version: str) -> None:
     text = (HEAD + ONE_WAY + LATENCY + NOTE).replace("v0.8", version)
-    # Since 0.9: how much the samples differ.
+    # Since 0.9, a line shows how much the samples differ.
     text = text.replace("\n\nRunning", "\nCOEFFICIENT_OF_VARIATION x 0.01\n\nRunning")
     assert read(text).verdict is PASS
 
 
 def test_processes_of_several_nodes_are_listed_in_place_of_devices() -> None:
-    """As oracle-quickstart/oci-hpc-oke shows it for two nodes of GB200."""
+    """The list is that of oracle-quickstart/oci-hpc-oke for two nodes with GB200."""
     processes = "".join(
         f"Process {rank} (worker-{rank // 4}): device {rank % 4}: HGX GB200 (00000008:01:00)\n"
         for rank in range(8)
@@ -375,6 +385,7 @@ def styled(root: Any) -> str:
 
 
 def cells(rows: int, columns: int, base: float = 300.0, *, with_host: bool = False) -> list[list[str]]:
+    """Return the cells of a matrix as JSON has them. Only a matrix with the host has a diagonal."""
     return [
         ["N/A" if a == b and not with_host else f"{base + a + b / 10:g}" for b in range(columns)]
         for a in range(rows)
@@ -382,6 +393,7 @@ def cells(rows: int, columns: int, base: float = 300.0, *, with_host: bool = Fal
 
 
 def case(name: str, matrix: list[list[str]], words: str = "", **more: Any) -> dict[str, Any]:
+    """Return a test of the JSON, with the sum of its matrix."""
     total = sum(float(one) for row in matrix for one in row if one != "N/A")
     return {
         "bandwidth_description": words or "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)",
@@ -394,7 +406,7 @@ def case(name: str, matrix: list[list[str]], words: str = "", **more: Any) -> di
 
 
 def cases(gpus: int) -> list[dict[str, Any]]:
-    """Return what a whole run of 0.8 has, one test of each shape."""
+    """Return the tests of a whole run of 0.8, one of each shape."""
     one, other = cells(gpus, gpus, 180.0), cells(gpus, gpus, 190.0)
     total = cells(gpus, gpus, 370.0)
     for a in range(gpus):
@@ -419,6 +431,7 @@ def cases(gpus: int) -> list[dict[str, Any]]:
 
 
 def root(version: str, gpus: int, tests: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Return the JSON document of a version. Only that of 0.8 lists the devices."""
     top: dict[str, Any] = {
         "CUDA Runtime Version": 12090,
         "Driver Version": "575.57.08",
@@ -470,6 +483,7 @@ def test_text_and_json_of_a_run_have_the_same_measurements() -> None:
 
 
 def changed(index: int, **changes: Any) -> list[dict[str, Any]]:
+    """Return the tests of four GPUs, of which one is changed."""
     tests = cases(4)
     tests[index].update(changes)
     return tests
@@ -561,7 +575,7 @@ def test_several_documents_and_text_around_them(change: Callable[[str, str], str
 
 
 def test_json_of_several_processes_is_read_by_process() -> None:
-    """``srun --label nvbandwidth -j`` on two nodes: their lines come mixed."""
+    """``srun --label nvbandwidth -j`` on two nodes mixes the lines of both."""
     text = styled(root("v0.8", 2)).splitlines(True)
     mixed = "".join(f"{rank}: {line}" for line in text for rank in (0, 1))
     parsed = read(mixed)

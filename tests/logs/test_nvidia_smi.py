@@ -1,4 +1,10 @@
-"""Test what `parse` judges in the output of nvidia-smi: XML, text of -q, CSV, `nvlink -s` and `topo -m`."""
+"""Test how `parse` judges the output of nvidia-smi: XML, text of -q, CSV, `nvlink -s` and `topo -m`.
+
+nvidia-smi shows the state of a node's GPUs, such as memory errors, clocks, temperatures and links. Most of
+these tests change one value in an output of healthy GPUs, which is often a real one of tests/data/real. They
+check the verdict of :func:`rackproof.logs.parse` and the code of the finding. Outputs of other healthy
+machines must pass.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +68,8 @@ DIVIDED = "Nvlink queries are not supported for Devices in MIG mode\n"
 DOWN = "\t Link 0: <inactive>\n\t Link 1: <inactive>\n"
 
 
+# GPUs with the lines of their links. Speeds are in GB/s. An H200 has 18 links of 26.562 GB/s. Rackproof does
+# not know the model "NVIDIA Next".
 @pytest.mark.parametrize(
     ("gpus", "verdict", "code"),
     [
@@ -133,7 +141,8 @@ def test_a_list_of_error_counters_is_no_list_of_links_that_are_down() -> None:
     assert judged(counters) == (UNPROVEN, {"unrecognised"})
 
 
-# Pairs of GPUs. Both meshes are as servers of eight V100 are published; the others by NVIDIA's documents.
+# Topologies: NV2 is a pair of GPUs with two NVLinks, and other words are paths over PCIe or the processors.
+# Both meshes are those of published servers with eight V100. The others follow NVIDIA's documents.
 
 CUBE_MESH = """\
 \tGPU0\tGPU1\tGPU2\tGPU3\tGPU4\tGPU5\tGPU6\tGPU7\tmlx5_0\tCPU Affinity
@@ -168,11 +177,13 @@ def matrix(*rows: str) -> str:
 
 
 def alike(count: int, kind: str) -> list[str]:
+    """Return the rows of a matrix in which all pairs are connected alike."""
     return [" ".join("X" if one == other else kind for one in range(count)) for other in range(count)]
 
 
 QUAD = ("X NV1 NV1 NV2", "NV1 X NV2 NV1", "NV1 NV2 X NV2", "NV2 NV1 NV2 X")
 PAIRS = ("X NV4 NODE SYS", "NV4 X NODE SYS", "NODE NODE X NV4", "SYS SYS NV4 X")
+"""Four cards, of which a bridge connects two and two."""
 
 
 @pytest.mark.parametrize(
@@ -239,7 +250,7 @@ def test_a_matrix_of_access_between_gpus_is_named(form: str, kind: str) -> None:
         (with_pair(matrix(*PAIRS), 0, 1, "NV2"), DEGRADED, "topology_uneven"),
         (with_pair(matrix(*alike(8, "NV18")), 2, 3, "NV17"), DEGRADED, "topology_uneven"),
         (with_pair(matrix(*alike(4, "NV18")), 2, 3, "SYS"), DEGRADED, "topology_uneven"),
-        # Switches that are parted: each GPU has as many as the others, and reaches half of them.
+        # Switches in two parts: each GPU has as many links as the others, but reaches only half of them.
         (matrix(*(f"{row} SYS SYS SYS" for row in alike(3, "NV12")),
                 *(f"SYS SYS SYS {row}" for row in alike(3, "NV12"))), DEGRADED, "topology_uneven"),
         (CUBE_MESH.replace("NV1", "SYS", 1), DEGRADED, "topology_uneven"),
@@ -270,6 +281,7 @@ UUIDS = [f"GPU-00000000-0000-4000-8000-{at:012d}" for at in range(4)]
 
 
 def table(column: str, *cells: str, name: str = H200) -> str:
+    """Return a table of GPUs with index, name, UUID and the given columns, of which each GPU has a cell."""
     rows = (f"{at}, {name}, {UUIDS[at]}, {cell}\n" for at, cell in enumerate(cells))
     return HEAD.format(column=column) + "".join(rows)
 
@@ -278,6 +290,8 @@ WIDTHS = "pcie.link.width.current, pcie.link.width.max"
 GENERATIONS = "pcie.link.gen.current, pcie.link.gen.max, utilization.gpu [%]"
 
 
+# The masks are NVML's reasons for low clocks: 0x8, 0x20, 0x40 and 0x80 are slowdowns, and bits from 0x200 on
+# are unknown.
 @pytest.mark.parametrize(
     ("text", "verdict", "code"),
     [
@@ -389,7 +403,7 @@ def test_tables_of_healthy_machines_pass(text: str) -> None:
 
 
 def with_value(path: str, value: str, xml: str = XML) -> str:
-    """Return the XML of two H200 in which the first element of a tag has another value."""
+    """Return XML, by default of two H200, in which the first element of a tag has another value."""
     changed, count = re.subn(f"<{path}>[^<]*</{path}>", f"<{path}>{value}</{path}>", xml, count=1)
     assert count == 1
     return changed
@@ -475,6 +489,7 @@ def with_instance(counts: str) -> str:
 
 
 def counted(text: str, kind: str = "volatile", tag: str = "sram_uncorrectable") -> str:
+    """Return an instance's counter of memory errors."""
     return f"<ecc_error_count><{kind}_count><{tag}>{text}</{tag}></{kind}_count></ecc_error_count>"
 
 
@@ -583,7 +598,7 @@ def test_faults_of_older_gpus_are_found_in_the_text(section: str, code: str) -> 
     assert judged(f"{head}GPU 00000002:00:00.0\n    {sound}\n") == (UNPROVEN, {"cut_off"})
 
 
-# What a description of a GPU lacks: a part that every driver prints, or a reading that its neighbours have.
+# Descriptions of GPUs that lack a part which every driver prints, or a reading which other GPUs have.
 
 
 def test_a_line_taken_out_of_the_text_never_hides_what_it_said() -> None:
@@ -624,6 +639,7 @@ PRINTED = {
     if sum(f"<{one}>" in XML for one in part.tags) == 1 and part.since_driver < 590
     if f"<{path.rpartition('/')[2]}>" in XML and not part.section.startswith("power_readings")
 }
+"""Tags of these descriptions for parts that drivers before 590 print, too."""
 
 
 @pytest.mark.parametrize("tag", sorted(PRINTED))
@@ -718,7 +734,7 @@ def test_two_gpus_at_one_address_are_one_or_two_lists() -> None:
     assert judged(XML.replace(second, first)) == (UNPROVEN, {"gpu_twice"})
 
 
-# What is missing, unlike the rest, or said by the table itself.
+# GPUs that are missing or unlike the others, and faults that a table names.
 
 WHOLE_XML = lzma.decompress((REAL / "nvidia-smi/qx-h100.xml.xz").read_bytes()).decode()
 """Eight H100 of one machine."""

@@ -1,4 +1,8 @@
-"""The table of nvidia-smi and dmon: faults are found, and an output without a fault proves nothing.
+"""Test nvidia-smi's table without options, and ``nvidia-smi dmon`` (:mod:`rackproof.logs.nvidia_smi_brief`).
+
+Both show faults of GPUs, but too little to prove that a GPU is healthy. These tests check that faults are
+found, also if the table is in the log of another tool. An output without a fault is unproven, and its finding
+names the command to use instead.
 
 The rows are from public outputs: Azure/azhpc-diagnostics, PerfKitBenchmarker, and issues and notes of users.
 """
@@ -63,6 +67,7 @@ PROCESSES = """
 
 
 def gpu(index: int = 0, ecc: str = "0", degrees: int = 40, memory: int = 32510) -> str:
+    """Return the rows of a V100 with this temperature (in degrees Celsius) and memory (in MiB)."""
     return V100.format(index=index, ecc=ecc, degrees=degrees, memory=memory) + RULE
 
 
@@ -71,6 +76,7 @@ def read(text: str) -> ParsedLog:
 
 
 def judged(text: str) -> tuple[Verdict, set[str]]:
+    """Return a log's verdict, and the codes of its findings except the one of every such table."""
     parsed = read(text)
     return parsed.verdict, {one.code for one in parsed.findings} - {"shows_too_little"}
 

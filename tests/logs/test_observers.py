@@ -1,4 +1,9 @@
-"""Observers get the lines of a log in the pass that parses it."""
+"""Test the observers of :func:`rackproof.logs.parse`, which get each line of a log while it is parsed.
+
+Job bench reads the output of a Slurm job with a parser and observers at once, so that a large log is read
+only once. These tests check that each observer gets every line with its number, and that observers do not
+change the result of the parser.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from tests.logs import log_samples as samples
 
 
 class Lines:
-    """Keeps what it is given."""
+    """An observer that keeps all lines."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[int, bytes]] = []
@@ -26,7 +31,7 @@ class Lines:
 
 
 class CountingStream(io.BytesIO):
-    """Counts the bytes that are read from it."""
+    """A stream that counts the bytes that are read from it."""
 
     bytes_read = 0
 

@@ -1,4 +1,9 @@
-"""Notations of rounds 0.5 to 0.7 that a few submitters used alone."""
+"""Test notations of MLPerf rounds 0.5 to 0.7 that only a few submitters used.
+
+Some logs have a quality as a list, success in words, times in seconds, or minigo's own end of a run. These
+tests check that the parsers of those rounds (rackproof.logs.mlp05, mll06 and mllog) read such values, and
+that a damaged or impossible one proves nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,7 @@ def read(data: str | bytes) -> ParsedLog:
 
 
 def codes(parsed: ParsedLog) -> set[str]:
+    """Return the codes of a log's findings that have a verdict."""
     return {one.code for one in parsed.findings if one.verdict}
 
 
@@ -33,6 +39,7 @@ def maskrcnn(*evaluations: object, benchmark: str = "maskrcnn") -> str:
     return "".join([*lines, mll("run_stop", None, 610, status="success")])
 
 
+# The quality of boxes and masks. The targets of the rules are 0.377 and 0.339.
 @pytest.mark.parametrize("called", ["maskrcnn", "mask", "mask_rcnn"])
 @pytest.mark.parametrize(
     ("value", "verdict", "code"),
@@ -54,7 +61,7 @@ def maskrcnn(*evaluations: object, benchmark: str = "maskrcnn") -> str:
     ],
 )
 def test_values_in_a_list(called: str, value: object, verdict: Verdict, code: str) -> None:
-    # What an earlier evaluation reached is not what the last one did.
+    # A target that an earlier evaluation reached does not replace the damaged last one.
     if verdict is UNPROVEN:
         assert read(maskrcnn([0.38, 0.35], value, benchmark=called)).verdict is UNPROVEN
     parsed = read(maskrcnn([0.2, 0.19], value, benchmark=called))
@@ -94,7 +101,7 @@ def test_success_in_words(stated: bytes, verdict: Verdict) -> None:
 
 
 def in_seconds(text: bytes, write: str = "{:.3f}") -> bytes:
-    """Return a log whose events have seconds for milliseconds."""
+    """Return a log whose events have seconds instead of milliseconds."""
     lines = []
     for line in text.decode().splitlines(True):
         if line.startswith(":::MLLOG "):
@@ -177,6 +184,8 @@ def test_an_abort_before_the_end_of_round_05_is_kept(outcome: bytes) -> None:
     assert read(MLP05.replace(end, early + b'{"success": true}\n' + end)).verdict is PASS
 
 
+# Other seconds until the end, or other numbers of iterations. The log covers 891 s, and the iterations that
+# it states took 120 s and 60 s.
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -1,4 +1,8 @@
-"""Logs of MLPerf HPC and of MLPerf Inference are named as such, and not judged as those of Training."""
+"""Test that logs of MLPerf HPC and MLPerf Inference are not judged by the rules of MLPerf Training.
+
+The suites share a notation of events, but have other benchmarks and rules. A log of another suite is
+therefore unproven, and its finding names the suite (:mod:`rackproof.logs.other_mlperf`).
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ def codes(parsed: ParsedLog) -> list[str]:
 
 
 def hpc(name: str, **how: str) -> bytes:
+    """Return a log of a benchmark of MLPerf HPC."""
     return mllog(**how).replace(b"llama2_70b_lora", name.encode())  # type: ignore[arg-type]
 
 

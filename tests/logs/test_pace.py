@@ -1,4 +1,9 @@
-"""Times of an MLPerf log against the work, the speed and the course that the same log states."""
+"""Test that times of an MLPerf log which contradict its work are found (:mod:`rackproof.logs._pace`).
+
+A log that was edited or joined from two runs often states a pace that no training has. Most tests change the
+times, the progress or the stated throughput of a passing log, and check that it becomes unproven. Others
+check that logs which vary as real ones do still pass.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,7 @@ from rackproof.logs._mlperf import TARGETS
 
 from .log_samples import MXNET, event, hyperparameters, mllog
 
+# Seconds between evaluations, number of evaluations, and seconds from the first event to run_start.
 _INTERVAL_S, _EVALUATIONS, _START = 100, 6, 60
 _EPOCH = {"bert": 350_000.0, "unet3d": 400.0, "rgat": 0.15, "gpt3": 200e6, "maskrcnn": 3.0, "rnnt": 8.0}
 """Progress between evaluations. bert and gpt3 count samples, the others epochs."""
@@ -23,7 +29,9 @@ _SAMPLES = {
     "dlrm_dcnv2": 4_195_197_692, "maskrcnn": 40_000, "resnet": 1_281_167, "retinanet": 4572,
     "rgat": 94_605_581, "rnnt": 278_528, "ssd": 4572, "unet3d": 168,
 }  # fmt: skip
+"""Values of train_samples that logs state. ssd and retinanet count batches of 256."""
 _IMAGES = {"ssd": 1_170_301, "retinanet": 1_170_301, "maskrcnn": 117_266}
+"""Samples of an epoch, where it has others than the log states."""
 Change = Callable[[list[str]], list[str]]
 
 
@@ -63,6 +71,7 @@ def training(benchmark: str, *, platform: str = "1xEXAMPLE", speed: float | None
 
 
 def judge(lines: list[str]) -> tuple[Verdict, set[str]]:
+    """Return a log's verdict, and the codes of the findings that have a verdict."""
     found: ParsedLog = logs.parse(io.BytesIO("".join(lines).encode()), name="log.txt")
     return found.verdict, {one.code for one in found.findings if one.verdict is not None}
 
@@ -88,6 +97,7 @@ def faster(factor: float, since: float = _START) -> Change:
 
 
 def time_of(line: str) -> float:
+    """Return the seconds from the first event to this one."""
     return (int(re.findall(r'"time_ms": (\d+)', line)[0]) - 1_700_000_000_000) / 1000
 
 
@@ -108,7 +118,7 @@ def of_key(key: str, change: Callable[[str], str | None], *, only: int | None = 
 
 
 def late_start(seconds: float) -> Change:
-    """Return a change that moves run_start, with its line, as one who knows the order of the events."""
+    """Return a change that makes run_start later, and moves its line to where that time belongs."""
 
     def changed(lines: list[str]) -> list[str]:
         at = next(n for n, line in enumerate(lines) if '"run_start"' in line)
@@ -123,12 +133,14 @@ def late_start(seconds: float) -> Change:
 
 
 def times_throughput(factor: float) -> Change:
+    """Return a change that multiplies the stated throughput."""
     return lambda lines: [
         re.sub(r'("throughput": )([0-9.]+)', lambda m: f"{m[1]}{float(m[2]) * factor}", one) for one in lines
     ]
 
 
 def times_progress(factor: float) -> Change:
+    """Return a change that multiplies the stated progress."""
     return lambda lines: [
         re.sub(r'("epoch_num": )([0-9.]+)', lambda m: f"{m[1]}{float(m[2]) * factor}", one) for one in lines
     ]
@@ -143,11 +155,13 @@ def target_early(lines: list[str]) -> list[str]:
 
 
 def same_losses(lines: list[str]) -> list[str]:
+    """Return a log in which all losses are equal, and each is logged twice."""
     flat = [re.sub(r'"loss": [0-9.]+', '"loss": 1.5', one) for one in lines]
     return [copy for one in flat for copy in ([one, one] if "loss" in one else [one])]
 
 
 def same_evaluations(lines: list[str]) -> list[str]:
+    """Return a log whose evaluations, except the last ones, are equal."""
     value = re.findall(r'"value": ([0-9.]+)', next(one for one in lines if "eval_accuracy" in one))[0]
     change = of_key("eval_accuracy", lambda one: re.sub(r'"value": [0-9.]+', f'"value": {value}', one))
     return [*change(lines[:-3]), *lines[-3:]]
@@ -231,6 +245,7 @@ EDITS: tuple[tuple[str, tuple[str, ...], Change, str], ...] = (
         "impossible_value",
     ),
 )
+"""Edit in words, benchmarks, change of the log, and code of the finding."""
 CASES = [
     pytest.param(benchmark, change, code, id=f"{name}-{benchmark}")
     for name, benchmarks, change, code in EDITS
@@ -253,7 +268,7 @@ def test_a_changed_log_is_unproven(trained: str, change: Change, code: str) -> N
         ("ssd", "1xXE9680x8H100", None, faster(1), "implausible_speed"),
         ("retinanet", "1xXE9680x8B200", None, faster(1), "implausible_speed"),
         ("ssd", "8xXE9680x8H100", None, faster(1), ""),
-        # A process states its own throughput, and there are at most as many as GPUs.
+        # Each process may state its own throughput, and there are at most as many processes as GPUs.
         ("ssd", "1xXE9680x8A30", 0.05, faster(1), "steps_contradict"),
         ("ssd", "16xXE9680x8H100", 0.05, faster(1), ""),
         ("retinanet", "1xEXAMPLE", 1.02, faster(2), "steps_contradict"),
@@ -268,7 +283,7 @@ def test_images_are_counted_where_the_log_states_batches(
 
 @pytest.mark.parametrize(("batch", "found"), [(256, False), (512, True), (128, True)])
 def test_a_batch_fits_the_throughput_and_the_time_of_a_step(batch: int, found: bool) -> None:
-    # 3,570 samples per second are 256 in each step.
+    # The log states 3,570 samples per second, so a step with a batch of 256 takes 256 / 3,570 s.
     stepped = [event("tracked_stats", {"train_step_time": 256 / 3570}, 70 + n) for n in range(3)]
     lines = of_key("global_batch_size", lambda one: one.replace("256", f"{batch}"))(training("bert"))
     lines[7:7] = stepped
@@ -299,6 +314,7 @@ def test_a_training_of_a_second_on_a_busy_machine_passes(trained: str, speed: fl
     assert judge(lines) == (Verdict.PASS, set())
 
 
+# The statistics that are left out, by their number.
 @pytest.mark.parametrize(
     ("dropped", "found"),
     [(range(0), False), (range(9, 10), False), (range(5, 20), True), (range(42, 50), True)],
@@ -408,6 +424,7 @@ def test_an_impossible_number_of_samples_proves_no_whole_steps(samples: object) 
 
 
 FALLING = (6.0, 5.0, 4.5, 4.2, 4.0, 3.9)
+"""A falling loss, which the tests scale to the target of a benchmark."""
 
 
 @pytest.mark.parametrize(
@@ -440,6 +457,8 @@ def test_one_bad_evaluation_of_a_benchmark_with_spikes_is_no_contradiction(spike
     assert not any("training is not so uneven" in one for one in messages(lines))
 
 
+# Stated throughput as a multiple of the real one, platform, batch of one process, and whether the log
+# contradicts itself.
 @pytest.mark.parametrize(
     ("stated", "platform", "local", "found"),
     [
@@ -460,6 +479,7 @@ def test_the_stated_speed_of_retinanet_is_that_of_all_or_of_one_process(
     assert ("steps_contradict" in codes) is found, codes
 
 
+# The log is of November 2023. 30,000,000 s earlier, it is older than the logs that are compared.
 @pytest.mark.parametrize("since", [0, -30_000_000])
 def test_logs_of_early_rounds_are_not_compared(since: int) -> None:
     lines = [at_time(one, lambda at: at + since) for one in faster(10)(training("unet3d"))]
@@ -495,6 +515,8 @@ def test_a_shorter_run_never_passes(trained: str, factor: float) -> None:
 
 
 def _times_decimals(factor: float) -> bytes:
+    """Return MXNet's log without accuracies, and with all decimal numbers multiplied."""
+
     def other(found: re.Match[bytes]) -> bytes:
         return b"%.6f" % (float(found[0]) * factor)
 

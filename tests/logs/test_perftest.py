@@ -1,4 +1,9 @@
-"""Tables of perftest: of every option that changes their columns, several in one file."""
+"""Test the parser of perftest (:mod:`rackproof.logs.perftest`), for the columns that its options add.
+
+perftest measures RDMA transfers between network cards (``ib_write_bw``, ``ib_read_lat`` and related
+programs). These tests check that each column becomes the right measurement, that every table of a file
+counts, and that a row which is damaged or contradicts itself is no pass.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,7 @@ LAT = (
     "   99% percentile[usec]   99.9% percentile[usec] "
 )
 LAT_D = " #bytes        #iterations       t_avg[usec]    tps average"
+"""Headers of bandwidth, of latency, and of latency over a time (``-D``)."""
 
 
 def printed(title: str, header: str, *rows: str, device: str = "mlx5_0") -> str:
@@ -42,10 +48,12 @@ def read(text: str) -> ParsedLog:
 
 
 def codes(parsed: ParsedLog) -> set[str]:
+    """Return the codes of a log's findings that have a verdict."""
     return {one.code for one in parsed.findings if one.verdict}
 
 
 def figures(parsed: ParsedLog) -> dict[str, float]:
+    """Return the measurements of a log by name."""
     return {one.name: one.value for one in parsed.measurements}
 
 
@@ -154,7 +162,7 @@ ROW = row_of(394.2)
 
 
 def test_every_table_of_a_file_must_end() -> None:
-    """The rules above the next test's table are not the end of the one that was killed."""
+    """The line of hyphens above a table does not end the table of an earlier test that was killed."""
     whole, slow = printed(WRITE, BW, ROW), printed(WRITE, BW, row_of(12))
     killed = slow[: slow.rindex(RULE)]
     assert read(whole + slow).verdict is PASS
@@ -263,7 +271,7 @@ def test_the_json_of_a_latency_is_read(test: str, name: str) -> None:
         ('"MsgSize": 2,', "", "damaged_json"),
         ("}\n}\n", "}\n", "damaged_json"),
         ("RDMA_Write", "Other", "damaged_json"),
-        # perftest states no unit: 48000 MiB/s are 402 Gbit/s, 48000 Gbit/s are none.
+        # The JSON states no unit: 48000 MiB/s are 402 Gbit/s, and 48000 Gbit/s are impossible.
         ('"t_avg": 1.90', '"BW_average": 394.20', "unit_unknown"),
     ],
 )
@@ -348,6 +356,8 @@ def test_a_table_without_its_heading_is_of_no_known_test() -> None:
 SOUND = "8388608    5000             24056.74            24056.72           0.003007"
 
 
+# Size in bytes, iterations, peak and mean in MB/s, and millions of messages per second. perftest makes at
+# least five iterations.
 @pytest.mark.parametrize(
     ("row", "found"),
     [

@@ -1,4 +1,10 @@
-"""Plain output read by a definition's patterns: a real STREAM, HPL's table, and what must not pass."""
+"""Test the parser of a program's plain output (:mod:`rackproof.logs.plain_lines`).
+
+A benchmark's definition may have patterns for the program's good end, its failures and its metrics
+(``result.lines``), so that job bench can judge a program without a parser of its own. These tests check which
+lines count. They also check that an output is no pass if it failed, was cut off, or has a number that is
+impossible or was read only in part.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +29,7 @@ Solution Validates: avg error less than 1.000000e-13 on all three arrays
 
 
 def rules(**changes: object) -> LineRules:
+    """Return the patterns for STREAM. ``changes`` are keys of the metric ``triad``."""
     triad = {"pattern": "^Triad: +(\\S+)", "unit": "MB/s", "direction": "higher"}
     copy = {"pattern": "^Copy: +(\\S+)", "unit": "MB/s", "direction": "higher"}
     return LineRules.model_validate(
@@ -80,6 +87,7 @@ def test_a_run_that_proves_less_is_no_pass(change: tuple[str, str], verdict: str
     assert (log.verdict.value, code in {one.code for one in log.findings}) == (verdict, True)
 
 
+# Numbers of bytes that are left.
 @pytest.mark.parametrize("cut", [0, 80, 150, 250, 300, 350])
 def test_a_log_that_is_cut_off_is_unproven(cut: int) -> None:
     assert read(STREAM[:cut]).verdict.value == "unproven"
@@ -95,6 +103,7 @@ def test_of_several_lines_the_one_that_is_asked_for_counts(take: str, value: flo
 
 
 def time_of(text: str, **changes: object) -> ParsedLog:
+    """Return the parsed output of a program that prints PASSED and its time."""
     metric = {"pattern": r"^time (\d+(?:\.\d+)?)", "unit": "s", "direction": "lower", **changes}
     lines = LineRules.model_validate({"good_end": "^PASSED", "metrics": {"time": metric}})
     return parse(BytesIO(text.encode()), format="lines", lines=lines)
@@ -153,6 +162,7 @@ def test_long_lines_and_other_bytes_do_not_end_it() -> None:
     assert log.verdict.value == "unproven"
 
 
+# Patterns see the first 2,000 bytes of a line.
 @pytest.mark.parametrize(
     ("length", "verdict"), [(1990, "pass"), (1994, "pass"), (1995, "unproven"), (2000, "unproven")]
 )

@@ -1,4 +1,9 @@
-"""The follower: chunks that split lines anywhere, figures of every format, an estimate of the end."""
+"""Test the live progress of a job (:mod:`rackproof.logs.progress`).
+
+While a job runs, job bench passes the new bytes of its log to a :class:`Follower` every few seconds, and
+shows step, epoch, loss and throughput. These tests feed logs of many formats in pieces that split lines
+anywhere, and check the progress, its message, and the bounds on memory and time.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from tests.logs.log_samples import event
 
 
 def fed(data: bytes, size: int = 7, **options: int) -> Progress:
+    """Return the progress after a log was fed in pieces of ``size`` bytes."""
     follower = Follower(**options)
     for start in range(0, len(data), size):
         follower.feed(data[start : start + size])
@@ -64,6 +70,7 @@ CASES: list[tuple[str, bytes, dict[str, object]]] = [
     ),
     ("nothing", b"hello\n" * 10, {"phase": "", "fraction": None, "message": ""}),
 ]
+"""Name, log, and the progress at its end."""
 
 
 @pytest.mark.parametrize(("data", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
@@ -113,7 +120,7 @@ def test_a_line_without_end_does_not_fill_memory() -> None:
 def test_a_phase_is_called_as_the_benchmark_calls_it(
     name: str | None, stated: str | None, begins: str, goes_on: str
 ) -> None:
-    """A measurement of matrix products was called a training."""
+    """A measurement, for example of matrix products, is not called a training."""
     follower = Follower()
     named = event("submission_benchmark", name) if name else ""
     assert follower.feed((named + event("run_start", None, 1)).encode()).phase == begins

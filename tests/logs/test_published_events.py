@@ -1,4 +1,10 @@
-"""A log that lacks what the published logs of its benchmark hold is not a pass."""
+"""Test that a log which lacks what all published logs of its benchmark have is no pass.
+
+A log without an event or a hyperparameter that every published log states may have been edited to hide a
+failure. core/published_events.csv lists what each benchmark's logs state
+(:mod:`rackproof.core.published_events`). These tests remove or change such lines in passing logs, and check
+that the logs become unproven.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +29,7 @@ Change = Callable[[bytes], bytes]
 
 
 def without(*keys: str) -> Change:
-    """Leave out every line of these events."""
+    """Return a change that removes every line of these events."""
 
     def change(data: bytes) -> bytes:
         gone = [f'"{key}"'.encode() for key in keys] + [f" {key}: ".encode() for key in keys]
@@ -36,7 +42,7 @@ def without(*keys: str) -> Change:
 
 
 def faster(data: bytes, factor: int = 3) -> bytes:
-    """Divide all times after run_start."""
+    """Return a log whose times since run_start are divided."""
     start = int(re.search(rb'"time_ms": (\d+)[^\n]*"run_start"', data)[1])  # type: ignore[index]
     return re.sub(
         rb'(?<="time_ms": )\d+', lambda ms: b"%d" % (start + max(0, int(ms[0]) - start) // factor), data
@@ -88,6 +94,7 @@ def test_a_log_states_the_setting_that_all_published_logs_state(name: str, key: 
     assert judged(without(key)(read(name))) == (UNPROVEN, {"course_incomplete"})
 
 
+# Benchmark, day of a run, and settings that its logs state from that day on.
 @pytest.mark.parametrize(
     ("task", "day", "keys"),
     [
@@ -224,19 +231,21 @@ def test_a_helper_that_failed_before_the_first_event_is_no_rank(
     data = mllog()
     at = data.rfind(b"\n", 0, data.index(b'"' + before.encode())) + 1
     assert judged(data[:at] + SRUN * times + data[at:])[0] is verdict
-    # One of a helper forgives none of a rank.
+    # An earlier failure of a helper excuses no failure of a rank.
     assert judged(SRUN * 6 + data[:at] + SRUN * times + data[at:])[0] is verdict
-    # Where the start-up is not logged, it is not known who failed.
+    # If the start-up is not logged, it is unknown which process failed.
     nothing = re.sub(rb"[^\n]*init_start[^\n]*\n", b"", data[:at] + SRUN + data[at:])
     assert judged(nothing)[0] is UNPROVEN
 
 
 def alone(data: bytes) -> tuple[Verdict, set[str]]:
+    """Return the verdict and codes of a log that is judged without its run."""
     parsed = judged_alone(logs.parse(BytesIO(data)))
     return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
 
 
 def only(data: bytes, *keys: str) -> bytes:
+    """Return the lines of a log that contain one of the keys."""
     return b"".join(
         line for line in data.splitlines(keepends=True) if any(key.encode() in line for key in keys)
     )
@@ -255,14 +264,14 @@ OWN = event("measurement", {"name": "gemm", "value": 700.0, "unit": "TFLOP/s"}, 
         (only(MLL06, " run_start", " run_stop", " eval_accuracy"), (UNPROVEN, {"no_target"})),
         (mllog().replace(b"llama2_70b_lora", b"xyz"), (UNPROVEN, {"no_target"})),
         (without("submission_benchmark")(mllog(final=1.9)), (UNPROVEN, {"no_target"})),
-        # What is judged by what it states itself.
+        # Logs that state their own measurement or target.
         (mllog(), (PASS, set())),
         (mllog(OWN).replace(b"llama2_70b_lora", b"gemm"), (PASS, set())),
         (
             mllog(event("target", {"value": 1.0, "at_most": True}, 130)).replace(b"llama2_70b_lora", b"own"),
             (PASS, set()),
         ),
-        # What a log calls its judge is none.
+        # A log cannot name its own judge.
         (mllog(event("judged_by", "me", 1)).replace(b"llama2_70b_lora", b"xyz"), (UNPROVEN, {"no_target"})),
     ],
 )
@@ -282,6 +291,7 @@ GIVEN = [
     ("dlrm_dcnv2", set(), True),
     ("stable_diffusion", set(), False),
 ]
+"""Benchmark, events that mark the submitter's code, and whether throughput is required of its logs."""
 
 
 @pytest.mark.parametrize(("training", "logged", "asked"), GIVEN)
@@ -327,6 +337,7 @@ NUMBERED = [
     ("gnn", 1),
     ("bert", 0),
 ]
+"""Benchmark, and number of the first epoch in its published logs."""
 
 
 @pytest.mark.parametrize(("name", "first"), NUMBERED)

@@ -1,4 +1,8 @@
-"""Every real log of tests/data/real: format, verdict, findings, numbers."""
+"""Test format, verdict, findings and numbers of real logs (:func:`rackproof.logs.parse_path`).
+
+The logs are those of tests/data/real, whose README.md has their sources: MLPerf Training, tf_cnn_benchmarks,
+MXNet, nccl-tests, gpu_burn, perftest, nvbandwidth and nvidia-smi. Some show a failure.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from rackproof.core.records import ParsedLog, Verdict
 
 PASS, FAIL, UNPROVEN = Verdict.PASS, Verdict.FAIL, Verdict.UNPROVEN
 
-# file, format, verdict, {code: line of its first finding}, {measurement: value}
+# File, format, verdict, {code: line of its first finding}, {measurement: value}. time_to_train is in minutes.
 CASES: list[tuple[str, str, Verdict, dict[str, int | None], dict[str, float]]] = [
     (
         "mlperf-0.6/single_stage_detector/DGX1.log",
@@ -289,7 +293,7 @@ def test_what_is_no_pass_names_reason_and_line(real_logs: Path, case: tuple[str,
 def test_submission_of_ten_runs(
     real_logs: Path, submitted: str, olympic_mean: float, samples_per_second: float
 ) -> None:
-    """The published score before RCP scaling, and the published throughput, come out of the ten logs."""
+    """The ten logs give the published score before its scaling for convergence, and the throughput."""
     folder = real_logs / "mlperf-5.1/lambda-gb300-n18" / submitted
     parsed = [logs.parse_path(path) for path in sorted(folder.glob("result_*.txt"))]
     assert [one.verdict for one in parsed] == [PASS] * 10
@@ -327,6 +331,7 @@ def test_nccl_tables(real_logs: Path, file: str, name: str, size: str, place: st
     assert (wrong is None) == file.startswith(("nccl/a100", "nccl/alltoall"))
 
 
+# File, number of GPUs, name, memory in MiB, and power limit in W.
 @pytest.mark.parametrize(
     ("file", "count", "name", "memory_mib", "limit"),
     [

@@ -1,4 +1,9 @@
-"""Tables of small logs: one rule of a parser per row."""
+"""Test single rules of the log parsers (:mod:`rackproof.logs`), each with a small log.
+
+Most tests are tables. A row has a passing log of tests/logs/log_samples.py with one change, and the verdict
+and the codes that result. Other tests are about what all parsers share: the recognition of formats, the
+bounds on memory and time, and the cleaning of text from hostile logs.
+"""
 
 from __future__ import annotations
 
@@ -275,12 +280,12 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
         {"negative_time", "events_out_of_order"},
     ),
     ("events after run_stop", mllog(after=event("epoch_stop", None, 361)), PASS, {"events_after_run_stop"}),
-    # Ranks have seeds of their own, and log them while they start; later it is another run's.
+    # Each rank may log a seed of its own while it starts. A later seed is that of another run.
     ("seeds differ", mllog(event("seed", 43, 3)), PASS, {"seeds_differ", "time_backwards"}),
     ("a seed in mid-run", mllog(event("seed", 43, 200)), UNPROVEN, {"seeds_differ"}),
     # Buffers of other processes are written late.
     ("a late cache_clear", mllog(event("cache_clear", True, 0)), PASS, {"time_backwards"}),
-    # What makes the number unsure: two runs in one file, a run_stop that was moved, a clock that was set.
+    # Signs of a wrong time to train: two runs in one file, a run_stop that was moved, a clock that was set.
     (
         "another run begins after the stop",
         mllog(after=event("run_start", None, 400)),
@@ -418,6 +423,7 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
     ("deep nesting", mllog(":::MLLOG " + "[" * 50_000 + "\n"), PASS, {"damaged_line"}),
     ("no events at all", b":::MLLOG\n", UNPROVEN, {"damaged_line", "no_run_start", "no_run_stop"}),
 ]
+"""Case in words, log, verdict, and codes of all findings. Times of events are in seconds."""
 
 
 @pytest.mark.parametrize(
@@ -477,12 +483,14 @@ def test_own_workload() -> None:
     assert (parsed.tags["dataset.name"], parsed.tags["dataset.objects"]) == ("mnist", "70000")
 
 
+# MFU is the share of the GPU's peak that a model uses. The peak of an H200 is 989.5 TFLOP/s in bf16, and
+# twice that in fp8. The test states 593.7.
 @pytest.mark.parametrize(
     ("changed", "mfu"),
     [
         ({}, 0.6),
         ({"labels": {"gpu_model": "NVIDIA H200", "dtype": "fp8"}}, 0.3),
-        # Of another unit, GPU or precision it is not known what share of the peak it is.
+        # The peak is unknown for another unit, GPU or precision.
         ({"unit": "GFLOP/s"}, None),
         ({"labels": {"gpu_model": "GeForce", "dtype": "bf16"}}, None),
         ({"labels": {"gpu_model": "NVIDIA H200", "dtype": "fp4"}}, None),
@@ -757,6 +765,7 @@ NVB_JSON = {
 
 
 def nvb_json(**changes: Any) -> bytes:
+    """Return the JSON of nvbandwidth with changes of its first test."""
     document = json.loads(json.dumps(NVB_JSON))
     document["nvbandwidth"]["testcases"][0].update(changes)
     return json.dumps(document, indent=1).encode()
@@ -1222,6 +1231,7 @@ def test_lines_that_are_kept_as_known_are_bounded(
     assert len(line) > 50_000 or most > 20_000
 
 
+# Platform, samples of llama2_70b_lora per second, and whether that is more than the platform's GPUs can do.
 @pytest.mark.parametrize(
     ("platform", "rate", "found"),
     [
@@ -1288,6 +1298,7 @@ def test_the_throughput_of_an_mlperf_log_has_no_spread() -> None:
     assert found.spread is None
 
 
+# A point of the series may have no finite value, or lie before an earlier one.
 @pytest.mark.parametrize("before", [0, 1, 5])
 @pytest.mark.parametrize("count", [1, 2, 1999, 2000, 5000])
 @pytest.mark.parametrize("odd", [None, math.nan, math.inf, "back"])

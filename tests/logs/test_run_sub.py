@@ -1,4 +1,10 @@
-"""The output of a Slurm job (nodes, caches, preflight, hang), and further checks of its run."""
+"""Test what the output of a Slurm job shows about its run (:mod:`rackproof.logs.run_sub`).
+
+The run script of an MLPerf training prints more than events: its nodes, cleared page caches, a preflight of
+nccl-tests before the training, slow nodes, and Slurm's record of the job. Job bench makes findings from them.
+Most tests change one place in a good output of three nodes with four GPUs each. Others test the checks by
+MLPerf's rules (:mod:`rackproof.jobs.bench.mlperf_checks`).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +23,7 @@ from rackproof.jobs.bench.required_evidence import SlurmJob, slurm_lacks
 from rackproof.logs import FORMATS, run_sub
 
 NODES = ("n1", "n2", "n3")
+# Slurm's record of the job. Times are Unix times in seconds.
 END: dict[str, Any] = {
     "job": "7",
     "name": "r",
@@ -107,11 +114,13 @@ def all_findings(output: run_sub.RunSubOutput) -> list[Finding]:
 
 
 def gating(tmp_path: Path, text: str) -> dict[str, str]:
+    """Return the messages of the findings with a verdict, by code."""
     found = all_findings(read(tmp_path, text))
     return {one.code: one.message for one in found if one.verdict is not None}
 
 
 def with_end(**changes: Any) -> str:
+    """Return the good output with changes of Slurm's record."""
     return GOOD.replace(json.dumps({"end": END}), json.dumps({"end": {**END, **changes}}))
 
 
@@ -200,6 +209,7 @@ def test_the_preflights_bandwidth_is_that_of_its_ranks_size_and_type(
     assert (found.value, found.labels) == (value, labels)
 
 
+# Text of the good output, its replacement, and code and words of the finding.
 @pytest.mark.parametrize(
     ("old", "new", "code", "words"),
     [
@@ -313,6 +323,7 @@ def test_hostile_text_passes_nothing_and_raises_nothing(tmp_path: Path, text: st
 
 
 def speed(value: float, prolog: float) -> list[Measurement]:
+    """Return the measurements of a run: samples per second, and seconds of its prolog."""
     return [
         Measurement(name="samples_per_second", value=value, unit="samples/s"),
         Measurement(name="phase_time", value=prolog, unit="s", labels={"phase": "prolog"}),
@@ -331,6 +342,7 @@ def test_a_slow_repeat_is_named_with_its_phase() -> None:
 
 
 def planned(root: Path, **changes: Any) -> PlannedRun:
+    """Return a planned run of llama2_70b_lora on 18 nodes with four GPUs each."""
     path = root / "benchmarks/llama2_70b_lora.yml"
     values: dict[str, Any] = {
         "run_id": "r",
@@ -370,6 +382,7 @@ def test_published_results_of_the_same_size_are_references(root: Path) -> None:
 
 
 def test_convergence_that_is_too_fast_is_unproven(root: Path) -> None:
+    # Samples until the target, and global batch size.
     assert mlperf_checks.check_convergence(planned(root), 3072, 8) == []
     assert mlperf_checks.check_convergence(planned(root), 2688, 8) == []  # the reference's own fastest
     (found,) = mlperf_checks.check_convergence(planned(root), 1536, 8)
@@ -411,7 +424,7 @@ def test_repeats_are_scored_once_there_are_enough(root: Path, tmp_path: Path) ->
     verdict, words = mlperf_checks.score_repeats(few, tmp_path)
     assert verdict is None
     assert "3 repeats; a publishable result needs 10" in words
-    # Ten whose logs show nothing are not a result.
+    # Ten runs whose logs show nothing are no result.
     all_ten = [planned(root, run_id=f"r{index}") for index in range(10)]
     for one in all_ten:
         (tmp_path / one.run_id / "logs").mkdir(parents=True)

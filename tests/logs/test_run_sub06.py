@@ -1,4 +1,10 @@
-"""MLPerf Training 0.6 as a suite: what is planned for which node, and what a run's output says against it."""
+"""Test MLPerf Training 0.6 as a suite of bench.yml: the plan, and the judgement of a run's output.
+
+Each benchmark of that round starts the round's own script run.sub, on one node with Docker or on several
+nodes with Slurm. Its exit status does not show failed steps, but its output does
+(:mod:`rackproof.logs.run_sub06`). These tests check which runs are planned for which nodes, and the findings
+for an output with one change.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +64,7 @@ def suite_plan(
 
 
 def spec_of(run: planning.PlannedRun) -> dict[str, Any]:
+    """Return what the plan passes to the launcher of a run."""
     found: dict[str, Any] = json.loads(run.arguments[1].removeprefix("--spec="))
     return found
 
@@ -105,7 +112,7 @@ def test_together_the_nodes_are_one_system_under_slurm(root: Path) -> None:
     for run in plan.runs:
         assert spec_of(run)["system"] == "2xLambdaHyperplaneBasic"
         assert spec_of(run)["home"] == "/shared/docker"
-        # Where ImageNet lies is the role's bench_imagenet alone, which is on shared storage then.
+        # Only the role's bench_imagenet decides where ImageNet is. With several nodes, it is shared storage.
         own = "/data/imagenet/recordio" if run.benchmark == "resnet-0.6" else "/shared/data/mlperf-0.6"
         assert run.environment["DATADIR"].startswith(own)
     assert "--ntasks-per-node $DGXNGPU run.sub" in describe_plan(plan)
@@ -165,6 +172,7 @@ stage: [{creates: data, run: "true"}]
 launch: {with: docker}
 result: {judge: [{metric: m, at_least: 1}]}
 """
+"""A complete definition. Each case breaks one key."""
 
 
 @pytest.mark.parametrize(
@@ -254,6 +262,7 @@ TOGETHER = {
     "start": "1700000000",
     "end": "1700000900",
 }
+"""Slurm's record of a job on two nodes."""
 PAIR = GOOD.replace('{"status": 0}', json.dumps(TOGETHER)).replace(
     "Launching on node n1\n", "Launching on node n1\n1: Launching on node n2\n"
 )

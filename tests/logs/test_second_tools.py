@@ -1,4 +1,10 @@
-"""Test that the output of a second tool in a log counts, and that its failures keep their verdict."""
+"""Test that the output of a second tool in a log counts (:mod:`rackproof.logs.other_tools`).
+
+A log is judged by one format. The output of another tool in it may contain a fault that is not judged, so
+such a log is unproven until each output has a file of its own. These tests also check that the failures of
+both tools keep their verdict in any order, and that lines of a launcher or the kernel which name a tool
+change nothing.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +31,7 @@ READ = {
     "nccl_tests": samples.NCCL.decode(),
     "xid": KERNEL,
 }
+"""Passing logs of tools that Rackproof reads, by format."""
 UNREAD = {
     "fio": unread.FIO.replace("IOPS=133, BW=66MiB/s", "IOPS=0, BW=0MiB/s"),
     "fio, before its version": "seqread: (g=0): rw=read, bs=(R) 1024KiB-1024KiB\nfio: verify: bad header\n",
@@ -37,6 +44,7 @@ UNREAD = {
     "STREAM in Fortran": unread.STREAM_FORTRAN,
     "BabelStream": unread.BABEL,
 }
+"""Outputs of tools that Rackproof does not read."""
 SPEED_LOG = READ["stream"]
 EIO = "dd: error reading '/dev/nvme0n1': Input/output error\n"
 ABORT = "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\n"
@@ -163,11 +171,11 @@ def test_a_broken_disk_fails_a_log_even_after_a_good_end(name: str, line: str) -
 def test_the_shutdown_of_the_tool_itself_stays_a_remark(line: str, own: str) -> None:
     log = read(READ[own] + line)
     assert (log.verdict, [finding.verdict for finding in log.findings]) == (PASS, [None])
-    # The tool in front of it does not print after its own end.
+    # The line belongs to the last tool, and not to the one before it.
     verdicts = {finding.code: finding.verdict for finding in read(UNREAD["OSU"] + READ[own] + line).findings}
     assert verdicts.pop("second_tool") is UNPROVEN
     assert set(verdicts.values()) == {None}
-    # The next tool did not print before its begin.
+    # The line belongs to the first tool, because the second one has not started.
     verdicts = {finding.code: finding.verdict for finding in read(READ[own] + line + UNREAD["OSU"]).findings}
     assert verdicts.pop("second_tool") is UNPROVEN
     assert set(verdicts.values()) == {None}

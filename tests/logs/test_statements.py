@@ -1,4 +1,9 @@
-"""Test that an edit which changes one of two equal statements of an MLPerf log makes the log unproven."""
+"""Test that statements of an MLPerf log which should agree are compared (:mod:`rackproof.logs._statements`).
+
+A log states, for example, the time of a step, and also shows it by the times of its blocks. A person who
+edits a log rarely changes both. Each test changes one of two such statements in a passing log, and checks
+that the log becomes unproven.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ from rackproof.core.records import Verdict
 from tests.logs.log_samples import event, hyperparameters
 from tests.logs.test_pace import Change, at_time, judge, of_key, training
 
+# Steps of a block, seconds of a step, and number of blocks.
 STEPS, STEP_S, BLOCKS = 40, 2.0, 8
 EVAL_S = 20.0
 TRAINED = ("flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b")
@@ -141,6 +147,7 @@ def test_a_block_is_never_shortened_unseen(trained: str, factor: float, part: in
     assert "steps_contradict" in codes
 
 
+# The run takes ten minutes.
 @pytest.mark.parametrize(("minutes", "found"), [(9.0, False), (10.0, False), (10.2, True), (20.0, True)])
 @pytest.mark.parametrize("trained", ["gnn", "rgat"])
 def test_a_program_runs_no_longer_than_its_events(trained: str, minutes: float, found: bool) -> None:
@@ -155,6 +162,8 @@ def with_local(local: int, *, key: str = "local_batch_size", accumulated: int = 
     return lambda lines: [*lines[:3], *stated, *lines[3:]]
 
 
+# The global batch is 256, on eight GPUs. Each process has the product of its batch and the accumulated steps,
+# and there are at most as many processes as GPUs.
 @pytest.mark.parametrize(
     ("local", "accumulated", "found"),
     [
@@ -179,6 +188,8 @@ def test_the_batch_of_all_processes_fits_that_of_each(
     assert ("batch_size_contradicts" in codes) is found, codes
 
 
+# The log has an evaluation after every 3,793 steps of 55,296 samples. With other batches, these are no whole
+# numbers of steps.
 @pytest.mark.parametrize(
     ("batch", "found"), [(55_296, False), (110_592, True), (165_888, True), (40_000, True)]
 )
@@ -203,6 +214,7 @@ def test_a_block_states_the_batch_of_the_log(trained: str, stated: int, found: b
     assert ("batch_size_contradicts" in codes) is found, codes
 
 
+# In published logs of gpt3, the steps of the decay have 166.4 to 166.81 million samples: 81,450 of 2,048.
 @pytest.mark.parametrize(("batch", "found"), [(2048, False), (4096, True), (1024, True)])
 def test_the_rules_define_some_steps_in_samples(batch: int, found: bool) -> None:
     lines = of_key("global_batch_size", lambda one: one.replace("256", str(batch)))(training("gpt3"))
@@ -216,6 +228,7 @@ def with_setting(key: str, *values: object, division: str = "closed") -> Change:
     return lambda lines: [*lines[:1], *stated, *of_key(key, lambda _line: None)(lines[1:])]
 
 
+# Hyperparameter of llama2_70b_lora, its values in the log, and whether they contradict the rules.
 @pytest.mark.parametrize(
     ("key", "values", "found"),
     [

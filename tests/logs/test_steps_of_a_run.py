@@ -1,4 +1,10 @@
-"""Test the batch size and the duration that the steps of a log imply."""
+"""Test the batch size and the duration that the steps of an MLPerf log imply.
+
+Published logs state the time of a step, and the samples of each evaluation. If the batch size or the times of
+a log were edited, they contradict these statements (rackproof.logs._pace and rackproof.logs._mlperf). These
+tests check that published logs of round 5.1 agree with their steps, and that edited copies of them are
+unproven.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +27,7 @@ def parse(text: str) -> ParsedLog:
 
 
 def codes(found: ParsedLog) -> set[str]:
+    """Return the codes of a log's findings that are unproven."""
     return {one.code for one in found.findings if one.verdict is Verdict.UNPROVEN}
 
 

@@ -1,4 +1,9 @@
-"""tf_cnn_benchmarks under mpirun, where every rank writes into one log, and its evaluations."""
+"""Test logs of tf_cnn_benchmarks under mpirun, where all ranks print into one log.
+
+A rank may print the total of all ranks or only its own, and Open MPI mixes pieces of the ranks' lines. These
+tests of :mod:`rackproof.logs.tf_cnn` check that the lowest total counts, that a log is unproven if it is
+unknown which ranks a total covers, and that the accuracies of an evaluation are read.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +30,7 @@ STEPS = (
 def job(
     *totals: str, tag: str = "[1,{rank}]<stdout>:", variables: str = "horovod", steps: str = STEPS
 ) -> ParsedLog:
+    """Return the parsed log of ranks that each print a heading, steps and a total."""
     text = ""
     for rank, total in enumerate(totals):
         lines = HEAD.replace("VARIABLES", variables) + steps + total
@@ -126,6 +132,7 @@ def test_open_mpi_s_tag_within_a_line_is_no_part_of_it() -> None:
 
 
 def pieces(*lines: str) -> ParsedLog:
+    """Return the parsed log of two ranks whose lines come in pieces."""
     head = "".join(f"[1,{rank}]<stdout>:{line}\n" for rank in (0, 1) for line in HEAD.splitlines())
     text = head.replace("VARIABLES", "horovod") + "".join(f"{line}\n" for line in lines)
     return parse(io.BytesIO(text.encode()), format="tf_cnn", name="log")
@@ -239,6 +246,7 @@ def test_an_accuracy_that_is_none_proves_nothing(accuracy: str, code: str) -> No
 
 
 def steps(*numbers: int) -> str:
+    """Return the lines of the steps with these numbers."""
     return "".join(f"{at}\timages/sec: 300.0 +/- 0.0 (jitter = 0.0)\t7.8\n" for at in numbers)
 
 

@@ -1,4 +1,9 @@
-"""Certificates of real runs: a results folder out of the corpus by the ordinary code, a key, and the page."""
+"""Make certificates of real runs for the tests of :mod:`rackproof.analysis.certificate`.
+
+A certificate answers a catalogue of requirements with runs and nights as evidence. :func:`make_results`
+judges healthy cases of tests/corpus into a results folder, with the functions that the playbooks use. The
+others make a certificate of it, a key, and the page.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +50,7 @@ CONTRACT = {
         },
     ],
 }
+"""A catalogue with a requirement for a night, for a node, and for a rack."""
 
 
 def make_results(folder: Path, cases: Sequence[str] = CASES) -> Path:

@@ -1,4 +1,9 @@
-"""Results folders in which a run or night was altered: the history's entry counts, and no pass is left."""
+"""Test certificates from a results folder in which a run or a night was altered.
+
+An operator might delete or edit a failed run to get a pass. The history is a second record of each run. A run
+that differs from it counts as the history has it, and proves nothing. These tests alter runs, nights and
+pages, and check that no pass is left (:mod:`rackproof.analysis.certificate.gathering`).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,7 @@ from rackproof.store.sealed_json import open_sealed, seal_json
 from . import samples
 
 FAST = samples.CONTRACT | {"requirements": [samples.CONTRACT["requirements"][1]]}  # type: ignore[index]
-"""A contract of products alone, which no night answers."""
+"""The contract with its requirement for matrix products alone, which no night answers."""
 DAYS = timedelta(days=1)
 
 
@@ -46,6 +51,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 
 def verdict(folder: Path, catalogue: str = "fast") -> Verdict:
+    """Return the verdict of a certificate that is made nine hours after the latest run."""
     results = folder / "results"
     runs = iter_runs(results, on_error=lambda _: None)
     latest = max(run.ended for run in runs if run.ended and run.ended.year < 2090)
@@ -53,6 +59,7 @@ def verdict(folder: Path, catalogue: str = "fast") -> Verdict:
 
 
 def last(folder: Path, benchmark: str) -> Run:
+    """Return the newest run of a benchmark."""
     return [run for run in iter_runs(folder / "results") if run.benchmark == benchmark][-1]
 
 
@@ -77,6 +84,7 @@ ALTERATIONS: dict[str, Callable[[Run], dict[str, Any]]] = {
         "ended": run.ended - 900 * DAYS,  # type: ignore[operator]
     },
 }
+"""Changes of the record of a failed run."""
 
 
 @pytest.mark.parametrize("name", ALTERATIONS)
@@ -111,6 +119,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "of another digest": lambda data: data.replace(b'"fail"', b'"pass"'),
     "of a newer version": lambda data: json.dumps(json.loads(data) | {"schema_version": 99}).encode(),
 }
+"""Changes of the file of a record."""
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -220,6 +229,7 @@ NIGHTS: dict[str, Callable[[dict[str, Any]], object]] = {
     "of another node": lambda night: [node.update(node="elsewhere") for node in night["nodes"]],
     "earlier": lambda night: night.update(ended="2026-01-01T00:00:00Z"),
 }
+"""Changes of the record of a night."""
 
 
 @pytest.mark.parametrize("name", NIGHTS)
@@ -261,7 +271,7 @@ def test_a_run_on_a_part_of_the_gpus_proves_nothing_in_any_spelling(
 
 
 def test_each_record_of_the_history_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records of a fleet's nights are large, and a certificate asked for some of them three times."""
+    """Records of a fleet's nights are large, so that it takes long to read one more than once."""
     reads: Counter[str] = Counter()
     read_run = Store.run
 

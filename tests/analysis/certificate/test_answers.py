@@ -1,4 +1,9 @@
-"""Answers follow from evidence: what is missing, old, other or changed is unproven."""
+"""Test the answers that follow from pieces of evidence (:mod:`rackproof.analysis.certificate.answering`).
+
+A piece of evidence is a run or a night. Evidence that is missing, too old, changed, or of other hardware
+makes the answer to a requirement unproven, and a failure counts until the same point was run again. The
+tables have evidence, and the verdict that follows. The requirement accepts evidence of the last ten days.
+"""
 
 from __future__ import annotations
 
@@ -78,6 +83,7 @@ FAILED_INSIDE: dict[str, Any] = {
 """A run whose own verdict is better than its judgement."""
 
 
+# The first argument of a run is how many days ago it ended, and the second its verdict.
 @pytest.mark.parametrize(
     ("evidence", "verdict", "reason"),
     [
@@ -92,7 +98,7 @@ FAILED_INSIDE: dict[str, Any] = {
         ((run(verdict="degraded"),), "degraded", "is degraded"),
         ((run(verdict="fail"),), "fail", "is fail"),
         ((run(benchmark="all-reduce"),), "unproven", "there is no run"),
-        # What runs on a node of this name proved was of other hardware.
+        # Runs on a node of this name with other hardware.
         ((run(nodes=(node(serial="S9"),)),), "unproven", "serial number changed"),
         ((run(nodes=(node(gpus=("GPU-a", "GPU-x")),)),), "unproven", "GPUs changed"),
         ((run(nodes=(node(gpus=("GPU-a",)),)),), "unproven", "GPUs changed"),
@@ -101,7 +107,7 @@ FAILED_INSIDE: dict[str, Any] = {
         # A run whose node never answered counts, unless it would be a pass.
         ((run(2), run(1, "unproven", nodes=(node(serial="", gpus=()),))), "unproven", "is unproven"),
         ((run(2), run(1, "fail", nodes=(node(serial="", gpus=()),))), "fail", "is fail"),
-        # Whatever is said against a piece, it is not a pass.
+        # A piece with an objection, a bad judgement or a bad finding is no pass.
         ((run(objections=("its log was changed",)),), "unproven", "its log was changed"),
         ((run(verdict="fail", objections=("its log was changed",)),), "fail", "its log was changed"),
         ((run(judgements=(Judgement(metric="x", verdict=Verdict.FAIL, reason="y"),)),), "fail", "is fail"),
@@ -135,7 +141,7 @@ FAILED_INSIDE: dict[str, Any] = {
         ),
         ((run(3, "fail"), run(2, "unproven", nodes=UNREACHED), run(1)), "pass", ""),
         ((run(3), run(2, "unproven", nodes=UNREACHED)), "unproven", "is unproven"),
-        # One GPU shows nothing of the other.
+        # A run on one GPU proves nothing about the other GPU.
         ((run(parameters={"gpus": 1}),), "unproven", "no run was on all GPUs of the node"),
         ((run(parameters={"gpus": 0}),), "unproven", "no run was on all GPUs of the node"),
         *(
@@ -145,7 +151,7 @@ FAILED_INSIDE: dict[str, Any] = {
         *(((run(parameters={"gpus": used}),), "pass", "") for used in (2, "2", 2.0, "02", 8)),
         ((run(30, parameters={"gpus": 2}), run(1, parameters={"gpus": 1})), "unproven", "on all GPUs"),
         ((run(parameters={"gpus": 1}, nodes=(node(gpus=()),)),), "unproven", "GPUs changed"),
-        # What is gone hides nothing.
+        # A run whose record is gone counts, until its point was run again.
         ((run(2), run(1, "unproven", gone=True, nodes=(Node(name="n1"),))), "unproven", "is unproven"),
         ((run(2, "unproven", gone=True, nodes=(Node(name="n1"),)), run(1)), "pass", ""),
     ],
@@ -205,7 +211,7 @@ BOTH = (node(), node("n2", "S2", ("GPU-c",)))
         ("pair", (run(nodes=BOTH),), "pass"),
         ("rack", (run(), run(2, nodes=(BOTH[1],))), "unproven"),
         ("rack", (run(nodes=BOTH),), "pass"),
-        # The partner was another one then.
+        # The other node of the run had other hardware.
         ("rack", (run(nodes=(BOTH[0], node("n2", "S7", ("GPU-z",)))),), "unproven"),
         ("pair", (run(nodes=(BOTH[0], node("n2", "S7", ("GPU-z",)))),), "unproven"),
     ],
@@ -235,7 +241,7 @@ XIDS = {"night": True, "codes": ("xid_*", "gpu_lost"), "reads": ("kernel_log", "
         (XIDS, (night(1, "fail", ("xid_79", "fail")),), "fail"),
         (XIDS, (night(1, "fail", ("shm", "fail")),), "pass"),
         (XIDS, (night(1, "degraded", ("xid_13", "degraded")),), "degraded"),
-        # What a night could not judge leaves open what rests on it.
+        # If a night could not read the evidence for a requirement, the answer is unproven.
         (XIDS, (night(1, "unproven", ("answer_cut", "unproven")),), "unproven"),
         (XIDS, (night(reads={}),), "unproven"),
         (XIDS, (night(reads={"n1": {"kernel_log": "there"}}),), "unproven"),
@@ -272,7 +278,7 @@ PART = {"benchmarks": ("gemm",), "unmeasured": "the API", "measured": "speeds"}
         (PART, (), "unproven", ("not measured", "measured (unproven): speeds", "n1: gemm: there is no run")),
         (PART, (run(11),), "unproven", ("not measured", "measured (unproven)", "n1: gemm")),
         (PART, (run(-1),), "unproven", ("not measured", "measured (unproven)", "n1: gemm")),
-        # What fails is the first reason.
+        # The failure is the first reason.
         (PART, (run(verdict="fail"),), "fail", ("n1: gemm", "not measured", "measured (fail): speeds")),
         (PART | {"night": True}, (night(1, "fail"),), "fail", ("n1: health", "not measured")),
     ],

@@ -1,4 +1,9 @@
-"""Shipped catalogues ask for what is measured. A user's own file is read or refused in words."""
+"""Test catalogues of requirements (:mod:`rackproof.analysis.certificate.catalogue`).
+
+A certificate answers the requirements of a catalogue, which is shipped with Rackproof or a user's own file.
+These tests check that the shipped catalogues name only benchmarks, metrics and codes that exist, and that a
+wrong file is refused with a message that names the mistake.
+"""
 
 from __future__ import annotations
 

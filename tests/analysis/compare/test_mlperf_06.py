@@ -1,4 +1,9 @@
-"""The published tables of round 0.6 out of real logs."""
+"""Test that ``rackproof compare`` gets the published tables of MLPerf Training 0.6 from real logs.
+
+Lambda published the throughput and minutes of its systems in that round. The logs of two configs are in
+tests/data/real. These tests compare them with the published values
+(:mod:`rackproof.analysis.compare.systems`), and score repeats by the rules of that round.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,7 @@ SYSTEMS = ("DGX1", "LambdaHyperplaneBasic")
 
 
 def none(name: str) -> Run:
+    """Fail, because the names select files and no stored run."""
     raise AssertionError(name)
 
 
@@ -29,11 +35,14 @@ def compared(real_logs: Path) -> SystemComparison:
 
 
 def cell(compared: SystemComparison, system: str, benchmark: str, kind: str) -> ComparisonCell:
+    """Return the cell of a system in the row of a benchmark."""
     (row,) = (one for one in compared.rows if (one.benchmark, one.kind) == (benchmark, kind))
     return row.cells[compared.systems.index(system)]
 
 
-# Value, deviation from the published mean, verdict: throughput; minutes; epochs to target.
+# Of throughput and of minutes: value, deviation from the published mean as a fraction, and verdict. Then the
+# epochs to the target. Throughput is in samples (ssd, resnet), iterations (maskrcnn), tokens (gnmt) or
+# batches (transformer) per second, or in epochs per minute (minigo).
 @pytest.mark.parametrize(
     ("system", "model", "throughput", "minutes", "epochs"),
     [
@@ -71,7 +80,7 @@ def test_both_tables(
 
 
 def test_the_logs_called_dgx1_are_the_published_hyperplane(real_logs: Path) -> None:
-    """NVIDIA's config on Lambda's machine: every cell fits the row of the untuned HyperPlane."""
+    """They were made with NVIDIA's config on Lambda's machine, and fit the row of the untuned HyperPlane."""
     folder = real_logs / "mlperf-0.6"
     logs = sorted(folder.glob("*/*.log"))
     assert len(logs) == 12
@@ -109,7 +118,7 @@ def test_a_single_log_has_no_interval(compared: SystemComparison) -> None:
     assert not compared.left_out
 
 
-# A run stops at an evaluation; these are the steps that one run may be early or late by.
+# A run ends at an evaluation, so one run may be shorter or longer by this fraction of its minutes.
 def test_expected_differences(compared: SystemComparison) -> None:
     expected = {
         row.benchmark: round(row.cells[0].expected or 0, 3) for row in compared.rows if row.kind == "minutes"
@@ -164,7 +173,7 @@ def test_lying_logs_enter_no_mean(real_logs: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "needed", "step"),
-    # The checker holds minigo's timestamp against the saved model's: it may be moved to earlier only.
+    # The checker compares minigo's timestamp with the saved model's, so it can only be made earlier.
     [("single_stage_detector", 5, 1.0), ("gnmt", 10, 1.0), ("minigo", 10, -0.1)],
 )
 def test_score_by_the_rules_of_0_6(
@@ -182,7 +191,7 @@ def test_score_by_the_rules_of_0_6(
         log = re.sub(rb'(eval_result: .*?"timestamp": )([0-9.]+)()', moved, log)
         (tmp_path / f"result_{index}.txt").write_bytes(log)
     score = score_folder(tmp_path, ruleset="0.6.0")
-    # Their minutes count as those of ten runs would; that they are one is found.
+    # The minutes are those of so many runs, but the runs are found to be copies.
     assert (score.verdict, score.runs_needed) == (UNPROVEN, needed), score.reasons
     assert any("is a copy of" in reason for reason in score.reasons)
     doubts = (
@@ -198,7 +207,7 @@ def test_score_by_the_rules_of_0_6(
     assert [reason for reason in score.reasons if not any(doubt in reason for doubt in doubts)] == []
     minutes = cell(compared, "DGX1", canonical_benchmark(folder), "minutes").value
     assert minutes is not None
-    # The same minutes as the tables', by another reader.
+    # MLPerf's own tool reads the same minutes as the tables have.
     assert score.minutes == pytest.approx(minutes + statistics.fmean(moves[1:-1]), abs=1e-3)
     assert score.scaling_factor == 1
     assert "the rules 0.6.0 have no reference points" in " ".join(score.reasons)

@@ -1,4 +1,10 @@
-"""The published scaling studies as systems: compared by the parameters that their rows name."""
+"""Test published scaling studies as systems of ``rackproof compare``.
+
+Two publications have studies of ResNet-50, LeNet and others on P100 and K80 GPUs. A run is compared with the
+row that names its parameters, such as GPUs and batch size. These tests check that every published row is in
+the package, which row is compared with a run, and that no run is judged by such old hardware
+(:mod:`rackproof.analysis.compare`).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +21,7 @@ from rackproof.core.records import Direction, Measurement, Run, Verdict
 
 
 def training(benchmark: str, rate: float, unit: str, **parameters: object) -> Run:
+    """Return a run of a benchmark with its throughput."""
     name = "images_per_second" if unit == "images/s" else "samples_per_second"
     return Run.model_validate(
         {
@@ -28,6 +35,7 @@ def training(benchmark: str, rate: float, unit: str, **parameters: object) -> Ru
 
 
 def ours(*runs: Run) -> System:
+    """Return runs as a system."""
     return System(name="ours", runs=runs)
 
 
@@ -96,7 +104,7 @@ def test_the_most_particular_row_counts_and_an_ambiguous_one_does_not() -> None:
     assert row.ratios[0].value == 1
     other = training("mnist-lenet", 210_000, "samples/s", **common, seed=1)
     found = compare_systems([published("k80-5"), ours(slow, other)])
-    # The plain row fits both of ours, so it says nothing.
+    # The row without further parameters fits both runs, so it is compared with neither.
     assert "mnist-lenet batch_size=2048 gpus=4" in found.unmatched
 
 

@@ -54,7 +54,11 @@ def mll(rate: float, *, minutes: float = 20.0, benchmark: str = "ssd", trouble: 
 
 @pytest.fixture
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return folders of two systems with repeats, one with a false log, and the same as model/system.log."""
+    """Return a folder with logs of two systems.
+
+    ``old/SYSTEM/ssd`` has three repeats of each, and for dgx1 also a log that ran out of memory. ``flat/ssd``
+    has one log of each.
+    """
     oom = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\nret_code=0\n"
     for system, rates in (("dgx1", (4400, 4420, 4410)), ("LambdaHyperplaneBasic", (4280, 4290, 4300))):
         for at, rate in enumerate(rates):
@@ -71,6 +75,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def call(logs: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Return a function that calls ``rackproof compare``."""
     from rackproof.cli.main import main
 
     monkeypatch.setenv("COLUMNS", "160")
@@ -78,10 +83,12 @@ def call(logs: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
 
 
 def no_run(name: str) -> Run:
+    """Fail, because no stored run has the name."""
     raise LookupError(name)
 
 
 def rates(name: str, results: str = "results") -> tuple[str, list[float]]:
+    """Return the name and the speeds of a system."""
     system = select(name, Path(results), no_run, [])
     found = (one.value for run in system.runs for one in run.measurements if one.name == "samples_per_second")
     return system.name, sorted(found)

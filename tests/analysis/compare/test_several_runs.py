@@ -1,4 +1,8 @@
-"""Six single runs beside each other: every measurement, in a page that can be read."""
+"""Test the comparison of more than two single runs (:mod:`rackproof.analysis.compare.several_runs`).
+
+``rackproof compare RUN RUN RUN`` shows every measurement of the runs side by side. These tests check which
+measurements share a row, the difference from the first run, and the page, Markdown and text of the command.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ def run(number: int, *measurements: Measurement) -> Run:
 
 
 def values(*runs: Run) -> dict[str, list[float | None]]:
+    """Return the values of each row, by the row's name and labels."""
     return {
         " ".join([one.name, *one.labels.values()]): [each.value for each in one.values]
         for one in compare_several(runs).measurements
@@ -68,6 +73,7 @@ def test_the_difference_from_the_first_run(first: float, second: float, shown: s
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
+    """Return a results folder with six runs."""
     for number in range(6):
         write_run(
             run(number, measured(100 + number), measured(number, "odd", "<b>x")), tmp_path / f"r{number}"

@@ -1,4 +1,9 @@
-"""Systems side by side, over repeats."""
+"""Test the comparison of systems over repeats (:mod:`rackproof.analysis.compare.systems`).
+
+``rackproof compare`` shows systems side by side, by the throughput, minutes and epochs of each benchmark.
+These tests check the ratios and their confidence intervals, which runs count, which points are compared, and
+how a system is judged by the published results of round 0.6.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,7 @@ from rackproof.core.records import (
 )
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
-# Every run has its own log.
+# Numbers of the runs, each of which needs a log of its own.
 _numbers = itertools.count()
 
 
@@ -47,6 +52,7 @@ def training(
     epochs: float = 10.0,
     **more: object,
 ) -> Run:
+    """Return a run with its throughput, minutes and epochs."""
     number = next(_numbers)
     measured = [Measurement(name="epochs", value=epochs, unit="epochs", direction=LOWER)]
     if rate is not None:
@@ -65,11 +71,13 @@ def training(
 
 
 def versus(first: Sequence[Run], second: Sequence[Run], **options: object) -> SystemComparison:
+    """Return the comparison of two systems with these runs."""
     systems = [System(name="a", runs=tuple(first)), System(name="b", runs=tuple(second))]
     return compare_systems(systems, **options)  # type: ignore[arg-type]
 
 
 def row(comparison: SystemComparison, kind: str) -> ComparedMetric:
+    """Return the only row of a kind."""
     (found,) = (one for one in comparison.rows if one.kind == kind)
     return found
 
@@ -87,7 +95,7 @@ class TestIntervals:
         assert ratio.high == pytest.approx(1.9 * math.exp(0.02453), rel=2e-4)
         assert ratio.conclusion == "better"
         assert [len(cell.values) for cell in compared.cells] == [4, 4]
-        # Student's: 3.182 * 1.633 / 2.
+        # Student's t with three degrees of freedom: 3.182 * 1.633 / 2.
         assert compared.cells[0].low == pytest.approx(100 - 2.5985, abs=1e-3)
 
     def test_the_inverse_comparison_has_the_inverse_interval(self) -> None:

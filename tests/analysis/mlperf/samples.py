@@ -1,4 +1,8 @@
-"""Logs that follow the rules of round 5.1, made for the tests, and ways to spoil them."""
+"""Make logs that follow the rules of MLPerf Training 5.1, for the tests of scores.
+
+:func:`result` returns a compliant log of llama2_70b_lora, and :func:`fill` writes a folder of ten such runs,
+as a result needs them. Other arguments make a log that breaks a rule.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any
 
 TARGET = 0.925
 START_MS = 1_759_852_000_000
+"""The start of the first run, as Unix time in milliseconds. It is in the time of round 5.1."""
 
 
 def event(time_ms: int, key: str, value: Any = None, **metadata: Any) -> str:

@@ -1,4 +1,9 @@
-"""The cleaned copy: what the tool gets to read."""
+"""Test the copy of a log that MLPerf's tool reads (:mod:`rackproof.analysis.mlperf.cleaning`).
+
+The tool crashes on some lines, takes long on others, and opens files whose paths contain text of the log. The
+copy therefore contains only checked events, one per line. These tests check which events the tool reads from
+it if the log is damaged, mixed with other text, or hostile.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +32,7 @@ def cleaned(tmp_path: Path, content: bytes, ruleset: str = "5.1.0") -> tuple[Cle
     return report, [event.key for event in events], len(errors)
 
 
+# Log, keys that the tool reads from the copy, number of damaged events, and codes of the findings.
 @pytest.mark.parametrize(
     ("text", "keys", "damaged", "codes"),
     [
@@ -121,7 +127,7 @@ def test_long_events_are_shortened_or_given_up(tmp_path: Path) -> None:
     listed = OTHER.replace("3", str(list(range(50_000))))
     wide = OTHER.replace("3", json.dumps({f"key{number}": 0 for number in range(20_000)}))
     report, found, errors = cleaned(tmp_path, f"{padded}\n{listed}\n{wide}\n".encode())
-    # The tool's time is that of the square of a line's length: 15 s for the first line.
+    # The tool's time grows with the square of a line's length. The first line would take 15 s.
     assert max(map(len, (tmp_path / "copy").read_text().splitlines())) < cleaning._LONG_EVENT
     assert found == ["a", "b"]
     assert errors == report.damaged == 1

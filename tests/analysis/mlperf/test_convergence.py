@@ -1,4 +1,9 @@
-"""Convergence is compared as the round's package checker does. Where nothing was published it is unproven."""
+"""Test that the convergence of a result is compared as the round's package checker compares it.
+
+MLCommons publishes reference convergence points (RCP), which are the samples or epochs that a benchmark needs
+with a batch size. A result that converges faster is scaled or rejected. These tests check which rounds do
+what, and that a result is unproven if nothing was published for it (:mod:`rackproof.analysis.mlperf.score`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Confidence intervals over repeats."""
+"""Test confidence intervals over repeats (:mod:`rackproof.analysis.intervals`).
+
+Comparisons of systems and scaling studies show with them how exact a mean or a ratio of means is. These tests
+compare quantiles and intervals with tables and closed forms of Student's t distribution, also for values near
+the limits of a float.
+"""
 
 from __future__ import annotations
 

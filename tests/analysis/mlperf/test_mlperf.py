@@ -1,4 +1,10 @@
-"""Scoring a folder, from its files to the verdict."""
+"""Test the score of a folder of MLPerf logs (:mod:`rackproof.analysis.mlperf.score`).
+
+A score is the olympic mean of the runs' minutes, which leaves out the fastest and the slowest run, times a
+factor for convergence that is too fast. These tests check this arithmetic, the verdict, which files are
+results, whole folders that MLPerf's own tool checks, and that the official scores of real submissions are
+reproduced.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +50,8 @@ def fingerprint(folder: Path) -> dict[str, tuple[str, int]]:
 # --- the arithmetic ------------------------------------------------------------------------------
 
 
+# Minutes of the runs that ended well, number of failed runs, number of runs that are dropped at each end, and
+# mean. A failed run counts as the slowest.
 @pytest.mark.parametrize(
     ("minutes", "failed", "drop", "mean"),
     [
@@ -300,7 +308,7 @@ def test_result_files(tmp_path: Path, present: list[str], chosen: list[str]) -> 
 )
 @pytest.mark.parametrize("suffix", [".txt", ".log"])
 def test_no_name_hides_a_result(name: str, suffix: str, tmp_path: Path) -> None:
-    """A slow run under a strange name would otherwise leave the others as if they were all."""
+    """Otherwise, a slow run with a strange name would be left out of the score."""
     odd = name.replace(".txt", suffix).replace(".TXT", suffix.upper())
     for one in (f"result_0{suffix}", f"result_1{suffix}", odd):
         (tmp_path / one).write_text("x")

@@ -1,4 +1,10 @@
-"""`parse` and `score` have one reading of a log: what `parse` does not pass is not a pass in a score."""
+"""Test that ``rackproof parse`` and ``rackproof score`` judge a log alike.
+
+A score must not pass if one of its logs is no pass. These tests damage real logs at random and insert lines
+of faults, and compare the verdict of the log with that of ten runs of which one has this log
+(:mod:`rackproof.analysis.mlperf.worker`). Other tests check the dates of runs, and what a score needs of each
+run.
+"""
 
 from __future__ import annotations
 
@@ -112,13 +118,13 @@ def test_a_fault_has_one_verdict_in_both(root: Path, line: str) -> None:
 @pytest.mark.parametrize(
     ("keep", "more", "verdict"),
     [
-        # A part of the log is missing: that the run failed is not shown.
+        # A part of the log is missing, so it does not show that the run failed.
         (0.5, "", "unproven"),
         (0.9, "", "unproven"),
-        # It is shown, and the rules count it as the slowest.
+        # The log shows the failure, and the rules count the run as the slowest.
         (0.9, "slurmstepd: error: *** JOB 174 ON n1 CANCELLED AT 2025-10-08T00:32:36 ***\n", "pass"),
         (0.9, "7: torch.OutOfMemoryError: CUDA out of memory.\n", "pass"),
-        # What failed is the system of the other runs.
+        # The fault is one of the system that the other runs used, too.
         (0.9, "NVRM: Xid (PCI:0009:01:00): 79, pid=1, GPU has fallen off the bus.\n", "fail"),
         (0.9, "CUDA error: uncorrectable ECC error encountered\n", "fail"),
         (0.9, "srun: error: Node failure on node02\n", "fail"),
@@ -136,12 +142,13 @@ def test_a_run_counts_as_the_slowest_only_if_its_log_shows_that_it_failed(
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 
 
+# Rules, day of a run, and whether the day is a finding. The score is made on 25 November 2026.
 @pytest.mark.parametrize(
     ("ruleset", "day", "found"),
     [
         ("5.1.0", "2026-11-24", False),
         ("5.1.0", "2025-12-01", False),
-        # The time of the round itself, and what is in neither.
+        # Days in the time of the round, and days in neither period.
         ("5.1.0", "2025-10-07", False),
         ("5.1.0", "2025-11-15", True),
         ("5.1.0", "2024-10-01", False),

@@ -1,4 +1,9 @@
-"""The runs of one result share a system and its hyperparameters, and agree with the description."""
+"""Test that the runs of one MLPerf result share a system and its hyperparameters.
+
+A result is several runs on one system, which the submission describes. A log states its system in several
+places. These tests check that logs which contradict each other or the description are unproven, and that
+different spellings of published results are not (rackproof.analysis.mlperf.repeats and described).
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,7 @@ PRINTED = {
     "accelerators_per_node": "8",
     "accelerator_model_name": "NVIDIA H100 80GB HBM3",
 }
+"""The system that a run script prints into a log."""
 DESCRIBED = DescribedSystem("NVIDIA H100-SXM5-80GB", gpus=64, nodes=8, division="closed")
 STATED = {
     "submission_platform": "8xPLACEHOLDER",
@@ -27,6 +33,7 @@ STATED = {
     "submission_division": "closed",
     "submission_status": "onprem",
 }
+"""The events of a log that name its submitter and its system."""
 SETTINGS = {
     "opt_base_learning_rate": 0.0004,
     "opt_learning_rate_training_steps": 1024,

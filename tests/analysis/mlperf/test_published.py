@@ -1,4 +1,8 @@
-"""Published results."""
+"""Test the published results in the package (:mod:`rackproof.analysis.mlperf.published`).
+
+Comparisons and job bench use them as references. These tests compare the table with a list that was read from
+MLCommons' repositories of rounds 4.1 to 5.1, and check the search for results and the bounds of references.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,7 @@ def test_every_published_row_is_there(real_logs: Path) -> None:
         assert one.throughput == (float(row["samples_per_s"]) if row["samples_per_s"] else None)
 
 
+# Search, submitters that must be found, and minutes of the first result.
 @pytest.mark.parametrize(
     ("query", "submitters", "fastest"),
     [

@@ -1,4 +1,8 @@
-"""MLPerf's tools give the same answers when they are loaded quickly."""
+"""Test that MLPerf's tools give the same answers if they are loaded quickly.
+
+:mod:`rackproof.analysis.mlperf.quick_start` replaces a t-test of scipy and a loader of YAML, which would take
+most of a score's time. These tests compare both replacements with the originals, bit by bit.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,7 @@ from rackproof.analysis.mlperf.quick_start import read_rules_quickly, ttest_ind_
 from .samples import fill
 
 RULES = sorted((Path(mlperf_logging.__file__).parent / "compliance_checker").rglob("*.yaml"))
+# Arguments of the t-test, with the extremes of a float.
 MEANS = (0.0, -0.0, 1.0, 3.25, 3.25 + 1e-15, -7.5, 1e-320, 1e18, 1e308, math.inf, -math.inf, math.nan)
 DEVIATIONS = (0.0, 1e-320, 1e-9, 0.31, 12.0, 1e200, math.inf, math.nan)
 TESTS = (ttest_ind_from_stats, scipy.stats.ttest_ind_from_stats)

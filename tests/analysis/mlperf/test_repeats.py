@@ -1,4 +1,10 @@
-"""Ten logs are ten runs only if nothing shows that they are fewer, or were shorter than they say."""
+"""Test that copies of a run, and runs that took longer than their logs state, are found.
+
+A result needs several runs. MLPerf's tool checks each log by itself, so that ten copies of one log comply,
+too. These tests edit logs as a person might who has too few or too slow runs. They check that
+:mod:`rackproof.analysis.mlperf.repeats` finds copies, impossible times, overlapping runs of a node, speeds
+beyond the GPUs' peak, and systems that differ.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +151,7 @@ def score(folder: Path) -> FolderScore:
 
 
 def codes(found: FolderScore) -> set[str]:
-    """Return the codes of what gates."""
+    """Return the codes of the findings that gate the score."""
     return {one.code for one in found.findings if one.verdict is not None and one.verdict.gates}
 
 
@@ -345,6 +351,7 @@ def found_in(traces: list[RunTrace], ruleset: str = "5.1.0") -> dict[str, Verdic
     return {one.code: one.verdict for one in compare_runs(traces, ruleset=ruleset, usage="training")}
 
 
+# Start of the second run in seconds, and nodes of both runs. The first run starts at 0 and takes 600 s.
 @pytest.mark.parametrize(
     ("second", "first_nodes", "second_nodes", "found"),
     [
@@ -384,6 +391,7 @@ def test_what_a_seed_is_worth_depends_on_the_round(
     assert found_in(traces, ruleset) == verdicts
 
 
+# Stated samples per second, and duration in seconds. The run trains 4,000 samples.
 @pytest.mark.parametrize(
     ("throughput", "seconds", "found"),
     [(7.0, 600.0, False), (6.0, 600.0, False), (5.0, 600.0, True), (7.0, 300.0, True), (None, 600.0, False)],
@@ -427,13 +435,13 @@ def test_the_samples_of_a_run_are_those_of_its_round(
 @pytest.mark.parametrize("silent", [1, 2, 4])
 @pytest.mark.parametrize("name", ["throughput", "amount_kind"])
 def test_what_the_other_runs_state_is_asked_of_each(name: str, silent: int) -> None:
-    """A throughput that was taken out hid that a run is faster than it states."""
+    """A run without its throughput may hide that it is faster than it states."""
     traces = [trace(str(at), start=at * 1000, seconds=600 + at, throughput=7.0) for at in range(9)]
     assert not found_in(traces)
     for one in traces[:silent]:
         setattr(one, name, type(getattr(one, name))())
     assert found_in(traces)["course_incomplete"] is Verdict.UNPROVEN
-    # Where most state none the code is one that does not.
+    # If most runs state none, their code does not log it.
     for one in traces:
         setattr(one, name, type(getattr(one, name))())
     assert "course_incomplete" not in found_in(traces)
@@ -451,6 +459,7 @@ def test_a_run_with_another_amount_hides_no_fast_run(others: int) -> None:
     assert found["course_incomplete"] is Verdict.UNPROVEN
 
 
+# Evaluations of each run, the part that the second run takes from the first, and whether it is found.
 @pytest.mark.parametrize(
     ("own", "taken", "same"),
     [
@@ -481,6 +490,7 @@ def test_a_run_that_is_joined_from_parts_of_others_is_found(
     assert ("same_run" in found_in([course("a", first, 60.1), course("b", second, 61.7)])) is same
 
 
+# Evaluations that two runs share, and whether they show one run.
 @pytest.mark.parametrize(
     ("values", "same"),
     [
@@ -682,6 +692,7 @@ def test_copies_by_another_clock_and_with_other_seeds_are_one_run(
     assert list(compare_runs(genuine_ones, ruleset="5.1.0", usage="training")) == []
 
 
+# Benchmark, GPUs and their number, speed as a multiple of their peak, and whether it is found.
 @pytest.mark.parametrize(
     ("model", "gpus", "factor", "found"),
     [
@@ -812,7 +823,7 @@ def test_a_score_without_a_description_says_what_speeds_were_held_against(platfo
 
 
 def described_codes(platform: str, dlpal: int | None, described: DescribedSystem | None) -> set[str]:
-    """Return what three runs are found to be by their description."""
+    """Return the codes of the findings when three runs are compared with a description."""
     runs = []
     for at in range(3):
         run = RunTrace(f"result_{at}.txt", "bert", start=1e4 * at, stop=1e4 * at + 600)

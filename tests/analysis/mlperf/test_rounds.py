@@ -1,4 +1,9 @@
-"""The rules of a round come from the logs or from the operator, never from a default."""
+"""Test how a score finds the round whose rules apply (:mod:`rackproof.analysis.mlperf.rounds`).
+
+A score by the rules of another round proves nothing. The round follows from the benchmark and date of the
+runs, from the folder's name, or from the launcher's lines. Otherwise, the operator must name it. These tests
+check this choice, that logs of other suites are refused, and that a log which is not plain text is named.
+"""
 
 from __future__ import annotations
 

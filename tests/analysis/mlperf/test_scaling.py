@@ -1,4 +1,8 @@
-"""Scaling efficiency."""
+"""Test scaling efficiency, the share of the ideal throughput (:mod:`rackproof.analysis.mlperf.scaling`).
+
+The ideal throughput of two GPUs is twice that of one GPU. These tests check the efficiency of measured rates,
+its confidence interval over repeats, and the messages about rates that are impossible.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import pytest
 from rackproof.analysis.mlperf.scaling import scaling_efficiency
 
 RESNET = {1: 326.58, 2: 639.52, 4: 1277.06, 8: 2544.13}
+"""Images per second of ResNet-50, by the number of GPUs, from the logs in tests/data/real/tf_cnn."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A results folder with ten good runs, a system file, and the command in-process."""
+"""Provide fixtures for the tests of submissions: a results folder with ten good runs, and a system file."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .corpus import SYSTEM, make_runs
 
 @pytest.fixture(autouse=True)
 def _own_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the variables that name another history and another results folder."""
     monkeypatch.delenv("RACKPROOF_DATABASE_URL", raising=False)
     monkeypatch.delenv("RACKPROOF_RESULTS", raising=False)
 
@@ -30,7 +31,7 @@ def results(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def system_file(tmp_path: Path) -> Callable[..., Path]:
-    """Write a system file. A value of ``None`` leaves a key out."""
+    """Return a function that writes a system file. A value of ``None`` leaves a key out."""
 
     def write(**changes: Any) -> Path:
         said = {key: value for key, value in (SYSTEM | changes).items() if value is not None}

@@ -1,4 +1,8 @@
-"""Runs for the tests: logs written with the rules' own logger, records with nodes, folders with scripts."""
+"""Make run folders for the tests of submissions, as bench.yml leaves them.
+
+A run folder has the record of a run with its nodes, a log, and the scripts of the run. MLCommons' own logger
+writes the logs. Their values follow the rules, unless a test asks for others.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,7 @@ SYSTEM = {
     "accelerator_interconnect": "NVLink 5",
     "cooling": "air",
 }
+"""The operator's system file."""
 PRINTED = {
     "submitter": "UNKNOWN_MLPERF_SUBMITTER",
     "division": "closed",
@@ -45,6 +50,7 @@ PRINTED = {
     "framework": "PyTorch Release 26.01",
     "other_software_stack": {"cuda_version": "13.1", "nccl_version": "2.29.1", "trt_version": ""},
 }
+"""The system that a run script prints into a log."""
 COMMON = {"train_samples": 3901, "gradient_accumulation_steps": 1}
 DISCLOSED = {
     "lowest_numerical_precision_in_linear": "nvfp4",

@@ -1,4 +1,7 @@
-"""``rackproof submission`` as it is typed: text, JSON, exit status, mistakes."""
+"""Test the command ``rackproof submission``: its text and JSON, its exit status, and its messages.
+
+The command makes the package of a submission to MLPerf Training from recorded runs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from rackproof.core.records import Verdict
 
 from .corpus import all_runs, make_run, make_runs
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Each test starts processes. All of them together take too long for `make check`.
 pytestmark = pytest.mark.slow
 
 Call = Callable[..., Result]

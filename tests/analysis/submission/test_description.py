@@ -1,4 +1,9 @@
-"""The system description: facts, the operator's word, and what contradicts them. No process is started."""
+"""Test the system description of a submission (:mod:`rackproof.analysis.submission.description`).
+
+MLCommons requires a file ``systems/SYSTEM.json``. Its values are those of the operator's file, of the nodes'
+facts, and of the logs, in this order. These tests check which value is used, that nothing is invented, and
+that a value which contradicts the nodes or the logs is an issue. No process is started.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +35,7 @@ from .corpus import PRINTED, SYSTEM, make_run, node
 
 
 def chosen(folder: Path, number: int = 0, **how: Any) -> ChosenRun:
+    """Return a run that was examined for a submission."""
     run = make_run(folder, number, **how)
     examined = examine_run(run, folder / run.run_id)
     assert isinstance(examined, ChosenRun)
@@ -127,7 +133,7 @@ def test_versions_that_differ_are_all_written_down(tmp_path: Path, system: Syste
 
 @pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA B200 PCIe"])
 def test_runs_of_two_systems(gpu: str, tmp_path: Path, system: SystemFile) -> None:
-    """Also where the names share the word of the model: it is another product."""
+    """A PCIe card is another product than the module, although the names of both contain B200."""
     printed = PRINTED | {"accelerator_model_name": gpu}
     other = chosen(tmp_path, 1, nodes=(node("n3", gpu=gpu), node("n4", gpu=gpu)), printed=printed)
     description, issues = describe_system(system, [chosen(tmp_path, 0), other, chosen(tmp_path, 2)])
@@ -175,6 +181,7 @@ SEEN = PRINTED | {
     "cooling": "direct liquid",
     "other_software_stack": {"cuda_version": "13.1.0.012", "nvidia_kernel_driver": "580.95.05"},
 }
+"""A longer description than ``PRINTED``."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,9 @@
-"""A table of faults, each through the whole command: named with run, file and remedy, and nothing written."""
+"""Test that each fault of a submission is reported with its run, file and remedy, and nothing is written.
+
+An entry of the table spoils the results folder or the system file in one way.
+:func:`rackproof.analysis.submission.build_submission` must then return an issue with the entry's code,
+message and remedy, and must leave no package.
+"""
 
 from __future__ import annotations
 
@@ -270,6 +275,7 @@ FAULTS = {
 
 
 def outcome(fault: Fault, folder: Path, system_file: Callable[..., Path]) -> Submission:
+    """Return the submission that is built from spoilt runs."""
     fault.spoil(folder / "spoilt")
     said = load_system_file(system_file(**dict(fault.system)))
     return build_submission(all_runs(folder / "spoilt"), said, folder / "out", ruleset=fault.ruleset)

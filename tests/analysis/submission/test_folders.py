@@ -30,6 +30,7 @@ from .corpus import all_runs, make_run
 
 
 def tree(folder: Path) -> dict[str, bytes]:
+    """Return the content of each file below a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

@@ -1,4 +1,9 @@
-"""Packages that the official checker accepts: what is in them, and nothing else."""
+"""Test that MLCommons' official checker accepts the packages of submissions.
+
+:func:`rackproof.analysis.submission.build_submission` makes a package from runs. These tests check which
+files it contains, and run the official package checker on it, also for later rounds, for imported logs, and
+for the real logs of a published submission.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ from rackproof.jobs.bench.import_logs import import_logs
 
 from .corpus import all_runs, make_run, make_runs
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Each test starts processes. All of them together take too long for `make check`.
 pytestmark = pytest.mark.slow
 
 
@@ -28,7 +33,7 @@ def files(folder: Path) -> set[str]:
 
 
 def official_verdict(package: Path, ruleset: str, folder: Path) -> str:
-    """Return what the checker's own command line prints: nothing of Rackproof's is involved."""
+    """Return the output of the official checker's own command, which does not use Rackproof."""
     command = [sys.executable, "-m", "mlperf_logging.package_checker", str(package), "training", ruleset]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, cwd=folder)
     return done.stderr
@@ -137,7 +142,7 @@ def test_imported_logs_make_a_package(tmp_path: Path, system_file: Callable[...,
 
 @pytest.mark.slow
 def test_the_real_logs_of_a_round(real_logs: Path, tmp_path: Path) -> None:
-    """Ten and ten logs of one submitter: accepted, with the published scores and the published factor."""
+    """The checker accepts ten logs of each of two benchmarks, with the published scores and factor."""
     published = real_logs / "mlperf-5.1"
     logs = published / "lambda-gb300-n18"
     theirs = json.loads((published / "gb300_n18_ngc25.04_nemo.json").read_text())

@@ -1,4 +1,9 @@
-"""Test the choice of runs by age, and the check of their logs byte by byte. No process is started."""
+"""Test which runs a submission takes, and what it reads of them (:mod:`rackproof.analysis.submission.runs`).
+
+``rackproof submission --latest`` takes the newest runs of a benchmark, whatever their verdict. These tests
+check this choice, that deleted newer runs are noticed, and which logs, descriptions and scripts of a run are
+used. No process is started.
+"""
 
 from __future__ import annotations
 
@@ -164,7 +169,7 @@ def test_different_descriptions_in_one_log_are_all_read() -> None:
 
 
 def test_a_hostile_log_costs_no_time() -> None:
-    # In the square of its length, this would take hours.
+    # If the time grew with the square of the length, this would take hours.
     assert printed_systems_of(b":::SYSJSON {" * 400_000) == []
     assert printed_systems_of(b" " * 5_000_000) == []
 

@@ -1,12 +1,12 @@
-"""Make the logs of this folder out of the published ones, and prove that they still say the same.
+"""Make the logs of this folder from the published ones, and check that the parsers find the same in both.
 
     PYTHONPATH=src python tests/data/real/trim.py PUBLISHED [DESTINATION]
 
 PUBLISHED is a folder laid out as this one. DESTINATION is this folder unless another is named. The logs of
-rounds 0.6 and 5.1 of MLPerf Training are trimmed: a line is kept as it is or left out, none is changed. Of
-one study (ddl-benchmarking.md) only headings and tables are kept. All other files are kept whole. What is
-larger than 20 kB then is compressed. The parsers must find the same in a trimmed log as in the whole one:
-verdict, measurements, tags, findings, and each at the same text.
+rounds 0.6 and 5.1 of MLPerf Training are trimmed: a line is kept or left out, but never changed. Of one study
+(ddl-benchmarking.md), only headings and tables are kept. All other files of PUBLISHED are kept whole. A file
+of more than 20 kB is then compressed. The parsers must find the same in a trimmed log as in the whole one:
+verdict, measurements, tags and findings, and each at the same text.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from typing import Any
 from rackproof import logs
 
 TRIMMED = ("mlperf-0.6", "mlperf-5.1")
+"""Folders whose logs are trimmed."""
 LARGEST_PLAIN = 20_000
+"""Largest size in bytes of a file that is not compressed."""
 ENDS = 10
-"""Lines kept at the begin and the end of a log, whatever they say."""
+"""Number of lines that are kept at the start and at the end of a log, whatever they contain."""
 KEPT = re.compile(
     # Events and notes, the run script's times and results,
     rb":::|RESULT,|(?:RUNANDTIME|EXPERIMENT|PROLOG|NCCL_TEST)_ST|^\+? ?(?:export )?SEED=|Beginning trial"
@@ -38,12 +40,14 @@ KEPT = re.compile(
 STATISTICS = re.compile(rb'"key": "tracked_stats", "value": \{(.*?)\}')
 SPEED = re.compile(rb"train_step_time|throughput")
 FEW = 5
+"""Number of statistics of a kind that are kept at the start and at the end."""
 
 
 def thinned(lines: list[bytes]) -> list[bytes]:
-    """Leave out the middle of statistics without a throughput, such as losses and times of evaluation steps.
+    """Return the lines without the middle of each kind of statistics, such as losses.
 
-    A kind is the set of its names. The first and the last few of each kind stay, and all times of steps.
+    A kind is the set of its names. The first and the last few of each kind remain, and all
+    statistics with a throughput or the time of a step.
     """
     kinds: dict[tuple[bytes, ...], list[int]] = {}
     for at, line in enumerate(lines):
@@ -70,7 +74,7 @@ def tables(data: bytes) -> bytes:
 
 
 def said(data: bytes) -> dict[str, Any]:
-    """Return what the parsers say of a log, each place in it as the text of that line."""
+    """Return what the parsers find in a log. Each line number is replaced with the text of its line."""
     lines = data.split(b"\n")
 
     def placed(one: Any) -> Any:
@@ -82,14 +86,14 @@ def said(data: bytes) -> dict[str, Any]:
         return None if line is None else lines[line - 1].decode("utf-8", "replace")
 
     parsed = json.loads(logs.parse(io.BytesIO(data)).model_dump_json())
-    # Fewer points of a curve, fewer bytes and lines: that is what trimming is.
+    # Trimming changes the points of curves, and the numbers of bytes and lines.
     return placed(
         {key: value for key, value in parsed.items() if key not in ("series", "size_bytes", "lines")}
     )
 
 
 def main() -> None:
-    """Write the files, or say where a trimmed log differs."""
+    """Write the files. If the parsers find a difference, print it and end with status 1."""
     published = Path(sys.argv[1])
     destination = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(__file__).resolve().parent
     total = 0
