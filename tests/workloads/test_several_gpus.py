@@ -121,7 +121,7 @@ program.Buffers.queue = lambda buffers: Done()
 
 
 def test_a_collective_that_does_nothing_is_wrong(root: Path, torch_python: str, tmp_path: Path) -> None:
-    """Values that an earlier collective left in memory do not count. A broadcast's root has its own values."""
+    """Values of an earlier collective in memory do not count. A broadcast's root has its own values."""
     words = ("--ranks", "2", "--sizes-kib", "8", "--straggler-seconds", "0")
     measured = with_fault(torch_python, root, tmp_path, "probe_collectives", NOT_DONE, *words)
     for name in COLLECTIVES:
