@@ -1,4 +1,4 @@
-"""The command line in-process, small logs, and a results folder with runs in it."""
+"""Provide the tests of the command line with ``rackproof`` in-process, small logs, and results folders."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.report import example_runs
 
 NOW = datetime(2026, 11, 22, 2, tzinfo=UTC)
 Call = Callable[..., Result]
+"""A function that calls ``rackproof`` with arguments."""
 
 EVENTS = (
     ("POINT_IN_TIME", "submission_benchmark", '"llama2_70b_lora"', "{}"),
@@ -56,11 +57,11 @@ EVENTS = (
 )
 
 LATE = next(at for at, one in enumerate(EVENTS) if one[2] == "0.92")
-"""The first event of the run's end."""
+"""The index of the last evaluation. From this event on, the log has the time of the run's end."""
 
 
 def mllog(*, minutes: float = 2.0, status: str = "success", events: int = len(EVENTS)) -> str:
-    """Return a small log as MLPerf 5.1 writes it, of so many events."""
+    """Return a small log as MLPerf 5.1 writes it, of the given length, status and number of events."""
     lines = []
     for index, (kind, key, value, metadata) in enumerate(EVENTS[:events]):
         time = 1_759_852_000_000 + (round(minutes * 60_000) if index >= LATE else index)
@@ -92,7 +93,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
     from rackproof.cli.main import main
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "110")  # whatever started the tests has set
+    monkeypatch.setenv("COLUMNS", "110")  # the width must not depend on the terminal of the tests
     monkeypatch.delenv("RACKPROOF_DATABASE_URL", raising=False)
     monkeypatch.delenv("RACKPROOF_RESULTS", raising=False)
 

@@ -1,4 +1,9 @@
-"""``rackproof adopt`` as it is typed: from nothing to an inventory that has no mistakes."""
+"""Test ``rackproof adopt``, which makes an inventory of an existing cluster.
+
+Its data comes from Slurm, a table (CSV), NetBox (a database of hardware), or several of these. The tests type
+the command, and show that the inventory has no mistakes, that a later call changes nothing without --write,
+and that each wrong input ends with one line.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,7 @@ from rackproof.jobs.inventory.nodes import NETBOX_TOKEN as TOKEN_VARIABLE
 from ..jobs.inventory.fake_netbox import TOKEN, FakeNetbox, device
 
 ROOT = Path(__file__).parents[2]
+# A cluster with two known node models, one that is unknown (odd), and nodes without GPUs.
 SLURM = """SlurmctldHost=ctl
 NodeName=gpu-a[001-016] NodeAddr=10.0.1.[1-16] Gres=gpu:h100:8 Feature=hgx
 NodeName=gpu-b[001-008] NodeAddr=10.0.2.[1-8] Gres=gpu:h200:8
@@ -33,6 +39,8 @@ Adopt = Callable[..., Result]
 
 @pytest.fixture
 def adopt(tmp_path: Path) -> Adopt:
+    """Return a function that types the command with an inventory in ``cluster``."""
+
     def run(*words: object) -> Result:
         given = ["adopt", "--checkout", ROOT, "-o", tmp_path / "cluster", *words]
         return CliRunner().invoke(main, [str(word) for word in given])
@@ -41,12 +49,13 @@ def adopt(tmp_path: Path) -> Adopt:
 
 
 def saved(tmp_path: Path, text: str, name: str = "slurm.conf") -> Path:
+    """Write a file, and return its path."""
     (tmp_path / name).write_text(text)
     return tmp_path / name
 
 
 def members(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Return the groups as Ansible reads them, after it was proven that there are no mistakes."""
+    """Return the groups as Ansible reads them. The inventory must have no mistakes."""
     inventory, complaints = list_inventory(folder)
     assert complaints == []
     assert lint_inventory(inventory, ROOT) == []
@@ -67,7 +76,7 @@ def test_a_slurm_cluster_and_what_changes_there(adopt: Adopt, tmp_path: Path) ->
     assert len(found["partition_debug"]) == 30
     assert found["slurm_controller"] == ("ctl",)
 
-    # A node more, one less: nothing changes without --write, and what is gone stays.
+    # Slurm has one node more and one less. Without --write nothing changes, and the missing node stays.
     conf = saved(
         tmp_path,
         SLURM.replace("gpu-b[001-008]", "gpu-b[001-009]")

@@ -1,4 +1,8 @@
-"""NetBox's token is in no file, argument, message or traceback of ``rackproof adopt``, however it ends."""
+"""Test that NetBox's token is in no file, argument, message or traceback of ``rackproof adopt``.
+
+NetBox is a database of hardware, and the token is the site's secret. The tests end the command in each way:
+with success, an error, a hostile answer, and a traceback. Then they search for the token.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ PROGRAM = Path(sys.executable).with_name("rackproof")
 
 
 class Site:
-    """A home, a temporary folder and programs of their own, and a scontrol that writes down what it gets."""
+    """A home, a temporary folder, and a scontrol that writes down its environment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,6 +38,7 @@ class Site:
         tool.chmod(0o755)
 
     def adopt(self, url: str, token: str = TOKEN, words: Sequence[str] = ()) -> tuple[int, str]:
+        """Run the command with a token. Return its exit status and output."""
         done = subprocess.run(
             [PROGRAM, "--debug", "adopt", "--checkout", ROOT, "--slurm", "--netbox", url, *words],
             cwd=self.folder / "here",
@@ -70,14 +75,14 @@ def _nothing_elsewhere() -> Iterator[None]:
     [
         (TOKEN, None, (), 0),
         (TOKEN, None, ("--json",), 0),
-        # Another token than the one that this NetBox knows.
+        # A token that NetBox does not know.
         (TOKEN[::-1], None, (), 1),
         (TOKEN, (500, {}, {"detail": TOKEN}), (), 1),
         (TOKEN, (302, {"Location": f"https://{TOKEN}/"}, b""), (), 1),
         (TOKEN, (200, {}, {"count": 1, "next": None, "results": [device(1, TOKEN)]}), (), 1),
         (TOKEN, (200, {}, f"<html>{TOKEN}".encode()), (), 1),
         (f"{TOKEN} {TOKEN}", None, (), 1),
-        # The folder cannot be written: a traceback, as --debug is given.
+        # The folder cannot be written, so --debug prints a traceback.
         (TOKEN, None, ("-o", "/proc/self/cluster"), 1),
     ],
     ids=["text", "json", "refused", "error", "redirect", "name", "html", "malformed", "unwritable"],

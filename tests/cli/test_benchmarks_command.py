@@ -1,4 +1,8 @@
-"""``rackproof benchmarks``, tables without a terminal, and parameters of a wrong type."""
+"""Test ``rackproof benchmarks``, which lists the definitions of benchmarks.
+
+The tests show what the list has: the benchmarks of a suite, images without a digest, and files with mistakes.
+They also show that a parameter of a wrong type is refused before anything runs.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,7 @@ def test_benchmarks_of_a_suite_are_listed(run: Callable[..., Result], suite: str
     assert len(json.loads(run("benchmarks", "--definitions", FOLDER, "--json").stdout)) > len(listed)
 
 
+# The digest of an image, which pins it.
 PIN = f"@sha256:{'0' * 64}"
 
 

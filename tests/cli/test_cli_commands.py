@@ -1,4 +1,8 @@
-"""Every command: what it prints, what it ends with, and what bad input gets."""
+"""Test what each command of ``rackproof`` prints, its exit status, and its message for bad input.
+
+The commands run in-process, on small logs and hand-made runs. The exit status is 0 for pass, 1 for wrong
+usage, 2 for fail and 3 for unproven.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ Log = Callable[..., Path]
 
 
 def output_of(result: Result) -> str:
-    """Return all output. An uncaught exception would be a traceback for the operator."""
+    """Return all output. Raise an uncaught exception, which would be a traceback for the operator."""
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         traceback.print_exception(result.exception)
         raise AssertionError(result.exception)
@@ -267,7 +271,7 @@ class TestImportAndHistory:
     def test_a_folder_without_its_history_names_the_next_step(
         self, run: Call, kept: str, tmp_path: Path, arguments: tuple[str, ...]
     ) -> None:
-        """It said that nothing had run there."""
+        """The message must not state that nothing ran there."""
         (tmp_path / "results" / "history.sqlite").unlink()
         result = run(*(one.format(kept) for one in arguments))
         assert "`rackproof history --rebuild`" in result.output
@@ -416,7 +420,7 @@ class TestAccept:
 
 class TestJson:
     def test_every_command_that_prints_for_people_prints_json_too(self) -> None:
-        # Their output is a document of a format that an option or the command itself names.
+        # The option --format or the command itself names the format of these documents.
         documents = {"report", "schema", "image"}
         lacking = set()
 
@@ -434,7 +438,7 @@ class TestJson:
 
 
 class TestUnfitValues:
-    """No option of any command takes them, and none of them is called a fault of Rackproof."""
+    """Values that no option accepts. Each is a usage error, and not an unexpected error of Rackproof."""
 
     @pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e400", "1e12", "-1e12"])
     @pytest.mark.parametrize(
@@ -491,7 +495,7 @@ class TestUnfitValues:
         ids=" ".join,
     )
     def test_an_unset_variable_of_the_shell_is_no_folder(self, arguments: tuple[str, ...], run: Call) -> None:
-        """As a path, "" is the present folder, so `score "$RESULTS"` scored another one."""
+        """As a path, "" is the present folder, so `score "$RESULTS"` would score another folder."""
         result = run(*arguments, "")
         assert (result.exit_code, "it is empty: is a variable" in output_of(result)) == (1, True)
 
@@ -504,7 +508,7 @@ class TestWithdraw:
         assert re.match(rf"withdrew \d+ references? from {kept}", output_of(result))
         listed = output_of(run("accept", "--list"))
         assert [word in listed for word in ("accept", "withdraw", "fan", kept)] == [True] * 4
-        # Once more there is nothing to take back, and nothing is noted.
+        # A second withdrawal changes and logs nothing.
         assert run("withdraw", kept).exit_code == 1
         assert output_of(run("accept", "--list")) == listed
 
@@ -532,11 +536,11 @@ class TestWithdraw:
         block()
         refused = run("accept", kept)
         assert refused.exit_code == 1
-        # What is not a file cannot even be read for what was accepted before.
+        # If the log is not a file, earlier acceptances cannot be read from it.
         words = "is not a file" if log.exists() else "made it a reference would not be known"
         assert words in output_of(refused)
         unblock()
-        assert run("withdraw", kept).exit_code == 1  # there is nothing to take back
+        assert run("withdraw", kept).exit_code == 1  # nothing was accepted
         assert run("accept", kept).exit_code == 0
         log.rename(kept_log)
         block()
@@ -678,6 +682,7 @@ class TestReport:
         assert (tmp_path / "out/r.md").read_text().startswith("# ✓ pass")
         assert output_of(run("report", kept, "--output", "-")).startswith("<!doctype html>")
 
+    # The devices null (1, 3) and full (1, 7).
     @pytest.mark.parametrize(("minor", "status"), [(3, 0), (7, 1)])
     def test_a_device_is_written_to_and_stays_one(
         self, run: Call, kept: str, tmp_path: Path, minor: int, status: int
@@ -776,6 +781,7 @@ COMMANDS = main.list_commands(click.Context(main))
 
 
 def command_named(name: str) -> click.Command:
+    """Return a command of ``rackproof``."""
     command = main.get_command(click.Context(main), name)
     assert command is not None
     return command
@@ -828,7 +834,7 @@ def test_a_pipe_or_device_in_the_place_of_the_page_is_refused(
 def test_other_users_read_nothing_that_a_command_writes(umask: int, tmp_path: Path, root: Path) -> None:
     log = root / "tests/data/real/mlperf-0.6/translation/DGX1.log"
     (tmp_path / "given.csv").write_text("name,address,gpu\nn1,192.0.2.1,H100\n")
-    # A process of its own: a command leaves its umask behind.
+    # A command changes the umask of its process, so each call is a process of its own.
     program = f"import os, sys; os.umask({umask}); from rackproof.cli.main import main; main()"
 
     def call(*words: str) -> None:

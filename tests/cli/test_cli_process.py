@@ -1,4 +1,8 @@
-"""The command as a process: start-up, pipes, exit status, a terminal without UTF-8."""
+"""Test ``rackproof`` as a process: its start, pipes, memory, exit status, and a terminal without UTF-8.
+
+Other tests call the command in-process. These show what only a process has, such as the modules that it
+imports, a full disk behind standard output, or a file name that is not UTF-8.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ import pytest
 from .conftest import EVENTS
 
 PROGRAM = Path(sysconfig.get_path("scripts")) / "rackproof"
+# Modules whose import takes long. A command must not import them unless it needs them.
 HEAVY = {
     "pandas",
     "numpy",
@@ -27,11 +32,13 @@ HEAVY = {
 
 
 def start(*arguments: object, **more: object) -> subprocess.CompletedProcess[bytes]:
+    """Run ``rackproof`` as a process."""
     command = [str(PROGRAM), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, timeout=300, check=False, **more)  # type: ignore[call-overload,no-any-return]
 
 
 def imported(code: str) -> set[str]:
+    """Return the top-level modules that a program imports."""
     command = [sys.executable, "-X", "importtime", "-c", code]
     report = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stderr
     return {line.rpartition("|")[2].strip().partition(".")[0] for line in report.splitlines()}
@@ -57,7 +64,7 @@ def test_a_log_through_a_pipe(events: int, status: int, log: Callable[..., Path]
 
 @pytest.mark.parametrize(("kind", "form"), [("curve", ["--json"]), ("table", ["--json"]), ("table", [])])
 def test_memory_does_not_grow_with_the_number_of_logs(kind: str, form: list[str], tmp_path: Path) -> None:
-    """Whatever a log leaves behind: points of curves, measurements."""
+    """45 more logs may take 8 MiB more, whether they have points of curves or measurements."""
     path = tmp_path / "a.log"
     path.write_text(large_log(kind))
     few, many = (peak_mb(*[path] * count, *form) for count in (5, 50))
@@ -65,7 +72,7 @@ def test_memory_does_not_grow_with_the_number_of_logs(kind: str, form: list[str]
 
 
 def large_log(kind: str) -> str:
-    """Return a log of which as much is kept as of any."""
+    """Return a log with as many curve points or measurements as are kept of any log."""
     if kind == "table":
         rows = [f" {size} 5000 395.10 394.20 0.751895\n" for size in range(1, 400)]
         header = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
@@ -78,7 +85,7 @@ def large_log(kind: str) -> str:
 
 
 def peak_mb(*arguments: object) -> float:
-    """Return the peak of resident memory of ``rackproof parse``."""
+    """Return the peak of resident memory of ``rackproof parse`` in MiB."""
     code = (
         "import atexit, resource as r, sys; from rackproof.cli.main import main; "
         "atexit.register(lambda: print(r.getrusage(r.RUSAGE_SELF).ru_maxrss, file=sys.stderr)); main()"

@@ -1,4 +1,8 @@
-"""Two runs side by side."""
+"""Test rackproof.analysis.compare, which compares two runs measurement by measurement.
+
+``rackproof compare`` prints the result: ratio, difference, and which run is better. The tests show that only
+measurements of the same name, labels and unit are compared, and that other software or hardware is named.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,14 @@ HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
 
 
 def run(*measurements: Measurement, **more: object) -> Run:
+    """Return a run with measurements."""
     return Run.model_validate({"run_id": "r", "benchmark": "b", "measurements": measurements} | more)
 
 
 def measured(
     value: float, direction: Direction | None = None, unit: str = "u", name: str = "m", **labels: str
 ) -> Measurement:
+    """Return a measurement. ``direction`` is the better one."""
     return Measurement(name=name, value=value, unit=unit, direction=direction, labels=labels)
 
 

@@ -1,4 +1,9 @@
-"""``rackproof evidence``: certificates are made, signed, verified and compared."""
+"""Test ``rackproof evidence``, which makes, signs, verifies and compares certificates.
+
+A certificate answers a catalogue of requirements, such as a customer's contract, with runs and nights as
+evidence. It is a page with the same content as signed JSON. The tests show that changed pages, forged
+answers, removed evidence and foreign signatures prove nothing.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +57,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """Copy it: a test alters it."""
+    """Return a copy of these files, which a test can change."""
     shutil.copytree(made, tmp_path / "made")
     return tmp_path / "made"
 
 
 def make(run: Call, folder: Path, *more: object, out: str = "c.html") -> Result:
+    """Make a certificate of the node by the contract."""
     return run(
         *("evidence", samples.NODE, "--results", folder / "results", "--catalogue", folder / "contract.yml"),
         *("--out", folder / out, *more),
@@ -65,14 +71,17 @@ def make(run: Call, folder: Path, *more: object, out: str = "c.html") -> Result:
 
 
 def signed(folder: Path) -> tuple[object, ...]:
+    """Return the options that sign a certificate."""
     return "--sign", folder / "key-ops@example.com"
 
 
 def verify(run: Call, folder: Path, *more: object, page: str = "c.html") -> Result:
+    """Verify a page."""
     return run("evidence", "verify", folder / page, *more)
 
 
 def by_signers(folder: Path) -> tuple[object, ...]:
+    """Return the options that name the allowed signers."""
     return "--signers", folder / "signers-ops@example.com"
 
 
@@ -169,7 +178,7 @@ def test_a_signature_counts_only_of_a_signer_that_is_allowed(run: Call, folder: 
         result = verify(run, folder, *options)
         assert result.exit_code == 3
         assert said in result.output
-        # What proves nothing shows no answer that could be taken for proven.
+        # The output has no answer that a reader could believe.
         assert "pass" not in result.output
         assert "unsigned" not in result.output
 
@@ -281,14 +290,14 @@ def test_answers_expire(run: Call, folder: Path) -> None:
     found = verify_certificate(page, {}, later, signers)
     assert found.verdict is Verdict.UNPROVEN
     assert [one.split(":")[0] for one in found.expired] == ["S1"]
-    # A clock that is set back proves nothing either.
+    # A certificate of the future, as with a clock that is set back, proves nothing either.
     early = verify_certificate(page, {}, later - timedelta(days=9), signers)
     assert early.verdict is Verdict.UNPROVEN
     assert "still to come" in early.objections[0]
 
 
 def test_what_a_signer_wrote_is_derived_again(folder: Path) -> None:
-    """A signature makes no pass of evidence that has none: who signs cannot choose the answers."""
+    """A signature makes no pass of missing evidence, because the answers are derived from the evidence."""
     samples.add_run(folder / "results", "gemm", verdict=Verdict.FAIL)
     honest = samples.certify(folder / "results", str(folder / "contract.yml"))
     assert honest.verdict is Verdict.FAIL
@@ -321,7 +330,7 @@ def test_the_json_on_a_page_is_the_signed_one_to_the_letter(folder: Path) -> Non
 
 @pytest.mark.parametrize(("kind", "gone"), [("gemm", "S2"), ("all-reduce", "S3"), ("health", "S1")])
 def test_evidence_that_is_taken_away_is_missed(run: Call, folder: Path, kind: str, gone: str) -> None:
-    """A failed run cannot be made undone by removing its folder: the history has it."""
+    """Removing the folder of a failed run does not help, because the history has the run."""
     if kind != "health":
         samples.add_run(folder / "results", kind, verdict=Verdict.FAIL)
     ids = [one.run_id for one in iter_runs(folder / "results") if one.benchmark == kind]
@@ -443,7 +452,7 @@ def test_hostile_text_stays_text(folder: Path) -> None:
     assert load_certificate(written).evidence[0].command == (HOSTILE, mark)
 
 
-# Compare.
+# Comparisons of two certificates.
 
 
 def changed_piece(piece: EvidencePiece, factor: float) -> EvidencePiece:
@@ -508,7 +517,7 @@ def test_two_certificates_are_compared(run: Call, folder: Path) -> None:
     }
     assert {"driver", f"VBIOS of {second.uuid}"} <= {one["what"] for one in kinds["version"]}
     assert any("gemm_best" in one["what"] for one in kinds["speed"])
-    # A measurement that is gone is no speed within its bounds.
+    # A missing measurement counts as a changed speed.
     assert {one["new"] for one in kinds["speed"] if "all-reduce" in one["where"]} == {""}
     assert [(one["what"], one["old"], one["new"]) for one in kinds["answer"]] == [("S1", "pass", "fail")]
     same = run("evidence", "compare", folder / "old.html", folder / "old.html")
@@ -518,6 +527,8 @@ def test_two_certificates_are_compared(run: Call, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("then", "now", "low", "high", "within"),
     [
+        # A speed on both certificates, the bounds of its reference as shares (None: no bound), and whether
+        # the change is within them.
         (100.0, 96.0, -0.05, None, True),
         (100.0, 94.0, -0.05, None, False),
         (100.0, 300.0, -0.05, None, True),
@@ -548,7 +559,7 @@ def test_speeds_are_compared_by_their_references_bounds(
 def test_a_signed_page_that_shows_something_else_than_its_json_proves_nothing(
     run: Call, folder: Path, shown: str, instead: str
 ) -> None:
-    """The signer wrote the page by hand, and its digest into the JSON."""
+    """The signer wrote the page by hand, and put its digest into the JSON."""
     certificate = samples.certify(folder / "results", str(folder / "contract.yml"))
     shell = certificate_shell(certificate)
     assert shown in shell

@@ -1,4 +1,9 @@
-"""``rackproof explain``: codes of findings, and what it says where nothing can be explained."""
+"""Test ``rackproof explain`` for codes of findings, and its message if nothing can be explained.
+
+A code, such as xid_79 or ecc_off, names a fault or remark of a check. The command prints its meaning, verdict
+and action. The tests also type reasons as Slurm shows them. An XID is the number of a GPU error in the
+kernel's log.
+"""
 
 from __future__ import annotations
 

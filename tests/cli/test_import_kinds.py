@@ -1,4 +1,9 @@
-"""Compressed logs, what is not a file, logs without a date, and what an import says of speed."""
+"""Test which files ``rackproof import`` and ``parse`` accept as logs.
+
+Logs may be compressed. Archives, damaged files, and files that would need much memory or disk are named, and
+the result is unproven. Pipes and devices are refused at once. A log without a date, and a file without a log
+in it, are tested, too.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +30,7 @@ from tests.cli.conftest import mllog
 from tests.logs import log_samples as samples
 
 Log = Callable[..., Path]
+# By the ending of a file: the function that compresses its content.
 PACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".xz": lzma.compress,
@@ -34,6 +40,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.fixture(autouse=True)
 def _own_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the history in the results folder."""
     monkeypatch.delenv("RACKPROOF_DATABASE_URL", raising=False)
 
 
@@ -95,7 +102,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def _claims_memory(data: bytes, code: int) -> bytes:
-    """Return an xz file whose first block claims a dictionary of another size, by the size's code."""
+    """Return an xz file whose first block claims a dictionary of another size, given by its code."""
     length = (data[12] + 1) * 4
     block = bytearray(data[12 : 12 + length])
     place = block.index(b"\x21\x01") + 2  # the filter's number, the size of its properties, the property
@@ -146,12 +153,13 @@ def test_streams_behind_one_another_are_read_whole_or_are_damaged(ending: str, t
             assert stream.read() == data
             assert not stream.problem
     for damaged in (b"x" + second[1:], second[:-9], b"some words"):
-        # What follows a whole log may have shown a fault.
+        # The damaged part could have shown a fault.
         path.write_bytes(PACK[ending](data) + damaged)
         assert logs.parse_path(path).verdict is Verdict.UNPROVEN
 
 
 def _tar(data: bytes) -> bytes:
+    """Return an archive with a log."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         entry = tarfile.TarInfo("result_0.txt")
@@ -161,16 +169,18 @@ def _tar(data: bytes) -> bytes:
 
 
 def _zip(data: bytes) -> bytes:
+    """Return a zip file with a log."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("result_0.txt", data)
     return stream.getvalue()
 
 
+# Files of logs that the operator has to unpack: zstd and lz4, by their first bytes, and archives.
 UNREADABLE = {
     "result_1.txt.zst": b"\x28\xb5\x2f\xfd" + b"\x04" * 40,
     "result_1.txt.lz4": b"\x04\x22\x4d\x18" + b"\x04" * 40,
-    "result_1.txt": b"\x28\xb5\x2f\xfd" + b"\x04" * 40,  # whatever its name
+    "result_1.txt": b"\x28\xb5\x2f\xfd" + b"\x04" * 40,  # the content decides, not the name
     "logs.tar": _tar(mllog().encode()),
     "logs.tar.gz": gzip.compress(_tar(mllog().encode())),
     "logs.zip": _zip(mllog().encode()),
@@ -249,6 +259,7 @@ def test_an_import_says_that_speed_is_not_judged(log: Log, run: Callable[..., ob
     )
 
 
+# Beginnings and ends of outputs of fio, and of programs with MPI.
 FIO_FAILED = (
     "seqread: (groupid=0, jobs=4): err= 5 (func=io_u error, error=Input/output error): pid=1: Fri Nov 27\n"
 )

@@ -1,4 +1,9 @@
-"""Logs made elsewhere become runs."""
+"""Test import_logs, by which logs that were made elsewhere become runs.
+
+``rackproof import`` calls it with a file or folder. The tests show what such a run has, that the same log
+is imported once, which files are skipped and named, and which logs are unproven: copies, cut logs, logs
+without work, and logs of a wrong age.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +26,7 @@ Log = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def _own_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the history in the results folder."""
     monkeypatch.delenv("RACKPROOF_DATABASE_URL", raising=False)
 
 
@@ -174,7 +180,7 @@ def test_the_real_logs(real_logs: Path, tmp_path: Path) -> None:
         assert verdicts[lying] is Verdict.FAIL
     assert verdicts["5.1-llama2_70b_lora-bare-cr.txt"] is Verdict.PASS
     reasons = {Path(one.run.logs[0].path).name: one.run.reasons[0] for one in done}
-    # Two tracebacks come first in that log; what they come of is the reason.
+    # Two tracebacks come first in that log. The reason is their cause.
     assert reasons["0.6-maskrcnn-oom-ret_code-0.txt"].startswith("a process ran out of memory (")
     assert reasons["0.6-maskrcnn-oom-ret_code-0.txt"].endswith(":737)")
     assert reasons["0.6-maskrcnn-nan.txt"].startswith("the loss is not a number (")
@@ -219,6 +225,7 @@ def test_an_emptied_log_is_a_run_that_is_unproven(
 
 
 def imported(tmp_path: Path, data: str | bytes, *, old: bool = False) -> tuple[Verdict, set[str]]:
+    """Return the verdict of an imported log, and the codes of the findings that have a verdict."""
     path = tmp_path / "logs/result_0.txt"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
@@ -227,7 +234,7 @@ def imported(tmp_path: Path, data: str | bytes, *, old: bool = False) -> tuple[V
 
 
 def only(text: str | bytes, *keys: str) -> str:
-    """Return the lines of a log that hold one of these texts."""
+    """Return the lines of a log that have one of these texts."""
     lines = (text.decode() if isinstance(text, bytes) else text).splitlines(True)
     return "".join(line for line in lines if any(key in line for key in keys))
 
@@ -264,7 +271,7 @@ def test_whole_logs_are_still_a_pass(name: str, tmp_path: Path) -> None:
 
 
 def moved(text: str | bytes, to: datetime) -> str:
-    """Return a log whose first moment is another one."""
+    """Return a log whose first time is another one. All times move by the same amount."""
     raw = text.decode() if isinstance(text, bytes) else text
     found = re.search(r"(?<![0-9.])1[5-7]\d{8}(?=\d{3}\b|\b)", raw)
     assert found
@@ -279,6 +286,8 @@ NOW = datetime.now(UTC)
 @pytest.mark.parametrize(
     ("when", "verdict"),
     [
+        # The time of a log, and its verdict without --old. It is unproven if the log is older than two years,
+        # or more than a day in the future.
         (datetime(2020, 6, 27, tzinfo=UTC), Verdict.UNPROVEN),
         (datetime(2018, 12, 12, tzinfo=UTC), Verdict.UNPROVEN),
         (NOW - timedelta(days=800), Verdict.UNPROVEN),

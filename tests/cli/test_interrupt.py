@@ -1,4 +1,8 @@
-"""Ctrl-C while a program still imports its modules ends it without a traceback."""
+"""Test that Ctrl-C ends ``rackproof`` and its tools without a traceback, also while modules are imported.
+
+The imports of a command take up to a second, in which an operator often types Ctrl-C. The tests send the
+signal when a certain module is imported, during the work, twice, and after the end.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ import pytest
 from rackproof.cli.live_lines import LiveLines
 
 ROOT = Path(__file__).parents[2]
+# A program that sends itself SIGINT when it imports a module.
 _INTERRUPT_AT = """
 import os, runpy, signal, sys
 

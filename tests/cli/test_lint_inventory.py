@@ -1,4 +1,9 @@
-"""``rackproof lint-inventory``: mistakes of an inventory, by an inventory that Ansible lists."""
+"""Test ``rackproof lint-inventory``, which finds mistakes of an inventory before a job starts.
+
+Ansible lists the inventory, and lint_inventory checks it. The tests change one thing of a sound inventory
+with two nodes: an address, a name, a variable, a type, a group or a file. They also show that a pipe or
+device does not hold up the command.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ GOOD: dict[str, Any] = {"n1": {"ansible_host": "10.0.0.1"}, "n2": {"ansible_host
 def inventory(
     hosts: dict[str, Any] | None = None, files: tuple[str, ...] = ("all", "rack"), **groups: tuple[str, ...]
 ) -> Inventory:
-    """Return the inventory of two nodes of one rack and SKU, with the changes of a case."""
+    """Return the inventory of two nodes of one rack and SKU, with changes of hosts, files and groups."""
     made = {name: {**GOOD.get(name, {}), **(hosts or {}).get(name, {})} for name in {**GOOD, **(hosts or {})}}
     usual = {name: tuple(GOOD) for name in ("rack", "sku_h200", "gpu_nodes")}
     return Inventory(hosts=made, groups={**usual, **groups}, files={name: Path(name) for name in files})
@@ -43,7 +48,7 @@ def inventory(
         inventory({"n1": {"bench_repeats": "{{ other }}"}}),
         inventory({"n1": {"ansible_port": "22", "ansible_user": "u", "ansible_ssh_pass": "{{ vault }}"}}),
         inventory({"n1": {"ansible_winrm_scheme": "http", "ansible_my_own": 1}}),
-        inventory(sku_h200_x2=("n1",)),  # a slice is of its machine's SKU, too
+        inventory(sku_h200_x2=("n1",)),  # a slice is also in the group of its machine's SKU
         inventory({"n1": {"slurm_racks": ["rack"]}}, sku_b200=(), unused=()),
         inventory(sku_h200=("n1",), **{"new-nodes": ("n2",)}),
     ],
@@ -135,7 +140,7 @@ def test_a_mistake_is_named_with_its_place(bad: Inventory, where: str, what: str
         (1, "float", True),
         ([], "list", True),
         ("{{ x }}", "dict", True),
-        ({}, "str", True),  # what is not text is for Ansible to say
+        ({}, "str", True),  # Ansible itself reports a value that is not text
         (True, "int", False),
         ("1" * 400, "int", False),
         ("-" + "1" * 400, "int", False),
@@ -202,6 +207,7 @@ def test_values_nested_too_deep_are_a_mistake(tmp_path: Path, text: str) -> None
 
 
 def write(folder: Path, hosts: str, **files: str) -> Path:
+    """Write an inventory with files of group_vars. Return its folder."""
     folder.mkdir()
     (folder / "hosts.yml").write_text(hosts)
     (folder / "group_vars").mkdir()
@@ -246,6 +252,7 @@ def test_our_own_inventory_is_sound(run: Callable[..., Result]) -> None:
 
 
 def test_ansible_has_time_for_the_largest_inventory_on_a_busy_machine() -> None:
+    """ansible-inventory took 8.3 s for 992 hosts. A busy machine may take four times as long."""
     assert MOST_NODES * 8.3 / 992 * 4 < lint._LIST_S
 
 
@@ -275,7 +282,7 @@ def test_a_pipe_or_a_device_is_refused_before_anything_reads_it(
     assert "is a pipe or a device: write the inventory to a file" in done.stderr
 
 
-# What ansible-inventory 2.19 waits for without an end, and what it reads as empty or leaves out.
+# Files for which ansible-inventory 2.19 waits without end, and files that it finds empty or does not read.
 @pytest.mark.parametrize(
     ("name", "target", "is_refused"),
     [
@@ -303,7 +310,7 @@ def test_only_a_pipe_or_a_device_that_ansible_waits_for_is_refused(
         os.mkfifo(folder / name)
     else:
         (folder / name).symlink_to(target)
-    # Beside a file, Ansible reads only the variables.
+    # If a file is named, Ansible reads only the variables beside it.
     expected = is_refused and (not by_file or name.startswith("host_vars"))
     assert (lint._endless_file(folder / "hosts.yml" if by_file else folder) is not None) == expected
 

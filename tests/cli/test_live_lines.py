@@ -1,4 +1,9 @@
-"""One line for each node: out of events, bounded, clean, and what is printed after Ctrl-C."""
+"""Test rackproof.cli.live_lines, which shows one line for each node while a playbook runs.
+
+Ansible sends events, and LiveLines makes lines of them: the step of each node, failures with equal reasons
+folded into one line, and the next command after Ctrl-C. The tests show that lines fit the terminal, and that
+no reason is lost or printed twice.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +20,13 @@ from rackproof.core.text import width
 
 
 def task(host: str, name: str = "bench : Plan the runs", path: str = "roles/bench/tasks/plan.yml:3") -> Any:
+    """Return the event of a task that begins on a host."""
     return {"kind": "task", "host": host, "task": name, "path": path}
 
 
 @pytest.fixture
 def view() -> LiveLines:
+    """Return the view of a terminal with two nodes, whose task began at second 10."""
     view = LiveLines("bench", moves=True)
     for host in ("n1", "node-2"):
         view.add_event(task(host), 10)
@@ -44,6 +51,7 @@ def test_a_line_has_stage_step_and_time(view: LiveLines, event: Any, line: str) 
     assert view.lines(80, 10, 15) == [line, "node-2  plan · Plan the runs · 5 s"]
 
 
+# What Ansible prints if a file of the inventory is not YAML.
 NOT_YAML = """[WARNING]: Failed to parse inventory with 'auto' plugin: no root 'plugin' key found, not YAML
 
 Failed to parse inventory with 'yaml' plugin.
@@ -92,14 +100,14 @@ def test_what_a_job_reports_becomes_part_of_its_nodes_line(view: LiveLines) -> N
     progress = "run-1 · n1 · epoch 1/3 · 9 GB/s · ends about 10:00:00 (in 3 s)"
     assert view.add_output(progress, 11) == []
     assert view.lines(80, 10, 12)[0] == "n1      run-1 · epoch 1/3 · 9 GB/s · ends about 10:00:00 (in 3 s)"
-    # A run's id without its time: with it, 80 cells cut off the end.
+    # The id of a run is shown without its time. With it, 80 columns would not be enough.
     progress = "20261127T024931Z-mnist-lenet-20f910 · n1 · train · epoch 1/12 · ends about 02:50:13 (in 39 s)"
     assert view.add_output(progress, 12) == []
     last = view.lines(80, 10, 12)[0]
     assert last == "n1      mnist-lenet-20f910 · train · epoch 1/12 · ends about 02:50:13 (in 39 s)"
     view.add_event(task("n1", "bench : Record the run"), 13)
     assert "epoch" not in view.lines(80, 10, 13)[0]
-    # Of a node that is not known, and a table's row: printed as it is.
+    # A line of an unknown node, and a row of a table, are printed as they are.
     for line in ("run-1 · n9 · epoch 1/3", "  ? unproven   toy"):
         assert view.add_output(line, 12) == [line]
 
@@ -128,7 +136,7 @@ def test_a_failure_is_printed_with_its_reason_and_a_note_as_it_is(view: LiveLine
         "text": "no\n\x1b[31mroom",
     }
     assert view.add_event(ended, 11) == []
-    # At the latest where something else is printed.
+    # The failure is printed before anything else is.
     assert view.add_event({"kind": "note", "host": "n1", "text": "n1: 2 jobs"}, 11) == [
         "n1: failed: Mount it: no",
         "  room",
@@ -160,12 +168,14 @@ def test_what_is_refused_for_all_nodes_accuses_none(
     assert [*view.add_event(ended, 11), *view.finish()] == [shown]
 
 
+# The names of 18 nodes, and messages of Ansible and of a night for a name that cannot be resolved.
 RACK = [f"gb300-r01-n{number:02}" for number in range(1, 19)]
 NO_SNAPSHOT = "no snapshot of it: ssh: Could not resolve hostname: Name not known"
 NO_NAME = "Failed to connect to the host via ssh: ssh: Could not resolve hostname {}.rack: Name not known"
 
 
 def unreachable(host: str, text: str = NO_NAME, *, ignored: bool = False) -> Any:
+    """Return the event of an unreachable host. If it is ignored, the playbook continues without the host."""
     end = {"kind": "end", "host": host, "state": "unreachable", "task": "bench : Gather the facts"}
     return {**end, "text": "Task failed: " + text.format(host), "ignored": ignored}
 
@@ -385,6 +395,7 @@ def test_a_command_to_type_is_seen(line: str, named: bool) -> None:
     assert view.named_program is named
 
 
+# Events with any of the known keys, and with values of any type.
 KEYS = st.sampled_from(
     ("kind", "host", "task", "path", "state", "text", "id", "on", "runs", "once", "ignored")
 )

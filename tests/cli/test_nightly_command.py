@@ -1,4 +1,8 @@
-"""``rackproof nightly``: lines for nodes on standard error, the summary or JSON on standard output."""
+"""Test ``rackproof nightly``, which runs a night, for a timer or by hand.
+
+It prints the failures of nodes on standard error, and the summary of the night, or JSON, on standard output.
+The tests replace the night by one that is made up.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from rackproof.cli import nightly
 from rackproof.cli.main import main
 from rackproof.jobs.validate.nightly import NightlyOutcome, NightlySettings, NightlyView
 
+# Events of a task that failed on a node, and of one that refused the whole night.
 FAILED = {"kind": "end", "state": "failed", "task": "validate : Take a snapshot", "text": "no such module"}
 REFUSED = {
     "kind": "end",
@@ -24,7 +29,7 @@ REFUSED = {
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[NightlySettings]:
-    """Replace the night by one whose playbook fails on two nodes, and is then refused."""
+    """Return the settings of each night. Its playbook fails on two nodes, and is then refused."""
     given: list[NightlySettings] = []
 
     def night(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
@@ -41,6 +46,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[NightlySettings]:
 
 
 def call(*arguments: Any) -> Result:
+    """Call ``rackproof nightly``."""
     return CliRunner().invoke(main, ["nightly", *map(str, arguments)])
 
 

@@ -1,4 +1,8 @@
-"""Many logs are parsed by several processes: the output is that of one."""
+"""Test that ``rackproof parse`` prints the same for many logs, whether one or several processes read them.
+
+Several processes read them only if the logs are large enough and the machine has several processors. The
+tests set both.
+"""
 
 from __future__ import annotations
 

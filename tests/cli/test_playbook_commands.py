@@ -1,4 +1,8 @@
-"""``rackproof bench`` and the like as processes: what is passed on, exit statuses, signals, terminals."""
+"""Test ``rackproof bench`` and the other commands that run a playbook, as processes.
+
+A fake of ansible-playbook prints its arguments and sends events. The tests show which options are passed on,
+the exit status, what Ctrl-C prints, and that no playbook is used from a folder that every user can write.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ import pytest
 from rackproof.cli import adopt, output, playbooks
 from rackproof.cli.errors import ToolError
 
+# A fake of ansible-playbook. It ends with its last argument as status, waits for a signal, or kills itself.
 FAKE = """#!{python}
 import json, os, signal, sys, time
 arguments = sys.argv[1:]
@@ -42,6 +47,7 @@ while "wait" in arguments:
     time.sleep(0.1)
 os.kill(os.getpid(), 9) if "die" in arguments else sys.exit(int(arguments[-1]))
 """
+# ``rackproof`` with that fake, which is its first argument.
 MAIN = """import sys
 from rackproof.cli.main import main
 from rackproof.cli import adopt, playbooks
@@ -147,6 +153,7 @@ def test_a_playbook_goes_on_where_its_output_cannot_be_written(
 
 @contextmanager
 def interrupted(command: list[str], root: Path, number: int) -> Iterator[subprocess.Popen[str]]:
+    """Start a command, and send it a signal once its job is known."""
     with subprocess.Popen(
         command,
         cwd=root,
@@ -157,7 +164,7 @@ def interrupted(command: list[str], root: Path, number: int) -> Iterator[subproc
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
     ) as child:
         assert child.stdout is not None
-        # Both lines: the signal has a handler by then, and the job is known.
+        # After both lines, the signal has a handler, and the job is known.
         for _ in range(2):
             child.stdout.readline()
         child.send_signal(number)
@@ -197,6 +204,7 @@ def test_a_terminals_lines_are_renewed_and_taken_away(root: Path, command: Calla
 
 
 def read_or_end(descriptor: int) -> bytes:
+    """Return what a terminal shows, or b"" at its end."""
     try:
         return os.read(descriptor, 65536)
     except OSError:  # no process has the other side open
@@ -218,7 +226,7 @@ def test_no_playbook_of_a_folder_that_every_user_writes_is_started(
     monkeypatch.chdir(tmp_path)
     assert playbooks.find_checkout(file, None) == Path()
     tmp_path.chmod(mode)
-    # What the user names is used.
+    # A folder that the user names is used.
     assert playbooks.find_checkout(file, tmp_path) == tmp_path
     assert capsys.readouterr().err == ""
     assert playbooks.find_checkout(file, None) == root
@@ -227,7 +235,7 @@ def test_no_playbook_of_a_folder_that_every_user_writes_is_started(
         "or name it with --checkout ."
     )
     assert capsys.readouterr().err == f"note: {why}\n"
-    # The program has no checkout of its own.
+    # This program is installed, so it has no checkout of its own.
     monkeypatch.setattr(playbooks, "__file__", str(tmp_path / "a/lib/rackproof/cli/playbooks.py"))
     with pytest.raises(ToolError, match=re.escape(why)):
         playbooks.find_checkout(file, None)

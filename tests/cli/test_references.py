@@ -1,4 +1,8 @@
-"""``rackproof references``: entries that a SKU's file takes as they are printed."""
+"""Test ``rackproof references``, which prints references for a SKU from repeated runs on healthy machines.
+
+An operator copies the output into the file of group_vars for the SKU. The tests show that the output is
+accepted there, and that too few runs, a bound within the noise, or a changed log make no reference.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ Call = Callable[..., Result]
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
+    """Return a results folder with five runs that differ by 1 %."""
     for one in runs(100, 100.5, 99.5, 100, 100):
         write_run(one, tmp_path / "results" / one.run_id)
     return tmp_path / "results"

@@ -1,4 +1,8 @@
-"""``rackproof status`` and ``audit``, and what playbooks keep for them."""
+"""Test ``rackproof status`` and ``audit``, and the records that playbooks write for them.
+
+``status`` joins Slurm's state, nights, provisionings and imaging into one row for each node, with the next
+command. ``audit`` lists acts, such as drains, with the person who typed the command.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,7 @@ from .conftest import NOW
 
 
 def slurm_node(before: str, after: str, reason: str = "") -> dict[str, str]:
+    """Return what a playbook recorded of a node in Slurm."""
     return {"state_before": before, "state_after": after, "reason": reason}
 
 
@@ -105,12 +110,14 @@ def test_a_reason_in_another_encoding_is_shown(
 
 
 def night_of(verdict: Verdict, **slurm: Any) -> tuple[datetime, NodeNight]:
+    """Return a night of the node n1 with a verdict and a state in Slurm."""
     return NOW, NodeNight(
         node="n1", verdict=verdict, slurm=SlurmState(known=True, **slurm) if slurm else None
     )
 
 
 def imaging(text: str, command: str) -> Any:
+    """Return the state of imaging of the node n1, with the next command."""
     return SimpleNamespace(node="n1", text=text, next_command=command)
 
 
@@ -194,7 +201,7 @@ def test_without_a_node_only_what_was_asked_is_said_to_list_none(
 
 
 def test_a_node_is_explained_by_its_provisioning_too(fleet: Path, run: Callable[..., Result]) -> None:
-    """Without a night (n4 failed, n3 did not), and beside one (n2)."""
+    """n4 failed and n3 did not, both without a night. n2 has both a night and a provisioning."""
     failed = run("explain", "n4").stdout
     assert failed.startswith("n4: provisioning failed (")
     assert "ada@" in failed

@@ -1,4 +1,8 @@
-"""A name that exists nowhere is an error with similar names, in every command that takes one."""
+"""Test that a name that exists nowhere is an error with similar names, in every command that accepts one.
+
+Names are those of nodes, benchmarks, SKUs, suites, runs and plans. Otherwise a misspelt name would look like
+one of which nothing is known yet.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,7 @@ def test_an_unknown_node_is_an_error(
 def test_known_nodes_are_shown_beside_an_unknown_one(run: Call, fleet: Path) -> None:
     result = run("status", "n1", "n9", "--json")
     assert ([row["node"] for row in json.loads(result.stdout)], result.exit_code) == (["n1"], 1)
-    # A name in Slurm's notation is that of several nodes.
+    # A name in Slurm's notation names several nodes.
     result = run("status", "n[1-3]", "--json")
     assert ([row["node"] for row in json.loads(result.stdout)], result.exit_code) == (["n1", "n2", "n3"], 0)
 

@@ -1,4 +1,7 @@
-"""Hand-made runs for the tests of reports: a healthy one, a hostile one, a rack, a sweep."""
+"""Make runs by hand for the tests of reports and commands: a healthy one, a hostile one, a rack, a sweep.
+
+Hostile means that every text has control characters and markup that a page or terminal must not obey.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from rackproof.core.records import (
 )
 
 START = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+# Markup of HTML and Markdown, escape sequences of terminals, and a character that reverses text.
 HOSTILE = (
     "<script>alert(1)</script> | `tick` \x1b[31mred\x1b[0m \x07bell \u202egnp.exe "
     "$\\frac{1}{0}$ [x](javascript:y) @all"
@@ -29,6 +33,7 @@ HOSTILE = (
 
 
 def gpu(index: int, name: str = "NVIDIA H200") -> Gpu:
+    """Return a GPU of a node."""
     return Gpu(
         index=index,
         uuid=f"GPU-00000000-0000-4000-8000-00000000{index:04d}",
@@ -42,6 +47,7 @@ def gpu(index: int, name: str = "NVIDIA H200") -> Gpu:
 
 
 def node(name: str = "node-01", gpus: int = 1, sku: str = "h200") -> Node:
+    """Return a node with hardware and software."""
     return Node(
         name=name,
         sku=sku,

@@ -1,4 +1,8 @@
-"""The sentence above a page: a pass in which no speed was judged says so, and what to type."""
+"""Test the sentence at the top of a report, which states what was judged and what to type next.
+
+A run can pass because its results are correct, although no speed was judged, since it has no reference. The
+headline must say so. The tests also show by which id a node's hardware is known.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,12 @@ QUALITY = Judgement(metric="accuracy", value=0.99, verdict=Verdict.PASS, reason=
 
 
 def speed(reason: str, *, gating: bool = False, verdict: Verdict = Verdict.UNPROVEN) -> Judgement:
+    """Return the judgement of a speed."""
     return Judgement(metric="speed", value=1.0, unit="MB/s", verdict=verdict, gating=gating, reason=reason)
 
 
 def run(*judgements: Judgement, verdict: Verdict = Verdict.PASS) -> Run:
+    """Return a run with judgements."""
     return Run(run_id="r1", plan_id="plan-1", benchmark="b", judgements=judgements, verdict=verdict)
 
 

@@ -1,4 +1,8 @@
-"""The page of a run that is not a pass has the sanitized end of its log. A plan's page lists skipped runs."""
+"""Test the end of the log on the page of a run that is not a pass, and skipped runs on a plan's page.
+
+An operator reads the last lines of the log there, without control characters and markup. A log outside the
+folder of the run is not shown.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,14 @@ from rackproof.report.html import plan_page
 
 
 def failed(path: str = "logs/log.txt", verdict: Verdict = Verdict.FAIL) -> Run:
+    """Return a run with a log."""
     log = LogFile(path=path, format="mllog", sha256="0" * 64, size_bytes=1)
     return Run(run_id="run-1", benchmark="toy", verdict=verdict, logs=(log,))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """Return the folder of a run, whose log is long and has markup and an escape sequence at its end."""
     (tmp_path / "run/logs").mkdir(parents=True)
     (tmp_path / "secret.txt").write_text("of another file")
     lines = [f"line {number}" for number in range(5000)]

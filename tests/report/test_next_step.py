@@ -1,4 +1,8 @@
-"""A page names the command to type next, which does what it says."""
+"""Test the command that a report advises as the next step, for a run and for a plan.
+
+If a speed only lacks a reference, the step is to accept the run. After a failure, it is to run the benchmark
+again at the same point. The tests show that the advised command can be typed and means these nodes.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,14 @@ from rackproof.report.markdown import plan_markdown
 from rackproof.report.next_step import step_after_plan, step_after_run
 from tests.test_message_commands import problem
 
+# A speed without a reference, a speed below its bound, and a wrong result.
 WAITS = Judgement(metric="speed", value=1.0, verdict=Verdict.UNPROVEN, gating=False, reason=NO_REFERENCE)
 SLOW = Judgement(metric="speed", value=1.0, verdict=Verdict.FAIL, reason="1 is below 2")
 WRONG = Finding(code="wrong_value", message="odd", verdict=Verdict.FAIL)
 
 
 def run(verdict: Verdict = Verdict.UNPROVEN, **changes: Any) -> Run:
+    """Return a run whose speed has no reference, with changes."""
     values = {
         "run_id": "r1",
         "plan_id": "plan-1",

@@ -1,4 +1,8 @@
-"""Charts: what is drawn, how much of it, and that nothing breaks them."""
+"""Test rackproof.report.charts, which draws the curves of a run as SVG for its page.
+
+The tests show which charts a run has, that extremes and gaps are kept, that the number of lines and points is
+bounded, and that no number or text breaks the drawing.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from tests.report import example_runs
 
 
 def line(*heights: float, label: str = "") -> Line:
+    """Return a line with these heights at 0, 1, 2 and so on."""
     return Line(label, tuple(float(x) for x in range(len(heights))), heights)
 
 
@@ -35,8 +40,9 @@ def test_curves_of_a_run_in_their_order() -> None:
 @pytest.mark.parametrize("gap_s", [0, 3600])
 @pytest.mark.parametrize("gpus", [1, 2, 8])
 def test_a_soaks_page_has_the_curves_of_each_gpu(gpus: int, gap_s: int) -> None:
-    """From the log to the page: a second that sags on one GPU alone is drawn on its curve, and a gap of an
-    interruption is as long as it was.
+    """A second that sags on one GPU is drawn on its curve, and the gap of an interruption has its length.
+
+    The sag is a loss of speed, from 650 to 610 TFLOP/s. The test goes from the log to the page.
     """
     start = 1795318443480
 

@@ -1,4 +1,9 @@
-"""The forms of a report: HTML, Markdown, JUnit, JSON, and the files they are written to."""
+"""Test the forms of a report (HTML, Markdown, JUnit, JSON), and the files that they are written to.
+
+Every form is made of the runs in example_runs.py. The tests show that pages are complete without a network,
+run no script, and obey no markup of a log. JSON must fit the published schema. RACKPROOF_UPDATE_GOLDEN=1
+writes the golden files again.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +33,12 @@ RUNS = {
     "rack": example_runs.rack,
     "bare": lambda: Run(run_id="r", benchmark="b"),
 }
+# Tags that have no end.
 VOID = {"meta", "link", "br", "img", "input"}
 
 
 class Page(HTMLParser):
-    """Checks that tags close in order, and collects what matters."""
+    """A parsed page. Its tags must close in order."""
 
     def __init__(self, content: str) -> None:
         super().__init__()
@@ -61,11 +67,13 @@ class Page(HTMLParser):
         self.words.append(data)
 
     def values(self, name: str) -> Iterator[str]:
+        """Return the values of an attribute."""
         return (value for _, given, value in self.attributes if given == name)
 
 
 @pytest.fixture(params=[*RUNS, "plan"])
 def page(request: pytest.FixtureRequest) -> str:
+    """Return the page of each run, and of a plan."""
     if request.param == "plan":
         runs = [*example_runs.sweep(), example_runs.hostile(), example_runs.rack()]
         return report.render(
@@ -164,6 +172,7 @@ def test_code_spans_cannot_be_left() -> None:
 
 
 def cases(runs: list[Run]) -> dict[str, str]:
+    """Return the outcome of each test case of a JUnit report."""
     root = ElementTree.fromstring(junit(runs))
     return {
         case.get("name", ""): "+".join(child.tag for child in case) or "passed"

@@ -1,4 +1,8 @@
-"""Any record can be shown: no text and no number breaks a form or gets through it unescaped."""
+"""Test that any record can be shown: no text and no number breaks a report or is in it without escape.
+
+Hypothesis makes runs with hostile texts and any numbers. The tests render each as a page, Markdown, JUnit,
+a table and a comparison.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ from rackproof.core.records import (
 from rackproof.report.comparison import comparison_text
 from tests.report.test_report_forms import Page
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Each test renders dozens of runs, with their charts, which takes longer than `make check` may.
 pytestmark = pytest.mark.slow
 
 NASTY = st.sampled_from(
@@ -51,7 +55,7 @@ NASTY = st.sampled_from(
         "&amp;&#0;",
     ]
 )
-# Surrogates are not text that a record can hold.
+# A record cannot contain surrogates.
 TEXT = st.one_of(NASTY, st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 NAME = TEXT.filter(lambda text: 0 < len(text) <= 200)
 LABELS = st.dictionaries(st.one_of(st.sampled_from(["size_bytes", "gpu"]), TEXT), TEXT, max_size=3)
@@ -75,6 +79,7 @@ MEASUREMENT = st.builds(Measurement, name=NAME, value=NUMBER, unit=TEXT, labels=
 
 @st.composite
 def series(draw: st.DrawFn) -> Series:
+    """Return a curve with any points."""
     points = draw(st.lists(st.tuples(NUMBER, NUMBER), max_size=12))
     return Series(
         name=draw(NAME),
@@ -87,6 +92,7 @@ def series(draw: st.DrawFn) -> Series:
 
 
 def few(strategy: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ...]]:
+    """Return up to three values, as a tuple."""
     return st.lists(strategy, max_size=3).map(tuple)
 
 

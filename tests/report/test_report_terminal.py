@@ -1,4 +1,8 @@
-"""The table for terminals."""
+"""Test rackproof.report.terminal, which prints a table of runs on a terminal.
+
+The tests show that the table fits a terminal of any width, wraps text by the width of its characters, and
+has no control characters but the colour of a verdict.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,7 @@ def test_a_long_reason_is_not_squeezed_into_a_narrow_column() -> None:
         "\n"
         "2 runs: 1 pass, 1 unproven → unproven\n"
     )
-    # Without a terminal the table is as wide as its texts.
+    # Without a terminal, the table is as wide as its texts.
     assert f"  {why}\n" in report.terminal_table([unproven], 100_000)
 
 

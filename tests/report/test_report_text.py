@@ -1,4 +1,8 @@
-"""Text for people: hostile strings, numbers with units."""
+"""Test rackproof.core.text, which makes text from logs harmless, and shows numbers with units.
+
+A log can contain escape sequences that control the terminal of an operator. The tests show that none
+remains. They also show how numbers, sizes, times and percentages look for people.
+"""
 
 from __future__ import annotations
 

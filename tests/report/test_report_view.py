@@ -1,4 +1,8 @@
-"""Test the texts of reports: tables, headlines, reasons."""
+"""Test rackproof.report.view, which makes the tables, headlines and reasons that all forms of a report share.
+
+The tests show which numbers lead a report, that one bad value among good ones is shown, how deviations and
+bounds look, and how a sweep of trainings is compared with the CPU.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,13 @@ from tests.report import example_runs
 
 
 def judgement(value: float | None, reference: Reference | None = None, **more: object) -> Judgement:
+    """Return a judgement of a value."""
     values = {"metric": "m", "value": value, "verdict": Verdict.PASS, "reason": "r", "reference": reference}
     return Judgement.model_validate(values | more)
 
 
 def reference(**bounds: float) -> Reference:
+    """Return a reference of 100, with bounds as shares of it."""
     return Reference.model_validate({"value": 100, "unit": "", "source": "s"} | bounds)
 
 
@@ -255,6 +261,7 @@ def test_the_sweep_table_has_the_columns_people_publish() -> None:
 
 
 def times_cpu(runs: list[Run]) -> list[str]:
+    """Return the column "times CPU" of a sweep."""
     table = view.sweep_table(runs)
     return [row[list(table.columns).index("times CPU")].text for row in table.rows]
 
@@ -264,7 +271,7 @@ def test_a_rate_is_compared_with_that_of_the_same_cpu() -> None:
     sweep = {tuple(run.parameters[axis] for axis in axes): run for run in example_runs.sweep()}
     cpu, gpu = sweep["lenet", 0, 64], sweep["lenet", 1, 64]
     assert times_cpu([cpu, gpu]) == ["1.0", "16.5"]
-    # Repeats of the CPU: their mean, whatever their seeds.
+    # Repeats on the CPU count by their mean, whatever their seeds are.
     seeded = cpu.model_copy(update={"parameters": {**cpu.parameters, "seed": 2}})
     assert times_cpu([cpu, seeded, gpu])[-1] == "16.5"
     other_node = cpu.model_copy(update={"nodes": (Node(name="node-09"),)})
@@ -280,7 +287,7 @@ def test_a_rate_is_compared_with_that_of_the_same_cpu() -> None:
         found = times_cpu([base, gpu])
         assert NOTHING in found
         assert set(found) <= {NOTHING, "1.0"}
-    # One that failed has no times either.
+    # A run that failed is not compared.
     assert times_cpu([cpu, gpu.model_copy(update={"verdict": Verdict.FAIL})]) == ["1.0", NOTHING]
 
 

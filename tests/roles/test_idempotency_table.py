@@ -1,4 +1,8 @@
-"""CONTRIBUTING names for each role the test that runs it a second time. The table is complete."""
+"""Test the table in CONTRIBUTING.md that names for each role the test that runs it a second time.
+
+A second run of a role must change nothing. These tests show that the table has every role, and that each
+named test exists.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import yaml
 
 
 def table(root: Path) -> dict[str, str]:
+    """Return the table's second column, by role."""
     section = (root / "CONTRIBUTING.md").read_text().split("## Add a role")[1].split("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")][2:]
     found = [(role, proof) for roles, proof in rows for role in roles.split(", ")]
@@ -30,7 +35,7 @@ def test_each_row_names_a_test_that_exists(root: Path) -> None:
 
 
 def test_molecules_roles_are_those_that_its_scenarios_run(root: Path) -> None:
-    """Every scenario runs provision.yml, and none leaves out the step `idempotence`."""
+    """Every scenario runs provision.yml, and no scenario leaves out the step `idempotence`."""
     folder = root / "roles/provision/tasks"
     tasks = "".join((folder / name).read_text() for name in ("check.yml", "install.yml"))
     included = set(re.findall(r"_role:\n\s+name: (\w+)", tasks)) | {"provision"}

@@ -1,4 +1,9 @@
-"""A misspelt variable of the inventory is refused. Variables that roles know, set or register are not."""
+"""Test rackproof.core.known_variables, which refuses misspelt variables and wrong values before a job starts.
+
+Ansible ignores a variable that it does not know, so a misspelt limit would have no effect. These tests show
+that such a name is refused with the nearest right one, and that names that roles set, or that a site invented
+for itself, are accepted. They also show which numbers and empty values are refused.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +59,8 @@ def test_a_misspelt_variable_is_refused_with_the_near_name(name: str, near: str)
 @pytest.mark.parametrize(
     ("name", "near"),
     [
+        # A name, and the variable that the message suggests ("": the name is accepted). First names with one
+        # or two wrong letters or other capitals, then names that a site could have chosen for itself.
         ("validat_expect", "validate_expect"),
         ("vlidate_expct", "validate_expect"),
         ("vaildate_drain", "validate_drain"),
@@ -119,7 +126,7 @@ def test_a_name_that_is_like_no_other_is_refused_too(name: str) -> None:
         "validate_snapshot",
         "reimage_started",
         "slurm_sku_cpus",
-        "discover_addresses",  # no role's prefix
+        "discover_addresses",  # begins with no role's name
         "suite",
         "benchmark",
         "my_own",
@@ -132,6 +139,7 @@ def test_what_roles_know_or_register_and_what_is_not_theirs_is_taken(name: str) 
 
 def test_of_many_hosts_one_of_each_set_of_groups_is_asked() -> None:
     hosts = [f"n{number}" for number in range(1000)]
+    # Four combinations of groups, each with one host, and n77, which has a file in host_vars.
     groups = {"all": hosts, "odd": hosts[1::2], "third": hosts[::3]}
     asked = hosts_to_check(hosts, groups, {"n77"})
     assert len(asked) == 5
@@ -225,10 +233,10 @@ def test_every_number_of_the_four_jobs_has_bounds() -> None:
         specs = yaml.safe_load((ROOT / "roles" / role / "meta/argument_specs.yml").read_text())
         for spec in specs["argument_specs"].values():
             for name, option in (spec.get("options") or {}).items():
-                # Choices are bounds enough.
+                # An option with choices needs no bounds.
                 if option.get("type") in ("int", "float") and not option.get("choices"):
                     numbers.add(name)
-    # reimage.yml hands it to the ramdisk of a node that is drained already.
+    # reimage.yml gives this one to the ramdisk of a node that is already drained.
     assert numbers | {"netboot_image_timeout_s"} == set(BOUNDS)
 
 
@@ -299,6 +307,7 @@ def test_choices_that_contradict_each_other_are_refused(names: tuple[str, ...]) 
 @pytest.mark.parametrize(
     ("old", "new", "once"),
     [
+        # A line of the benchmark, the wrong line in its place, and a part of the message.
         ("summary:", "sumary:", "good.yml:2: sumary: unknown key; did you mean `summary`"),
         ("timeout_s: 60", "timeout_s: soon", "good.yml:7: launch.timeout_s: "),
         ("name: good", "name: other", "good.yml:1: name: is `other`"),
@@ -351,6 +360,7 @@ def test_an_empty_choice_is_refused_and_does_not_become_the_default(name: str, v
 @pytest.mark.parametrize(
     ("typed", "ignored"),
     [
+        # The value of -e, and the word in it that Ansible ignores ("": none).
         ("benchmark", "benchmark"),
         ("benchmark= gemm", "gemm"),
         ("suite=quick mnist", "mnist"),
@@ -387,4 +397,5 @@ def test_what_may_be_empty_may_be_given_so(given: dict[str, object]) -> None:
 
 
 def test_as_many_repeats_as_a_result_needs_can_be_asked_for() -> None:
+    """The value 0 requests as many repeats as a result needs."""
     check_bounds({"bench_repeats": 0})

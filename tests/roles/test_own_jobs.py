@@ -1,4 +1,8 @@
-"""Test that jobs found in Slurm by name are this user's, because any user can give a job that name."""
+"""Test that Rackproof cancels only this user's jobs when it finds jobs in Slurm by name.
+
+Any user can give a job the name of a night's jobs. If root cancelled by name alone, it would end jobs of
+others. The tests use a fake scancel and squeue, and search the code for commands without ``--user``.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +41,7 @@ else:
 """
 OWN = f"1 {getpass.getuser()} rackproof-night n1"
 OTHERS = ("2 bob rackproof-night n1", f"3 {getpass.getuser()} training n1")
+# A command that selects jobs by name, and the words that restrict it to one user.
 BY_NAME = re.compile(r"\b(?:scancel|squeue|sacct)\b[^\n]*--name|\"--name=\{|f\"--name=")
 RESTRICTED = re.compile(r"--user=|OWN_JOBS")
 FOLDERS = ("src", "plugins", "roles", "playbooks", "workloads")
@@ -58,6 +63,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shell(command: str) -> tuple[int, str, str]:
+    """Return exit status, output and errors of a command."""
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
 
@@ -87,5 +93,5 @@ def test_no_request_to_slurm_by_name_includes_jobs_of_others(root: Path) -> None
                 if BY_NAME.search(line) and re.search("scancel|squeue|sacct", about):
                     found.append((path.name, bool(RESTRICTED.search(about))))
     assert len(found) >= 3
-    # A command in a message, for an operator to type.
+    # record.py has a command in a message, which an operator types.
     assert [name for name, restricted in found if not restricted] == ["record.py"]

@@ -1,4 +1,8 @@
-"""Tasks hide the secrets that they use, and none asks for a login as root."""
+"""Test that tasks hide the secrets that they use, and that no task requires a login as root.
+
+Ansible prints a task's options with -v and if the task fails. A task with a secret therefore has ``no_log``,
+or gives the secret only to options that the module itself hides. The tests read the tasks of all roles.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,14 @@ TASKS = sorted(
 # Options that the modules themselves hide: of ansible.builtin.uri and of Rackproof's own.
 HIDDEN_OPTIONS = {"url_password", "secret", "secret_base64", "password", "secret_environment", "bmc"}
 BLOCKS = ("block", "rescue", "always", "tasks", "pre_tasks", "post_tasks", "handlers")
+# Keys of a task that are not its module.
 KEYWORDS = re.compile(
     r"name|when|vars|register|loop.*|until|retries|delay|tags|delegate_.*|.*_when|become.*|no_log|notify|args"
 )
 
 
 def tasks_in(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield each task of a file, also those in blocks and plays."""
     for entry in entries:
         yield entry
         for key in BLOCKS:
@@ -32,7 +38,7 @@ def tasks_in(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def secret_variables() -> set[str]:
-    """Return the secret options of all roles, and what roles make of them that is as secret."""
+    """Return the secret options of all roles, and the variables that roles make from them."""
     names: set[str] = {"ngc_api_key"}
     for path in ROOT.glob("roles/*/meta/argument_specs.yml"):
         for spec in yaml.safe_load(path.read_text())["argument_specs"].values():
@@ -42,7 +48,7 @@ def secret_variables() -> set[str]:
         for path in ROOT.glob("roles/*/vars/main.yml")
         for name, value in (yaml.safe_load(path.read_text()) or {}).items()
     }
-    # What is left of a secret in these is its length, or its hash.
+    # These variables have only a secret's length or hash.
     harmless = re.compile(r"\w+_(?:login|login_due|due|sum)")
     while True:
         more = {
@@ -57,6 +63,7 @@ def secret_variables() -> set[str]:
 
 
 def uses(value: object, names: set[str]) -> bool:
+    """Return whether a value contains one of the names as a word."""
     return not names.isdisjoint(re.findall(r"\w+", str(value)))
 
 

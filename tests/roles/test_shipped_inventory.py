@@ -1,4 +1,9 @@
-"""The shipped inventory describes a real rack. The test rack's values override it, and its records say so."""
+"""Test that the shipped inventory describes a real rack, and that the test rack's values override it.
+
+The test rack is made of containers, and needs other values, such as smaller problem sizes. They are in
+testrack/overlay, and are laid over the inventory only while the rack is up. Records of the test rack state
+where they come from.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Nothing that another user could have put into /tmp or /run/lock is started, read or written."""
+"""Test that Rackproof uses no file that another user could have put into /tmp or /run/lock.
+
+Every user can create files, links and pipes there, so a predictable name is not safe. The tests search the
+code for such names, and run the commands that look for files of Rackproof there.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,8 @@ def find_command(root: Path, folder: Path) -> list[str]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
 def test_an_installer_that_is_not_root_s_is_not_started(root: Path, tmp_path: Path) -> None:
+    # Only root can write to own and own-too. The others are writable, belong to another user, are below
+    # such a folder, or are no folder. 12345 is the id of a user that does not exist.
     name = f"MLNX_OFED_LINUX-{VERSION}-%s-ext"
     for folder in ("own", "work/own-too", "open", "users", "users-work/own"):
         path = tmp_path / Path(folder).parent / (name % Path(folder).name)
@@ -62,25 +68,26 @@ FORESEEN = re.compile(
     r"|tempfile\.mktemp|mktemp (?:-u|\S*/tmp/)"
 )
 JUDGED = {
-    # Names made by mkstemp in there.
+    # mkstemp makes the names.
     "workloads/probe_all_reduce.py": 1,
-    # Only the caller's own folders are looked into and removed.
+    # Only folders of the same user are read and removed.
     "src/rackproof/jobs/validate/nightly.py": 1,
     "src/rackproof_ansible/pair_half.py": 1,
     "roles/validate/tasks/cancel_leftovers.yml": 1,
-    # Only what is root's, in folders that are root's; messages name its logs.
+    # Only files of root in folders of root are started. Messages name the logs.
     "roles/ofed/tasks/mlnx.yml": 3,
     "roles/ofed/tasks/main.yml": 1,
     "roles/ofed/meta/argument_specs.yml": 1,
-    # The lock of all users: read-only, refused unless it is a file, without content.
+    # The lock is shared by all users. It has no content, is opened read-only, and must be a plain file.
     "roles/bench/defaults/main.yml": 1,
     "roles/bench/meta/argument_specs.yml": 1,
     "plugins/modules/rackproof_job.py": 1,
 }
-"""Lines with such a name, by file: each was read, and another one has to be."""
+"""The number of lines with such a name, by file. Each line was reviewed, and a new one must be."""
 
 
 def foreseen_names(text: str) -> int:
+    """Return the number of lines with a name that can be foreseen."""
     return sum(bool(FORESEEN.search(line)) for line in text.splitlines())
 
 
@@ -114,12 +121,14 @@ def test_names_that_can_be_foreseen_are_found(line: str, found: int) -> None:
 
 
 def old_halves(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command that ends the old halves of pairs on the node n1, with ``folder`` as /tmp."""
     command = pair_half._END_OLD_HALVES.replace("NAME", "rackproof-night.n1.")
     environment = {**os.environ, "TMPDIR": str(folder)}
     return subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True)
 
 
 def test_of_halves_that_were_left_only_the_own_are_ended(tmp_path: Path) -> None:
+    """A half is one node's part of a pair measurement. A killed playbook leaves it running."""
     own, other, link = (tmp_path / f"rackproof-night.n1.{name}" for name in ("own", "other", "link"))
     own.mkdir()
     with subprocess.Popen(["sleep", "3600"], cwd=own, start_new_session=True) as half:
@@ -129,7 +138,7 @@ def test_of_halves_that_were_left_only_the_own_are_ended(tmp_path: Path) -> None
         link.symlink_to(tmp_path / "elsewhere")
         if os.geteuid() == 0:
             other.mkdir()
-            # A program that reads it waits without an end.
+            # A program that reads the pipe would wait without end.
             os.mkfifo(other / "pid")
             os.chown(other, 12345, 12345)
         assert old_halves(tmp_path).returncode == 0

@@ -1,4 +1,9 @@
-"""Every variable of a role has a default and an argument spec, and expressions stay short enough to read."""
+"""Test that every variable of a role has a default and an argument spec, and that expressions are short.
+
+An operator finds a variable only in the generated README of its role, which lists defaults and specs. The
+tests also show that time limits in tasks and modules are variables, and that the examples of READMEs are
+right.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
 ROOT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if path.is_dir())
 PREFIXES = tuple(f"{role}_" for role in (*ROLES, "discover"))
-# Keys whose values are expressions without braces.
+# Keys of a task whose values are expressions without braces.
 BARE = ("when", "that", "until", "failed_when", "changed_when")
 # Variables that are set outside of the roles, or that an operator types. This list may only shrink.
 WITHOUT_A_SPEC: set[str] = set()
@@ -179,7 +184,7 @@ FIXED_IN_MODULES = {
 
 
 def test_time_limits_in_modules_are_options() -> None:
-    """A constant ends a call on a slow node, and no variable of a role can raise it."""
+    """A constant would end a call on a slow node, and no variable of a role could raise it."""
     found = set()
     for path in sorted((ROOT / "plugins").glob("module*/*.py")):
         tree = ast.parse(path.read_text())

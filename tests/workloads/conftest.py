@@ -1,4 +1,7 @@
-"""Fixtures for the workloads: a small fake of the data set, and the interpreters that train."""
+"""Provide the tests of the workloads with a small MNIST, staged and as a wheel, and with slurm_run.py.
+
+Other conftest.py files provide the interpreters with PyTorch, MXNet and TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -72,12 +75,14 @@ class SmallSet:
 
     @staticmethod
     def write_pins(path: Path, pins: dict[str, Any]) -> Path:
+        """Write a file that states the checksums of a data set, which ``stage_mnist.py --pins`` reads."""
         path.write_text(json.dumps(pins))
         return path
 
 
 @pytest.fixture(scope="session")
 def small_set(tmp_path_factory: pytest.TempPathFactory) -> SmallSet:
+    """Return a wheel with 640 training images and 100 test images."""
     return SmallSet(tmp_path_factory.mktemp("small"))
 
 

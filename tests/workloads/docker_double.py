@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""A test double of Docker: images are folders, containers are processes that share this machine.
+"""A fake of Docker for test_docker_run.py: images are folders, and containers are processes of this machine.
 
-Its state is the folder FAKE_DOCKER. Mounts become links below STANDIN_ROOT, which the fake sources know.
-In the words and the environment of a command that names its folder, mount points are replaced.
+Its state is the folder FAKE_DOCKER. The file ``down`` there makes each command fail, ``build-fails`` makes a
+build fail, and ``calls`` and ``removed`` list what was called and removed. Mounts become links below
+STANDIN_ROOT, which the fake sources know. In the environment, and in the words of a command with --workdir,
+mount points are replaced by these links.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ STATE = Path(os.environ["FAKE_DOCKER"])
 
 
 def slug(image: str) -> str:
+    """Return the folder name of an image."""
     return image.replace("/", "+").replace(":", "+")
 
 
 def split(words: list[str], with_value: set[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return options and the rest."""
+    """Return the options as name and value, and the remaining words."""
     options = []
     while words and words[0].startswith("-"):
         name, equals, value = words.pop(0).partition("=")
@@ -36,6 +39,7 @@ def split(words: list[str], with_value: set[str]) -> tuple[list[tuple[str, str]]
 
 
 def build(words: list[str]) -> int:
+    """Copy the folder with the Dockerfile as an image, with its one label."""
     options, rest = split(words, {"-t", "--label"})
     given = dict(options)
     if (STATE / "build-fails").exists():
@@ -49,6 +53,7 @@ def build(words: list[str]) -> int:
 
 
 def image(words: list[str]) -> int:
+    """Print the label rackproof.ref of an image, and its id."""
     _options, rest = split(words[1:], {"--format"})
     labels = STATE / "images" / slug(rest[0]) / ".labels"
     if not labels.exists():
@@ -59,6 +64,7 @@ def image(words: list[str]) -> int:
 
 
 def run(words: list[str]) -> int:
+    """Link the mounts, and run a command as a container that is removed when the command ends."""
     options, (name, *command) = split(
         words, {"-v", "-e", "--env", "--name", "--workdir", "--runtime", "--volume"}
     )
@@ -78,6 +84,7 @@ def run(words: list[str]) -> int:
 
 
 def execute(container: Path, options: list[tuple[str, str]], command: list[str], workdir: str = "") -> int:
+    """Run a command in a container. Return its exit status."""
     store, root = STATE / "images" / (container / "image").read_text(), container / "root"
     environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
     environment |= {"STANDIN_ROOT": str(root), "PYTHONPATH": str(store)}
@@ -85,6 +92,7 @@ def execute(container: Path, options: list[tuple[str, str]], command: list[str],
     inside += [f"/{path.relative_to(root)}" for path in root.glob("home/*")]
 
     def outside(text: str) -> str:
+        """Return a text with the mount points of the container replaced by their links."""
         for place in inside:
             text = re.sub(rf"(?<![\w/}}.\"]){place}\b", f"{root}{place}", text)
         return text
@@ -107,6 +115,7 @@ def execute(container: Path, options: list[tuple[str, str]], command: list[str],
 
 
 def remove(words: list[str]) -> int:
+    """Kill the processes of containers, and remove the containers."""
     _options, names = split(words, set())
     for name in names:
         container = STATE / "containers" / name

@@ -1,8 +1,9 @@
-"""A miniature of ImageNet's archives: the same layout, few and small images, made of one seed.
+"""Write a miniature of ImageNet's archives: the same layout, few and small images, all from one seed.
 
     python -m tests.workloads.imagenet_miniature FOLDER [--classes N] [--train N] [--val N] [--large]
 
-writes the three archives and pins.json, which ``stage_imagenet.py --pins`` takes.
+The tests of staging use it in place of ImageNet, which is large and needs an account. It writes the three
+archives and pins.json, which ``stage_imagenet.py --pins`` reads.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ NAMES = {
     "val": "ILSVRC2012_img_val.tar",
     "devkit": "ILSVRC2012_devkit_t12.tar.gz",
 }
+# The number at the start of each record of MXNet's RecordIO.
 MAGIC = struct.pack("<I", 0xCED7230A)
 
 
@@ -43,7 +45,7 @@ def tar_of(members: Iterable[tuple[str, bytes]], mode: str = "w") -> bytes:
 
 
 def picture(chance: random.Random, large: bool, kind: str = "JPEG", mode: str = "RGB") -> bytes:
-    """Return a noisy gradient as a file, of about 110 kB where it is large, as ImageNet's are on average."""
+    """Return an image file of a noisy gradient. A large one has about 110 kB, ImageNet's average."""
     width, height = chance.choice(
         [(500, 375), (375, 500), (640, 480)] if large else [(48, 40), (36, 52), (50, 50)]
     )
@@ -81,7 +83,7 @@ class Miniature:
         wnids = sorted(
             f"n{number:08d}" for number in chance.sample(range(1_440_764, 13_133_613), self.classes)
         )
-        # As in the real kit the numbers have nothing to do with the order of names.
+        # As in the real kit, the numbers are not in the order of the names.
         numbers = chance.sample(range(1, self.classes + 1), self.classes)
         self.ids = dict(zip(wnids, numbers, strict=True))
         self.words = {wnid: f"thing {number}, Res exemplaris" for wnid, number in self.ids.items()}
@@ -93,7 +95,7 @@ class Miniature:
             (f"ILSVRC2012_val_{number:08d}.JPEG", picture(chance, self.large))
             for number in range(1, self.val_count + 1)
         ]
-        # What ImageNet is famous for, a PNG and CMYK under the name JPEG; grey ones; what RecordIO escapes.
+        # ImageNet has a PNG and CMYK images under the name JPEG, and grey images. RecordIO escapes its magic.
         first, second, *_ = wnids
         self.replace(first, 0, picture(chance, self.large, "PNG"))
         self.replace(first, 1, picture(chance, self.large, mode="CMYK"))

@@ -1,4 +1,4 @@
-"""Programs of workloads/, loaded as modules: they are files, and no package."""
+"""Load programs of workloads/ as modules, because that folder is not a package."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ def load_program(name: str) -> Any:
     """Return the module of workloads/NAME.py."""
     path = Path(__file__).parents[2] / f"workloads/{name}.py"
     if str(path.parent) not in sys.path:
-        # Where it has its own modules from.
+        # The program imports its neighbours from this folder, also later.
         sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(f"workloads_{name}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Where a dataclass looks up the types of its fields.
+    # A dataclass looks up the types of its fields there.
     sys.modules[spec.name] = module
-    # It imports its neighbours by name, as a program does.
+    # While it loads, its folder comes first, as for a program.
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)

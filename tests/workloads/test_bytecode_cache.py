@@ -1,4 +1,8 @@
-"""A framework without bytecode gets a folder for it that only this user can write."""
+"""Test workloads/bytecode_cache.py, which gives a framework without bytecode a folder for it.
+
+In such a container, each process would compile PyTorch's files again, which takes seconds. The tests show
+that the folder is used only if no other user can write to it, since bytecode is code.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ import pytest
 from tests.workloads.programs import load_program
 
 bytecode = load_program("bytecode_cache")
+# The name of a framework that the fixture makes.
 FRAMEWORK = ("pretend_framework",)
 
 
@@ -32,6 +37,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def folder() -> Path:
+    """Return the folder that the program chooses for bytecode."""
     return Path(bytecode.environment(FRAMEWORK)["PYTHONPYCACHEPREFIX"])
 
 

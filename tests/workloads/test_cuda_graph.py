@@ -1,4 +1,8 @@
-"""A training step is captured in a CUDA graph only if all ranks can capture theirs."""
+"""Test capture_graph of workloads/common.py, which captures a training step in a CUDA graph.
+
+A CUDA graph replays the kernels of a step at once. All ranks must replay theirs or none, so one rank that
+cannot capture switches it off. A fake torch runs these tests without a GPU.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ from tests.workloads.programs import load_program
 def test_capture_states_why_it_is_off(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None, all_captured: bool, state: str
 ) -> None:
-    """An error without a text, from which mnist_torch.py took the first line, is an error all the same."""
+    """An error without a text also counts as an error."""
     common = load_program("common")
     cuda = SimpleNamespace(CUDAGraph=object, graph=lambda *_, **__: contextlib.nullcontext())
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))

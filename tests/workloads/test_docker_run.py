@@ -1,4 +1,9 @@
-"""docker_run.py with fake sources and a double of Docker: built once, staged once, ended for good."""
+"""Test workloads/docker_run.py, which builds, stages and runs benchmarks of MLPerf Training 0.6 in Docker.
+
+Each test starts the program as bench.yml does, with small fake sources of that round and a fake of Docker
+(docker_double.py). The tests show that images and data are made once, that a run that is ended leaves no
+container, and that on several nodes one Slurm job runs.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +40,7 @@ RUN = "20260101T000000Z-ssd-0.6-abcdef"
 
 @dataclass
 class Machine:
-    """A node with a double of Docker, and fake sources of the round."""
+    """A node with a fake of Docker, and fake sources of the round."""
 
     root: Path
     folder: Path
@@ -65,18 +70,21 @@ class Machine:
 
     @property
     def docker(self) -> Path:
+        """Return the folder with the state of the fake Docker."""
         return self.folder / "docker"
 
     @property
     def data(self) -> Path:
+        """Return the folder with the staged data."""
         return self.folder / "data/mlperf-0.6/data/mlperf"
 
     def calls(self, word: str) -> int:
-        """Return the number of requests to Docker."""
+        """Return the number of requests to Docker that begin with a word."""
         text = (self.docker / "calls").read_text() if (self.docker / "calls").exists() else ""
         return sum(line.startswith(word) for line in text.splitlines())
 
     def spec(self, name: str = "ssd", **site: Any) -> dict[str, Any]:
+        """Return the program's arguments for a benchmark, as bench.yml makes them from the site's values."""
         loaded = load_definition(self.root / f"benchmarks/{name}-0.6.yml", log_formats=FORMATS)
         variables = {
             "bench_home": str(self.folder / "home"),
@@ -92,6 +100,7 @@ class Machine:
         return launch_docker.docker_specification(loaded, told, ["n1"], variables)
 
     def start(self, spec: dict[str, Any], run_id: str = RUN, what: str = "run") -> subprocess.Popen[str]:
+        """Start the program, and return its process."""
         program = self.root / "workloads/docker_run.py"
         return subprocess.Popen(
             [sys.executable, str(program), what, f"--id={run_id}", f"--spec={json.dumps(spec)}"],
@@ -104,6 +113,7 @@ class Machine:
         )
 
     def __call__(self, spec: dict[str, Any], run_id: str = RUN) -> tuple[int, str]:
+        """Run the program. Return its exit status and output."""
         process = self.start(spec, run_id)
         try:
             output, _ = process.communicate(timeout=300)
@@ -120,7 +130,7 @@ def machine(root: Path, tmp_path: Path) -> Machine:
 
 
 def said(output: str) -> dict[str, Any]:
-    """Return what the launcher said, the last of each key."""
+    """Return the last value of each key that the launcher printed."""
     found: dict[str, Any] = {}
     for line in output.splitlines():
         if line.startswith(":::RACKPROOF "):
@@ -129,6 +139,7 @@ def said(output: str) -> dict[str, Any]:
 
 
 def wait(condition: Callable[[], bool], seconds: float = 300) -> None:
+    """Wait until a condition is true. Fail after that many seconds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "what the test waits for did not happen"
@@ -138,7 +149,7 @@ def wait(condition: Callable[[], bool], seconds: float = 300) -> None:
 @pytest.mark.parametrize("name", ["ssd", "maskrcnn", "resnet", "gnmt", "translation", "minigo"])
 def test_each_model_is_built_staged_and_trained(machine: Machine, name: str) -> None:
     if name == "resnet":
-        # The archives that an account is needed for lie where the operator puts them.
+        # ImageNet's archives need an account, so the operator puts them into this folder.
         Miniature(classes=3, train_each=4, val_count=6).write(machine.folder / "archives")
     status, output = machine(machine.spec(name))
     assert status == 0, output
@@ -174,6 +185,8 @@ def test_what_was_built_and_staged_is_kept_until_the_commit_changes(machine: Mac
 @pytest.mark.parametrize(
     ("change", "status", "words"),
     [
+        # A change of the arguments, the exit status (5 data, 6 sources or image, 7 config), and the message.
+        # No disk has room for 1e9 GB.
         ({"sources": "/nowhere.tar.gz"}, 6, "cannot be had from .*bench_mlperf06_sources"),
         ({"folder": "NVIDIA/benchmarks/no"}, 6, "holds no NVIDIA/benchmarks/no/Dockerfile"),
         ({"system": "DGX9"}, 7, "no config for DGX9; there are .*LambdaHyperplaneBasic.*bench_config"),
@@ -235,7 +248,7 @@ def test_two_runs_at_once_on_one_storage_build_and_stage_once_and_leave_each_oth
     assert len([text for text in outputs if re.search(r'"phase": "staging \S+ \(', text)]) == 1
 
 
-# A Slurm of two nodes, each with a Docker of its own; its one job runs on this machine.
+# A fake of Slurm with two nodes, each with a fake Docker of its own. Its one job runs on this machine.
 SLURM = {
     "sbatch": """\
 echo "$@" >> "$SLURM/sbatch.calls"
@@ -315,7 +328,7 @@ def test_two_nodes_train_together_as_one_slurm_job(machine: Machine) -> None:
 
 
 def test_a_step_that_srun_cannot_give_back_is_cancelled(machine: Machine) -> None:
-    """As with a slurmd that answers under another node's name: the job stays without a limit of time."""
+    """If a slurmd answers under another node's name, srun ends, and its job stays without a time limit."""
     spec = cluster(machine)
     programs = {
         "srun": 'echo "srun: error: Nodes n[1-2] are still not ready" >&2; exit 1',
@@ -435,7 +448,7 @@ def test_a_secret_reaches_run_sub_alone(machine: Machine) -> None:
     status, output = machine(spec)
     assert status == 0, output
     lines = seen.read_text().splitlines()
-    # What this program itself asks of Docker has none; what run.sub starts has them.
+    # The launcher's own calls of Docker have no secret. The calls of run.sub have them.
     assert [line for line in lines if line.startswith(("build", "info", "image")) and "canary" in line] == []
     assert any(line.endswith(" canary-of-hugging-face canary-of-mongo") for line in lines)
     assert "canary" not in output
@@ -447,12 +460,13 @@ def test_a_secret_reaches_run_sub_alone(machine: Machine) -> None:
 
 @pytest.fixture
 def docker_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return workloads/docker_run.py as a module."""
     monkeypatch.syspath_prepend(str(root / "workloads"))
     return importlib.import_module("docker_run")
 
 
 def sources_of_a_commit(folder: Path) -> str:
-    """Make a folder with names that git sorts, marks and links in its own way. Return git's name of it."""
+    """Make a folder with names that git sorts, marks and links in its own way. Return git's tree id of it."""
     for name in ("a/x", "a.b/y", "a0", "empty", "deep/er/est/z", "né"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("" if name == "empty" else name)

@@ -1,4 +1,9 @@
-"""Test the use of a GPU before and after a probe, as read from any answer of nvidia-smi."""
+"""Test workloads/gpu_state.py, which reads whether other programs use a GPU before and after a run.
+
+Such use would make a measured speed wrong, so the state of each GPU is in the log. The tests give any answer
+of nvidia-smi: complete, damaged, late or none. A value that cannot be read must be missing, never 0. Other
+tests show that probes and trainings log the states before their ranks start and after they ended.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +27,20 @@ from tests.logs.log_samples import IDLE_GPU
 from tests.workloads.programs import load_program
 
 UUID, OTHER = "GPU-9c3f5a52-4a2d-5c9b-9a55-1f3ac6f4b9a1", "GPU-0bd2a7c1-6d5f-51a0-b4f2-8f1e7c0a2d33"
+# Answers of nvidia-smi: UUID, used memory (MiB), utilisation (%), SM clock (MHz), temperature (°C), power
+# (W), and the reasons for a lowered clock, as bits.
 IDLE = f"{UUID}, 0, 0, 345, 31, 77.36, 0x0000000000000001\n"
 BUSY = f"{UUID}, 723, 45, 1980, 58, 473.11, 0x0000000000000000\n"
 
 
 @pytest.fixture(scope="module")
 def gpu_state() -> Any:
+    """Return workloads/gpu_state.py as a module."""
     return load_program("gpu_state")
 
 
 class FakeNvidiaSmi:
-    """Answers queries in order, the last answer again and again. An exception is raised."""
+    """A fake of nvidia-smi that gives answers in order, the last one repeatedly. An exception is raised."""
 
     def __init__(self, rows: list[str | Exception], processes: str | Exception = "") -> None:
         self.rows, self.processes = rows, processes
@@ -50,6 +58,7 @@ class FakeNvidiaSmi:
 
 
 def state_of(gpu_state: ModuleType, ask: Callable[[list[str], float], str], uuid: str = UUID) -> Any:
+    """Return the state that the program reads of one GPU."""
     (state,) = gpu_state.read_states([uuid], ask, lambda _: None)
     return state
 
@@ -82,6 +91,7 @@ def test_utilisation_is_the_median_of_the_readings(gpu_state: ModuleType) -> Non
 @pytest.mark.parametrize(
     ("rows", "missing"),
     [
+        # Answers of nvidia-smi, and the values that are missing: (memory, utilisation), the second, or none.
         ("", EVIDENCE[:2]),
         ("\n\n", EVIDENCE[:2]),
         ("No devices were found\n", EVIDENCE[:2]),
@@ -140,7 +150,7 @@ def test_without_nvidia_smi_all_is_missing(gpu_state: ModuleType, error: Excepti
     ask = FakeNvidiaSmi([error])
     state = state_of(gpu_state, ask)
     assert {key for key, value in state.items() if value is not None} == {"gpu"}
-    # Neither name of the field helps, and nothing else is asked.
+    # It tries both names of the field, and asks nothing else.
     assert len(ask.asked) == 2
 
 
@@ -156,6 +166,8 @@ def test_a_tool_that_dies_between_two_readings_leaves_no_utilisation(gpu_state: 
     assert state_of(gpu_state, ask)["utilisation_percent"] is None
 
 
+# Seconds that each call takes, the number of readings, and the missing values. After 4 s, three readings are
+# enough. All calls together may take 30 s.
 @pytest.mark.parametrize(
     ("call_s", "readings", "missing"),
     [(0.05, 5, ()), (1.5, 3, ()), (7.0, 3, ()), (12.0, 3, ("processes",)), (16.0, 2, EVIDENCE[1:])],
@@ -224,11 +236,11 @@ esac
     ("arguments", "tool", "expected"),
     [
         ([], TOOL, ["begin 0.0", "init_stop", "run_stop", "end 0.0"]),
-        # Without an answer the run goes on; its log proves nothing.
+        # Without an answer, the run continues, and its log has no values.
         ([], "#!/bin/sh\nexit 9\n", ["begin None", "init_stop", "run_stop", "end None"]),
-        # After a run that failed nothing more is asked.
+        # After a run that failed, no state is read.
         (["--seed", "3"], TOOL, ["begin 0.0", "init_stop", "run_stop"]),
-        # On the CPU no GPU is used.
+        # A run on the CPU has no GPU.
         (["--device", "cpu"], TOOL, ["init_stop", "run_stop"]),
         (["--training", "--gpus", "all"], TOOL, ["begin 0.0", "init_stop", "run_stop", "end 0.0"]),
         (["--training", "--gpus", "0"], TOOL, ["init_stop", "run_stop"]),
@@ -287,7 +299,7 @@ sys.exit(mnist_mxnet.main())
     [
         (["--gpu-count", "1"], 0, ["begin 0.0", "trained", "end 0.0"]),
         (["--gpu-count", "1", "--seed", "3"], 3, ["begin 0.0", "trained"]),
-        # What ends the first process ends the training.
+        # A signal to the first process ends the training.
         (["--gpu-count", "1", "--seed", "9"], 128 + 15, ["begin 0.0", "trained"]),
         (["--gpu-count", "0"], 0, ["trained"]),
         (["--gpus", "x"], 2, []),

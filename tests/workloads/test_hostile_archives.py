@@ -1,4 +1,9 @@
-"""Archives and downloads made by an attacker: nothing lands outside, and nothing fills disk or memory."""
+"""Test that archives and downloads made by an attacker harm no node.
+
+Three programs of workloads/ unpack archives (docker_run.py, stage_tf_cnn.py, imagenet_archives.py), and
+stage_mnist.py downloads a file. The tests show that nothing is written outside the folder of an archive, and
+that no header, size or endless answer fills the disk or the memory.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +36,17 @@ def docker_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def file(name: str, data: bytes = b"x", **about: Any) -> Member:
+    """Return a member of an archive. ``about`` sets fields of its header."""
     return name, about, data
 
 
 def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> Member:
+    """Return a link as a member of an archive."""
     return name, {"type": kind, "linkname": target}, b""
 
 
 def packed(*members: Member) -> bytes:
+    """Return a compressed archive of members."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w:gz") as archive:
         for name, about, data in members:
@@ -51,6 +59,8 @@ def packed(*members: Member) -> bytes:
 
 
 def unpack(docker_run: ModuleType, folder: Path, archive: bytes) -> None:
+    """Unpack an archive with docker_run.py into deep/sources of a folder."""
+
     class Sources(docker_run.Docker):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             self.spec = {"sources": "evil.tar.gz"}
@@ -60,7 +70,7 @@ def unpack(docker_run: ModuleType, folder: Path, archive: bytes) -> None:
     Sources().unpack(folder / "evil.tar.gz", folder / "deep/sources")
 
 
-# Each of these links stays inside by its text: only what another link makes of it leads outside.
+# By their text, the links of these archives stay inside. Only through another link do they lead outside.
 UP = (file("top/a/b/x"), link("top/a/b/c", "../.."))
 
 
@@ -176,6 +186,7 @@ def header(name: str, kind: bytes, size: int, **about: Any) -> bytes:
 
 
 def keys(count: int) -> bytes:
+    """Return the content of a header with many keys, filled to whole blocks of 512 bytes."""
     text = b"".join(b"10 %04d=1\n" % key for key in range(count))
     return text.ljust(-(-len(text) // 512) * 512, b"\0")
 
@@ -183,6 +194,7 @@ def keys(count: int) -> bytes:
 SPARSE = (
     b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n29 GNU.sparse.realsize=99999\n25 GNU.sparse.name=top/x\n"
 )
+# Headers that state 64 MiB of names, many keys or headers, or a size that cannot be.
 HOSTILE: dict[str, Callable[[], bytes]] = {
     "long_name": lambda: header("top/x", tarfile.GNUTYPE_LONGNAME, 64 << 20) + bytes(64 << 20),
     "long_link": lambda: header("top/x", tarfile.GNUTYPE_LONGLINK, 64 << 20) + bytes(64 << 20),
@@ -218,6 +230,7 @@ def test_a_header_that_no_honest_archive_has_is_an_error_and_fills_no_memory(
             archives.read_devkit(io.BytesIO(archive), "devkit")
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
+    # Less than a hostile header states, so it was not read into memory.
     assert most < 24 << 20
 
 

@@ -1,4 +1,8 @@
-"""A registry, its token server and its stores under an attacker: no key leaves, no image is taken."""
+"""Test workloads/slurm_run.py against a registry, token server or image store that an attacker controls.
+
+The program asks the registry for an image's digest, with the site's key. The tests show that key and token go
+to no other server, and that an answer that is damaged, huge or of another image refuses the run.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,12 @@ import pytest
 KEY = "made-up-registry-key"
 MANIFEST = json.dumps({"manifests": [{"platform": {"architecture": "amd64"}}]}).encode()
 DIGEST = "sha256:" + hashlib.sha256(MANIFEST).hexdigest()
+# JSON that is nested too deeply to be read.
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
 class Server:
-    """Gives each address its prepared answer, and keeps the Authorization header of each request."""
+    """A server that gives each path its prepared answer, and keeps the Authorization header of requests."""
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
@@ -58,6 +63,7 @@ class Server:
 
 @pytest.fixture
 def servers() -> Iterator[tuple[Server, Server]]:
+    """Return two servers: the registry, and another one."""
     both = Server(), Server()
     yield both
     for one in both:
@@ -68,6 +74,7 @@ def servers() -> Iterator[tuple[Server, Server]]:
 def work(
     slurm_run: ModuleType, servers: tuple[Server, Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Any:
+    """Return the program's work on an image of the first server, with a key for it."""
     registry = servers[0].address
     (tmp_path / "netrc").write_text(f"machine {registry} login $oauthtoken password {KEY}\n")
     monkeypatch.setenv("RACKPROOF_CREDENTIALS", str(tmp_path / "netrc"))
@@ -78,9 +85,11 @@ def work(
 
 
 def challenge(realm: str) -> tuple[int, dict[str, str], bytes]:
+    """Return an answer that sends the client to another address for a token."""
     return 401, {"WWW-Authenticate": f'Bearer realm="{realm}",service="x"'}, b""
 
 
+# The path of the image's manifest.
 PLACE = f"/v2/big/manifests/{DIGEST}"
 
 

@@ -1,4 +1,8 @@
-"""For which processors slurm_run.py finds an image to be, by the manifests that registries have."""
+"""Test how workloads/slurm_run.py finds the processors that an image is built for.
+
+It reads the manifest that a registry has of the image. An image for other processors than the nodes' (amd64,
+arm64) is refused before it is pulled. The tests use manifests of one image, lists, and damaged ones.
+"""
 
 from __future__ import annotations
 
@@ -118,5 +122,6 @@ def test_a_name_for_both_has_a_file_for_each(slurm_run: ModuleType) -> None:
 
 
 def _work(slurm_run: ModuleType, architecture: str) -> Any:
+    """Return the program's work on an image for two nodes of an architecture."""
     spec = {"registry": "svc", "repository": "a/b", "tag": "1", "benchmark": "big", "shared": "/none"}
     return slurm_run.Work({**spec, "hosts": ["n1", "n2"], "environment": {}, "architecture": architecture})

@@ -1,4 +1,9 @@
-"""ResNet-50 and VGG16 on the CPU, at a width and size that a test can afford."""
+"""Test workloads/imagenet_torch.py, which trains ResNet-50 and VGG16, or measures their speed.
+
+The tests train a network of a sixteenth of the width on a CPU, with small pictures of four colours. They show
+that accuracy is measured from the checkpoint, that processes and nodes train together, and that each wrong
+option or damaged file ends with a message that names it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,7 @@ COLOURS = ((220, 30, 30), (30, 220, 30), (30, 30, 220), (200, 200, 40))
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four classes of noisy colours as PPM, which needs no decoder."""
+    """Return a folder with four classes of noisy colours, as PPM, which needs no decoder."""
     chance = random.Random(3)
     folder = tmp_path_factory.mktemp("pictures")
     for part, count in (("train", 24), ("val", 6)):
@@ -44,6 +49,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measured(text: str) -> dict[str, float]:
+    """Return the value of each measurement in a log."""
     return {one["name"]: one["value"] for one in values(text, "measurement")}
 
 
@@ -130,6 +136,7 @@ def test_the_networks_are_the_published_ones(root: Path, torch_python: str) -> N
     done = subprocess.run(
         [torch_python, "-c", code], capture_output=True, text=True, cwd=root / "workloads", timeout=120
     )
+    # The published numbers of parameters.
     assert done.stdout.split() == ["25557032", "138357544"], done.stderr
 
 
@@ -186,7 +193,7 @@ def test_two_nodes_train_together(root: Path, torch_python: str, tmp_path: Path)
     environment |= {"SLURM_STEP_ID": "0", "SLURM_NNODES": "2"}
     command = [torch_python, str(root / "workloads/imagenet_torch.py"), *map(str, TINY)]
     command += ["--classes", "10", "--steps", "3", "--rendezvous", f"127.0.0.1:{port}"]
-    # As srun starts them: one command line for both, and the environment says which each is.
+    # As srun starts them: with one command line for both nodes, and the node's number in the environment.
     nodes = [
         subprocess.Popen(
             command,

@@ -1,4 +1,9 @@
-"""ImageNet's archives and formats, without a process: what is refused, and what headers say."""
+"""Test workloads/imagenet_archives.py and imagenet_records.py, which read ImageNet's archives.
+
+stage_imagenet.py uses them to index the archives and to write records for MXNet and TensorFlow. The tests
+call their functions with a miniature of ImageNet: they show where each image is found, which archives are
+refused, and what is read from the header of an image.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +31,19 @@ from .imagenet_miniature import MAGIC, Miniature, tar_of, with_magic
 
 @pytest.fixture(scope="module")
 def small() -> Miniature:
+    """Return a miniature of 4 classes with 5 images each, and 9 validation images."""
     return Miniature(classes=4, train_each=5, val_count=9)
 
 
 def jpeg(mode: str = "RGB", size: tuple[int, int] = (31, 17), kind: str = "JPEG", **options: Any) -> bytes:
+    """Return an image file of one colour."""
     packed = io.BytesIO()
     Image.new(mode, size).save(packed, kind, **options)
     return packed.getvalue()
 
 
 def scan(part: str, data: bytes, folder: Path, md5: str = "") -> Any:
+    """Return what the program finds in an archive, whose right checksum is expected by default."""
     path = folder / f"{part}.tar"
     path.write_bytes(data)
     read: list[int] = []
@@ -83,11 +91,13 @@ def test_each_image_is_where_the_index_says(small: Miniature, tmp_path: Path) ->
             imagenet_archives.Images.read_lines(iter(list(known.lines())[:-1]), len(known))
 
 
+# A class of ImageNet (its WordNet id), and an image of it.
 WNID = "n01440764"
 IMAGE = (f"{WNID}_1.JPEG", b"\xff\xd8")
 
 
 def train_of(*images: tuple[str, bytes], name: str = f"{WNID}.tar") -> bytes:
+    """Return a training archive with one class."""
     return tar_of([(name, tar_of(images))])
 
 
@@ -112,7 +122,7 @@ def train_of(*images: tuple[str, bytes], name: str = f"{WNID}.tar") -> bytes:
         ("devkit", tar_of([("kit/data/meta.mat", b"")], "w:gz"), "holds no data/ILSVRC2012_validation"),
         ("devkit", b"\x1f\x8b no gzip", "not a whole archive"),
     ],
-    # An archive's bytes hold the moment of its making, by which a test must not be called.
+    # The bytes of an archive contain the time of its making, so they cannot be in the name of a test.
     ids=lambda value: value if isinstance(value, str) else "archive",
 )  # fmt: skip
 def test_an_archive_that_is_not_imagenets_is_refused(
@@ -120,7 +130,7 @@ def test_an_archive_that_is_not_imagenets_is_refused(
 ) -> None:
     with pytest.raises(StagingError, match=words):
         scan(part, data, tmp_path)
-    # A wrong checksum explains all else.
+    # A wrong checksum is reported before any other fault.
     with pytest.raises(StagingError, match="wrong MD5 sum: expected 0000"):
         scan(part, data, tmp_path, "0" * 32)
 
@@ -133,6 +143,7 @@ def kit(small: Miniature) -> list[tuple[str, bytes]]:
 
 
 def damaged(kit: list[tuple[str, bytes]], change: Callable[[bytes], bytes]) -> bytes:
+    """Return a development kit whose list of classes was changed."""
     return tar_of([(name, change(data) if name.endswith(".mat") else data) for name, data in kit], "w:gz")
 
 
@@ -273,7 +284,7 @@ def test_an_image_that_cannot_be_decoded_is_refused() -> None:
 
 
 def unframed(data: bytes) -> list[bytes]:
-    """Read RecordIO as its description has it: records of pieces, each in whole words."""
+    """Return the records of RecordIO, read by its description: records of pieces, each in whole words."""
     records, at = [], 0
     while at < len(data):
         magic, word = struct.unpack_from("<II", data, at)

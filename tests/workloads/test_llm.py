@@ -1,4 +1,9 @@
-"""The Llama-shaped training: what a token costs, and on the CPU that a wrong bit is found and named."""
+"""Test workloads/llm_torch.py, which trains a Llama-shaped network and checks that losses repeat bit by bit.
+
+A GPU that computes a wrong bit now and then shows in a loss that differs from its repeat, or from the losses
+of other GPUs with the same weights and tokens. The tests compare the numbers of parameters and FLOP per token
+with sums by hand. On the CPU, they inject faults, and show that the faulty rank is named.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +32,7 @@ MEASURED = {
 
 @pytest.fixture(scope="module")
 def program(root: Path) -> Any:
+    """Return workloads/llm_torch.py as a module."""
     sys.path.insert(0, str(root / "workloads"))
     try:
         return load_program("llm_torch")
@@ -37,8 +43,9 @@ def program(root: Path) -> Any:
 @pytest.mark.parametrize(
     ("size", "parameters", "flop", "lora"),
     [
-        # By hand: 22 layers x 44.04e6 + 65.5e6 of the head; 6 x that + 6 x 22 x 2048 x 4096. LoRA: 4 x that
-        # + 6 x 10.45e6 of the adapters + the same.
+        # Parameters, and FLOP per token of a whole training and of LoRA. By hand: 22 layers x 44.04e6
+        # + 65.5e6 of the head; 6 x that + 6 x 22 x 2048 x 4096. LoRA: 4 x that + 6 x 10.45e6 of the adapters
+        # + the same.
         ("1b", 1.1000e9, 7.3138e9, 5.3077e9),
         # 32 x 218.1e6 + 525.3e6; 6 x that + 6 x 32 x 4096 x 4096.
         ("8b", 8.0303e9, 48.25e9, 33.454e9),
@@ -78,7 +85,7 @@ def test_of_two_replicas_that_differ_both_are_odd(program: Any) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(root: Path, options: list[str], message: str) -> None:
-    """The supervisor needs no framework for it."""
+    """The supervisor refuses it without importing a framework."""
     done = run(sys.executable, root, "llm_torch.py", *options)
     assert done.returncode in (2, 4)
     assert message in done.stderr
@@ -91,7 +98,7 @@ def test_what_does_not_fit_is_refused(root: Path, options: list[str], message: s
         ["--dtype", "fp8"],
         ["--mode", "lora", "--recompute", "on"],
         ["--processes", "2", "--parallel", "fsdp", "--mode", "lora", "--dtype", "fp8"],
-        # Of two, every order gives the same sum.
+        # Four ranks, because the sum of two gradients does not depend on their order.
         ["--processes", "4", "--parallel", "ddp"],
     ],
     ids=" ".join,
@@ -111,11 +118,12 @@ def test_it_trains_and_repeats_every_bit(root: Path, torch_python: str, options:
         {"size": "tiny", "dtype": kind, "compile": "off", "device": "cpu"}
     ]
     assert "torch" in values(done.stdout, "facts")[0]
-    # Two that are trained twice and count once, five that warm up.
+    # Eight measured steps, five that warm up, and two that are trained twice and counted once.
     assert len(values(done.stdout, "tracked_stats")) == 15
 
 
 def curve(root: Path, python: str, *options: str) -> str:
+    """Return the digest of the losses of a training's first rank."""
     done = run(python, root, "llm_torch.py", *TINY, *options)
     assert done.returncode == 0, done.stderr
     digests: list[str] = [
@@ -132,6 +140,8 @@ def test_two_ranks_train_alike_however_they_exchange(root: Path, torch_python: s
     assert both[0] != curve(root, torch_python, "--processes", "2", "--parallel", "ddp", "--seed", "2")
 
 
+# Code that changes one rank of a training: a bit of a weight flips in one step, or whenever step 1 is
+# trained, memory is short, or a loss is not finite.
 FAULTS = {
     "once": """
 real, calls = program.Trainer.step, [0]
@@ -174,6 +184,7 @@ program.Trainer.step = step
 def with_fault(
     python: str, root: Path, folder: Path, fault: str, *words: str
 ) -> subprocess.CompletedProcess[str]:
+    """Run a training of three replicas with a fault. Each replica trains the same weights and tokens."""
     (folder / "faulty.py").write_text(
         f"import os, sys\nsys.path.insert(0, {str(root / 'workloads')!r})\n"
         "import common, llm_torch as program\n"

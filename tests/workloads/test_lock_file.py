@@ -1,4 +1,8 @@
-"""Locks of nodes: no other user can hold one, or put something else into its place."""
+"""Test the lock files of programs in workloads/, which let only one process of a node stage or import.
+
+A node can have many users. These tests show that no other user can open a lock, and so hold up the program,
+or replace it with a link or a pipe.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +30,14 @@ def hold(program: str) -> Callable[[Path], None]:
 
 
 def stage_pictures(path: Path) -> None:
+    """Hold the lock of stage_pictures.py, which is beside its folder."""
     staging, folder = load_program("stage_pictures"), path.parent / "pictures"
     folder.mkdir()
     (folder / staging.MANIFEST).write_text('{"per_class": 1}')
     staging.stage(folder, 1)
 
 
+# By program: the name of its lock, and a function that takes the lock at a path.
 LOCKS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "slurm_run": ("image.lock", hold("slurm_run")),
     "stage_imagenet": ("data.lock", hold("stage_imagenet")),
@@ -75,6 +81,7 @@ def test_what_another_user_put_into_the_place_of_a_lock_is_refused(
 
 
 def test_every_lock_is_opened_there(root: Path) -> None:
+    """Every program that locks a file opens it with open_lock, which the tests above test."""
     texts = {path.name: path.read_text() for path in sorted((root / "workloads").glob("*.py"))}
     locking = {name for name, text in texts.items() if "fcntl.flock(" in text}
     assert len(locking) >= 7

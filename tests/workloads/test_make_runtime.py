@@ -1,4 +1,9 @@
-"""workloads/make_runtime.py as a node runs it: a program of its own, without any network."""
+"""Test workloads/make_runtime.py, which makes the Python environment of a workload on a node.
+
+The tests start the program as a node does, with small wheels in a folder in place of a package index. They
+show that only pinned files are installed, that an environment that was interrupted is made again, and that
+each failure of pip, disk or interpreter ends with one line that says what to do.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +28,13 @@ from rackproof.logs.progress import Follower
 from tests.workloads.programs import load_program
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
+# The requirements of the small runtime. NAMED is the remedy in messages: an interpreter of the operator.
 COMPLETE = "first==1.0\nsecond==2.0\n"
 NAMED = "bench_pythons={small: /path/to/python}"
 
 
 def wheel(folder: Path, name: str, version: str, requires: str = "", code: str = "") -> None:
-    """Write a wheel by hand."""
+    """Write a wheel by hand, so that no build is necessary."""
     info = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     metadata += f"Requires-Dist: {requires}\n" if requires else ""
@@ -45,7 +51,7 @@ def wheel(folder: Path, name: str, version: str, requires: str = "", code: str =
 
 
 def hashed(wheels: Path, requirements: str) -> str:
-    """Return requirements with the hashes of their wheels. One without a wheel gets another's."""
+    """Return requirements with the hashes of their wheels. A missing wheel gets the hash of an empty file."""
     lines = []
     for line in requirements.splitlines():
         found = wheels / f"{line.replace('==', '-')}-py3-none-any.whl"
@@ -55,7 +61,7 @@ def hashed(wheels: Path, requirements: str) -> str:
 
 
 def program(path: Path, script: str) -> Path:
-    """Write a shell script that stands for an interpreter."""
+    """Write a shell script, such as a fake of an interpreter or of apt-get."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -64,7 +70,7 @@ def program(path: Path, script: str) -> Path:
 
 @dataclass
 class Runtime:
-    """A small runtime and the folder that its environment goes to."""
+    """A small runtime, and the folder of its environment."""
 
     root: Path
     base: Path
@@ -83,6 +89,7 @@ class Runtime:
         return self.folder / "rackproof-runtime.sha256"
 
     def write(self, requirements: str = COMPLETE, no_deps: str = "", cuda: str = "", **needs: Any) -> None:
+        """Write the requirements and runtime.json, whose fields ``needs`` replace."""
         self.source.mkdir(exist_ok=True)
         wheels = self.base / "wheels"
         (self.source / "requirements.txt").write_text(hashed(wheels, requirements))
@@ -93,6 +100,7 @@ class Runtime:
         (self.source / "runtime.json").write_text(json.dumps(given))
 
     def start(self, *arguments: str, python: str | Path = sys.executable) -> subprocess.Popen[str]:
+        """Start the program without a package index."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
         links = {
             "PIP_NO_INDEX": "1",
@@ -110,14 +118,14 @@ class Runtime:
         )
 
     def __call__(self, *arguments: str) -> Mapping[str, Any]:
-        """Run it. Return its output."""
+        """Run the program successfully. Return its answer."""
         process = self.start(*arguments)
         output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
         return json.loads(output.splitlines()[-1])
 
     def refusal(self, *arguments: str) -> str:
-        """Run it so that it fails. Return the line with the reason."""
+        """Run the program so that it fails. Return its one line with the reason."""
         process = self.start(*arguments)
         _, errors = process.communicate(timeout=120)
         assert process.returncode not in (0, None)
@@ -128,7 +136,7 @@ class Runtime:
         return lines[0]
 
     def versions(self) -> dict[str, str]:
-        """Return what the environment holds beside pip."""
+        """Return the packages of the environment without pip and setuptools, and their versions."""
         asked = "import importlib.metadata as m; print(*(f'{d.name} {d.version}' for d in m.distributions()))"
         said = subprocess.run(
             [self.folder / "bin" / "python", "-c", asked], capture_output=True, text=True, check=True
@@ -139,6 +147,7 @@ class Runtime:
 
 @pytest.fixture
 def runtime(root: Path, tmp_path: Path) -> Runtime:
+    """Return a runtime that needs two wheels. Wheels that import or require what is absent are there, too."""
     wheels = tmp_path / "wheels"
     wheel(wheels, "first", "1.0", requires="second")
     wheel(wheels, "second", "1.5")
@@ -185,7 +194,7 @@ def test_what_the_environment_holds(
 
 @pytest.mark.slow
 def test_progress_tells_the_runtime_from_cudas_libraries(runtime: Runtime) -> None:
-    """The sizes of both differ. Under one name, 1.9 of 2.0 GB became 1.3 of 7.5 GB."""
+    """The two sizes differ. Under one name, the progress would go from 1.9 of 2.0 GB to 1.3 of 7.5 GB."""
     runtime.write("first==1.0\n", "", "second==1.5\n")
     output, _ = runtime.start().communicate(timeout=300)
     reports = [line.partition(" ")[2] for line in output.splitlines() if line.startswith(":::RACKPROOF")]
@@ -226,6 +235,8 @@ def test_what_is_not_the_pinned_file_is_not_installed(
 @pytest.mark.parametrize(
     ("marker", "python", "expected"),
     [
+        # The marker's text, with {} for the right checksum, and the script of the interpreter. Both must be
+        # right in an environment that counts as made.
         ("{}", "echo 3 11", True),
         (None, "echo 3 11", False),
         ("", "echo 3 11", False),
@@ -327,7 +338,7 @@ def test_an_installation_that_fails_names_what_to_do_and_leaves_nothing(
     ids=["disk full", "killed", "silent"],
 )
 def test_how_pip_fails_is_explained(runtime: Runtime, pip: str, words: list[str]) -> None:
-    # No real interpreter is within these bounds, so that the one here is found.
+    # No real interpreter has this version, so the program finds the fake one.
     runtime.write(oldest="3.70", newest="3.70")
     installed = program(runtime.base / "installed", f'case "$2" in pip) {pip};; esac')
     program(
@@ -355,7 +366,7 @@ def test_a_disk_without_room_for_cudas_libraries_is_found_before_they_are_fetche
     runtime.write("first==1.0\n", cuda="second==1.5\n", cuda_bytes=10**18)
     assert "GB needed for CUDA's libraries" in runtime.refusal()
     assert not runtime.folder.exists()
-    # What wants none of them needs no room for them.
+    # A runtime without CUDA's libraries needs no room for them.
     runtime.write(COMPLETE, cuda="second==1.5\n", cuda_bytes=10**18)
     assert runtime()["changed"]
 
@@ -494,6 +505,8 @@ def test_a_library_that_the_system_lacks_comes_before_anything_is_built(
     assert not runtime.folder.exists()
 
 
+# The number of calls for which another process holds apt's lock, and the error that remains. The program does
+# not wait for 99 calls.
 @pytest.mark.parametrize(
     ("locked", "expected"),
     [(2, ""), (99, "E: Could not get lock /var/lib/apt/lists/lock"), (0, "E: Unable to locate package x")],
@@ -540,7 +553,7 @@ def test_while_pip_works_the_size_of_the_environment_is_reported(
         (tmp_path / f"reported-{len(reports)}").touch()
 
     monkeypatch.setattr(make_runtime, "print", report, raising=False)
-    # A busy machine reports late, so this pip goes on after each report.
+    # A busy machine reports late, so the fake pip continues only after each report.
     reported = f"until [ -e {tmp_path}/reported-$i ]; do sleep 0.1; done"
     pip = program(
         tmp_path / "pip",

@@ -1,4 +1,9 @@
-"""Test that only a clique of all ranks counts as NVLink between nodes, and network cards do not."""
+"""Test how workloads/probe_all_reduce.py finds out whether NCCL connects nodes by NVLink.
+
+In an NVL72 rack, NVLink connects the GPUs of several nodes (MNNVL). If that fails, NCCL uses network cards
+without a message, and the measured speed is that of the network. The probe therefore reads NCCL's log. A
+clique is the set of ranks that NVLink connects, and the tests show that it must have all ranks.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+# Lines of NCCL's log: a GPU's fabric, the clique that a rank joined, and whether its communicator uses MNNVL.
 BUS = (
     "n1:7:9 [0] NCCL INFO MNNVL busId 0x901000 fabric UUID 9a8b.1c2d cliqueId 0x7ffe state 3 healthMask 0x0\n"
 )
@@ -17,6 +23,7 @@ COMM = "n1:7:9 [0] NCCL INFO comm 0x55 rank 0 nRanks 8 nNodes 2 localRanks 4 loc
 
 @pytest.fixture
 def probe(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return workloads/probe_all_reduce.py as a module."""
     monkeypatch.syspath_prepend(root / "workloads")
     return importlib.import_module("probe_all_reduce")
 
@@ -29,7 +36,7 @@ def probe(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         (JOINED.format(72, ""), 72),
         # Two halves of a domain: each has a clique of its own.
         (BUS + JOINED.format(4, "") + COMM.format(1), 4),
-        # Every node has its fabric, and NCCL goes by network cards all the same.
+        # Every node has a fabric, but NCCL uses network cards.
         (BUS + COMM.format(0), 0),
         ("n1:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE\n" + COMM.format(0), 0),
         ("MNNVL 1 cliqueId 7ffe cliqueSize many\n", 0),
@@ -47,7 +54,7 @@ def test_nccl_is_asked_in_a_file_of_the_ranks_own(
         monkeypatch.setenv(name, "WARN")
     path = probe.enable_nccl_log(tmp_path)
     assert path.parent == tmp_path
-    # No other user can write it, or have created it.
+    # No other user can write the log, or could have created it.
     assert path.stat().st_mode & 0o777 == 0o600
     assert probe.enable_nccl_log(tmp_path) != path
     assert str(probe.os.getpid()) not in path.name

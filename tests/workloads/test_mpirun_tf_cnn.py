@@ -1,8 +1,9 @@
-"""tf_cnn_benchmarks by mpirun: command lines, files for Open MPI, what stops it, servers beside workers.
+"""Test workloads/mpirun_tf_cnn.py, which starts tf_cnn_benchmarks with mpirun on the nodes of a run.
 
-mpirun and ssh note their words here and start what a test gives them. No program of ours stands for
-tf_cnn_benchmarks. What the real one writes is in tests/data/real/tf_cnn, and it runs in
-test_tf_cnn_for_real.py.
+The tests show the command line of each way to share the work (Horovod, parameter servers and others), the
+files for Open MPI, and that whatever stops the launcher stops all its processes. Fakes of mpirun and ssh
+record their arguments, and run what a test gives them. No fake imitates tf_cnn_benchmarks: its real output is
+in tests/data/real/tf_cnn.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ launcher = load_program("mpirun_tf_cnn")
 
 
 def lines(*words: str, nodes: str = "n1,n2") -> tuple[str, str]:
-    """Return the two command lines, as text."""
+    """Return the command lines of the training and of the servers, as texts."""
     options = launcher.parser().parse_args(["--sources=/s", *words])
     names = nodes.split(",")
     addresses = [f"10.0.0.{number}" for number in range(1, len(names) + 1)]
@@ -36,6 +37,7 @@ def lines(*words: str, nodes: str = "n1,n2") -> tuple[str, str]:
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the variables with which bench.yml names a network."""
     for name in ("GLOO_SOCKET_IFNAME", "RACKPROOF_NETWORK", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
 
@@ -128,7 +130,7 @@ def test_a_way_that_the_program_cannot_go_is_refused(name: str, why: str) -> Non
     "word", ["--batch-size=0", "--batch-size=-1", "--num-batches=0", "--display-every=0", "--processes=0"]
 )
 def test_a_number_that_the_program_would_replace_is_refused(word: str) -> None:
-    """With a batch of 0 or -1 the real program takes 32, trains, and ends well."""
+    """With a batch of 0 or -1, the real program would use 32, train, and end with success."""
     with pytest.raises(launcher.Refusal, match="it has to be 1 at least"):
         lines(word)
 
@@ -138,7 +140,7 @@ def test_more_steps_between_lines_than_steps_are_refused() -> None:
         lines("--num-batches=5", "--display-every=10")
 
 
-# The transport.
+# The transport: how MPI sends data between nodes.
 
 BUFFERS = ("--btl-tcp-sndbuf=13107200", "--btl-tcp-rcvbuf=13107200", "--btl-tcp-links=16")
 
@@ -146,6 +148,8 @@ BUFFERS = ("--btl-tcp-sndbuf=13107200", "--btl-tcp-rcvbuf=13107200", "--btl-tcp-
 @pytest.mark.parametrize(
     ("words", "network", "there", "absent"),
     [
+        # Options, the network of the run (host: the node's own, overlay: a virtual one, which InfiniBand
+        # would bypass), and words that mpirun's command line must have and must not have.
         ([], "host", ["--mca btl tcp,self", "--mca pml ob1", "btl_tcp_if_include eth7"], ["ucx", "UCX"]),
         (
             BUFFERS,
@@ -222,8 +226,10 @@ def test_the_rank_file_has_each_node_s_own_cores(tmp_path: Path, monkeypatch: py
     ]
 
 
-# What is started.
+# The processes that the launcher starts.
 
+# Fakes of mpirun and ssh. This mpirun notes its arguments and runs a script of the test. A node answers lscpu
+# with 6 cores.
 MPIRUN = f"""#!{sys.executable}
 import json, os, sys
 words = sys.argv[1:]
@@ -244,7 +250,7 @@ exit 0
 def start(
     root: Path, folder: Path, *words: str, servers: str = "", workers: str = "", lacks: str = ""
 ) -> subprocess.Popen[str]:
-    """Start the launcher where rendezvous.py would have. mpirun runs the given scripts."""
+    """Start the launcher as rendezvous.py does. mpirun runs the scripts. ``lacks`` is a missing program."""
     (folder / "bin").mkdir()
     (folder / "servers.sh").write_text(servers)
     (folder / "workers.sh").write_text(workers)
@@ -267,6 +273,7 @@ def start(
     )
 
 
+# A way with servers.
 SERVED = ("--variable-update=parameter_server", "--gpus=0")
 
 

@@ -1,4 +1,8 @@
-"""The probes, on the CPU: what they report, what they refuse, and that their checks catch errors."""
+"""Test the probes of workloads/ on the CPU. A probe is a short measurement of one node.
+
+The tests show what each probe reports and which options it refuses, and that its checks catch wrong values
+and a neighbour that uses the same GPU.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ CPU = {"device": "cpu"}
 @pytest.mark.parametrize(
     ("program", "arguments", "unit", "expected"),
     [
+        # A probe with its arguments, the unit of its speeds, and the number of measurements of each name.
         (
             "probe_gemm.py",
             ["--seconds", "0.5", "--sizes", "64,128", "--dtypes", "fp32"],
@@ -71,7 +76,7 @@ def test_a_held_load_is_logged_second_by_second(root: Path, torch_python: str) -
     done = run(torch_python, root, "probe_soak.py", "--seconds", "8")
     assert done.returncode == 0, done.stderr
     measured = {one["name"]: one["value"] for one in values(done.stdout, "measurement")}
-    # Neither readings nor counters of a GPU: a node without one does not show them.
+    # A node without a GPU has no readings or counters of one.
     assert set(measured) == {
         "soak", "soak_elapsed", "soak_seconds", "soak_stalls", "soak_step_p50", "soak_step_p99",
         "wrong_values",
@@ -87,6 +92,7 @@ def test_a_held_load_is_logged_second_by_second(root: Path, torch_python: str) -
 @pytest.mark.parametrize(
     ("program", "arguments", "status", "message"),
     [
+        # A probe with its arguments, the exit status (2 wrong usage, 4 no GPU), and a part of the message.
         ("probe_gemm.py", ["--device", "gpu"], 4, "all GPUs requested, 0 exist"),
         ("probe_gemm.py", ["--dtypes", "fp5"], 2, "fp5"),
         ("probe_gemm.py", ["--sizes", "100"], 2, "multiples of 16"),
@@ -110,6 +116,7 @@ def test_refuses(
     assert ending(done.stdout)["status"] == "aborted"
 
 
+# Code that gives wrong values to the checks of three probes.
 CHECKS = """
 import math, sys, torch
 import probe_all_reduce, probe_gemm, probe_memory_bandwidth
@@ -145,6 +152,7 @@ print("caught")
 """
 
 
+# Code that checks the times of products back to back, and then measures them beside a neighbour.
 SUSTAINED = """
 import torch
 import probe_gemm
@@ -199,7 +207,7 @@ def test_checks_catch_wrong_values(root: Path, torch_python: str) -> None:
 
 
 def test_the_training_step_gives_the_same_bits_again(root: Path, torch_python: str) -> None:
-    """The digest is what a fleet is compared by: other bits, other digest."""
+    """A night compares the GPUs of a fleet by this digest. Other bits give another digest."""
     found = []
     for seed in ("1", "1", "2"):
         done = run(
@@ -221,7 +229,7 @@ def test_the_training_step_gives_the_same_bits_again(root: Path, torch_python: s
 
 
 def test_two_nodes_reduce_together(root: Path, torch_python: str) -> None:
-    """Both nodes on this machine. The numbers have other names than those inside a node."""
+    """Both nodes are this machine. The measurements have other names than those of one node."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

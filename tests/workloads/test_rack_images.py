@@ -1,4 +1,8 @@
-"""The rack's fake images: the training logs what the config exports, as the original does."""
+"""Test the test rack's fake images of NVIDIA's benchmarks, whose training logs what its config exports.
+
+A config is a shell script of the image that sets the size of a training. As in the real images, the log must
+follow the config, so that Rackproof's rules of a round are tested with it.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +39,7 @@ def test_each_config_exports_what_the_training_logs(tmp_path: Path, one: str) ->
 @pytest.mark.parametrize(
     ("given", "key", "value"),
     [
+        # A variable of the environment, and the logged key and value that follow from it.
         ({"VAL_CHECK_INTERVAL": "131072"}, "evaluation_frequency", 131072),
         ({"LEARNING_RATE": "-0.1"}, "opt_base_learning_rate", -0.1),
         ({"WARMUP_STEPS": "7"}, "opt_learning_rate_warmup_steps", 7),

@@ -1,4 +1,8 @@
-"""The reason for the end of a run: that of the first rank to fail, not that of one without its peer."""
+"""Test which rank's reason the supervisor in workloads/common.py reports for a run that failed.
+
+If one rank fails, the others fail because they lost it. The tests show that the report names the rank that
+wrote its reason first.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ import pytest
 
 @pytest.fixture
 def common(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return workloads/common.py as a module that no other test imported."""
     monkeypatch.syspath_prepend(str(root / "workloads"))
     before = set(sys.modules)
     yield importlib.import_module("common")
@@ -37,6 +42,8 @@ class Ended:
 @pytest.mark.parametrize(
     ("statuses", "wrote", "reason"),
     [
+        # The exit status of each rank (negative: a signal, None: it still runs), the ranks that wrote a
+        # reason, in order, and the reported status and reason.
         ((1, 1), (1, 0), (1, "rank 1: reason of 1")),
         ((1, 3), (1, 0), (3, "rank 1: reason of 1")),
         ((1, 0), (0,), (1, "rank 0: reason of 0")),

@@ -1,4 +1,9 @@
-"""Programs that nodes start together: two addresses of this machine stand for two nodes."""
+"""Test workloads/rendezvous.py, which starts one program on several nodes and ends it on all if one fails.
+
+The nodes of these tests are addresses of this machine. The tests show that the nodes meet, measure their
+network, and give the program an address at which its ranks meet, and that a node that is lost or does not
+come is named.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,7 @@ ECHO = (
 
 
 class Nodes:
-    """Starts rendezvous.py as each of some nodes."""
+    """A number of nodes, each with a folder and an address, on which rendezvous.py is started."""
 
     def __init__(self, root: Path, folder: Path, count: int, network: str = "host") -> None:
         self.root, self.folder, self.count = root, folder, count
@@ -40,6 +45,7 @@ class Nodes:
             (place / "point.json").write_text(json.dumps({**point, "peers": peers}))
 
     def start(self, rank: int, *program: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        """Start rendezvous.py with a program on a node."""
         words = [
             f"--folder={self.folder / f'n{rank}'}",
             f"--node-rank={rank}",
@@ -56,6 +62,7 @@ class Nodes:
         return started
 
     def ends(self, timeout: float = 300) -> list[tuple[int, str]]:
+        """Wait for all nodes. Return exit status and output of each."""
         found = []
         for one in self.started:
             said, _ = one.communicate(timeout=timeout)
@@ -63,6 +70,7 @@ class Nodes:
         return found
 
     def noted(self, rank: int) -> dict[str, Any]:
+        """Return the record that a node wrote."""
         return json.loads((self.folder / f"n{rank}" / "rendezvous.json").read_text())
 
 
@@ -175,7 +183,7 @@ def test_a_launcher_is_started_on_the_first_node_only(root: Path, tmp_path: Path
 def test_lenet_trains_on_two_nodes_as_on_one(
     root: Path, tmp_path: Path, torch_python: str, small_data: Path
 ) -> None:
-    """The same batches in the same order: the loss is that of one node, but for rounding."""
+    """An MLP has the loss of one node, but for rounding, if the same batches come in the same order."""
     given = (
         "--data",
         str(small_data),

@@ -1,4 +1,8 @@
-"""A program that is on the node is run, named by its digest, and its end is passed on."""
+"""Test workloads/run_command.py, which runs a program that is installed on the node.
+
+The log begins with the path and digest of that program, because another build is another program. The tests
+also show which exit statuses and signals are passed on.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ import pytest
 
 
 def run(root: Path, *command: str, path: str = "/usr/bin:/bin") -> subprocess.CompletedProcess[str]:
+    """Run the program with a command and a search path."""
     return subprocess.run(
         [sys.executable, root / "workloads/run_command.py", *command],
         env={"PATH": path},

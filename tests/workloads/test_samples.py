@@ -1,4 +1,8 @@
-"""Samples of GPUs and links: taken by the supervisor, read from the log, drawn under the throughput."""
+"""Test workloads/samples.py, which samples GPUs and the network during a run, and how logs and charts use it.
+
+NVML is the driver's library for readings of GPUs. A fake of it answers in these tests. They show that a value
+that NVML does not give is left out, and that a driver that hangs does not hold up the run.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ from tests.workloads.programs import load_program
 
 @pytest.fixture(scope="module")
 def samples() -> Any:
+    """Return workloads/samples.py as a module."""
     return load_program("samples")
 
 
@@ -28,7 +33,7 @@ HEALTHY_LINK = (0, 0, 0, 498, 1870)
 
 
 class StandInNvml:
-    """Answers as NVML does, through pointers. The second GPU does not report its power."""
+    """A fake of NVML that answers through pointers. The second GPU does not report its power."""
 
     def __init__(self, status: int = 0) -> None:
         self.status = status
@@ -101,6 +106,7 @@ def test_what_nvml_answers(samples: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("changes", "counters"),
     [
+        # Changes of the fake, and the sum of errors over the links. One error on each of six links gives 6.
         ({}, {"nvlink": 0}),
         ({"link_errors": (1, 0, 0, 0, 0)}, {"nvlink": 6}),
         ({"link_errors": (0, 2, 0, 498, 0)}, {"nvlink": 12}),
@@ -185,11 +191,13 @@ def test_sampling_ends_on_request_even_if_the_driver_hangs(samples: ModuleType, 
 
 
 def line(key: str, value: object, second: float, kind: str = "POINT_IN_TIME", **metadata: object) -> str:
+    """Return a line of MLPerf's log, some seconds after its start."""
     event = {"namespace": "", "time_ms": int(1_700_000_000_000 + second * 1000), "event_type": kind}
     return f":::MLLOG {json.dumps({**event, 'key': key, 'value': value, 'metadata': metadata})}\n"
 
 
 def sample(second: float, *used: object) -> str:
+    """Return a line with the utilisation of each GPU, in percent."""
     gpus = [{"gpu": index, "utilisation": one, "throttle": 4} for index, one in enumerate(used)]
     return line("gpu_sample", {"gpus": gpus, "links": [{"interface": "eth0", "use": 3.5}]}, second)
 

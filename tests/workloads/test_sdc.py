@@ -1,4 +1,9 @@
-"""Answers of data paths: faults as publications describe them are found and named, and what is unproven."""
+"""Test workloads/sdc_answers.py and probe_sdc.py, which find silent data corruption (SDC) of GPUs.
+
+A path is a kernel whose blocks all compute the same words on each SM of a GPU. A wrong word shows that an SM
+computes wrongly without an error. The tests inject faults as publications describe them, and show that GPU,
+path and SM are named. They also show when nothing can be concluded, so that the result is unproven.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +29,28 @@ from .test_training import run, values
 LAUNCHES = 5000
 """The least number of launches of each path in a run of the benchmark."""
 PATHS = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64", "special", "atomics")
+# The share of launches that a fault corrupts. An H100 has 132 SMs, and each runs two blocks here.
 RATES = (1.0, 0.1, 0.01, 0.001)
 SMS, BLOCKS, THREADS = 132, 264, 256
 
 
 @pytest.fixture(scope="module")
 def answers() -> Any:
+    """Return workloads/sdc_answers.py as a module."""
     return load_program("sdc_answers")
 
 
 def block(seed: int) -> bytes:
+    """Return the random words of a right block."""
     dice = random.Random(seed)
     return array.array("I", [dice.getrandbits(32) for _ in range(THREADS)]).tobytes()
 
 
 def corrupted(words: bytes, dice: random.Random) -> bytes:
-    """Return words of a block with a fault in them.
+    """Return the words of a block with a fault in them.
 
-    Of the corruptions of a GPU with faults in its gates 1 % are NaN or infinite, fewer than 40 % of the rest
-    are of one bit, and they lie at the distances of a warp (arXiv:2605.04213).
+    The fault resembles those of a GPU with defect gates: 1 % of the wrong words are NaN or infinite, fewer
+    than 40 % of the others differ in one bit, and they lie at the distances of a warp (arXiv:2605.04213).
     """
     found = array.array("I", words)
     warp = 32 * dice.randrange(THREADS // 32)
@@ -56,7 +64,7 @@ def corrupted(words: bytes, dice: random.Random) -> bytes:
 
 
 def hits(rate: float, launches: int, dice: random.Random) -> int:
-    """Return in how many of so many launches a fault strikes."""
+    """Return the number of launches that a fault strikes."""
     if rate == 1:
         return launches
     count, at = 0, 0
@@ -90,7 +98,7 @@ def test_ten_thousand_faults_are_found_and_their_gpu_path_and_sm_named(answers: 
         assert named <= {(gpu, path, sm)}
         found[rate] += bool(named)
     assert [found[rate] for rate in RATES[:3]] == [2500] * 3
-    # 5,000 launches miss one in 1,000 of them with 0.7 % probability.
+    # With a probability of 0.7 %, 5,000 launches miss a fault that strikes one in 1,000.
     assert found[0.001] >= 0.99 * 2500
     assert found.total() >= 9_975
 
@@ -124,6 +132,8 @@ def test_what_is_computed_is_right_whatever_all_blocks_agree_on(answers: Any) ->
 @pytest.mark.parametrize(
     ("digest", "golden", "alike", "odd"),
     [
+        # A GPU's digest, that of the golden table (None: no row), the digests of all GPUs of the model, and
+        # whether the GPU is odd (None: unknown). Without a row, the majority is right.
         ("a", "a", ["a"], False),
         ("b", "a", ["b"], True),
         ("b", "a", ["b", "b", "b"], True),
@@ -157,10 +167,12 @@ def test_the_smallest_rate_is_found_with_95_percent(answers: Any, launches: int)
 
 
 def line(key: str, value: Any, **metadata: Any) -> str:
+    """Return a line of MLPerf's log."""
     return f":::MLLOG {json.dumps({'key': key, 'value': value, 'metadata': metadata})}\n"
 
 
 def wrong(value: int, name: str = "wrong_words") -> str:
+    """Return the line of a measurement that counts wrong words."""
     return line("measurement", {"name": name, "value": value})
 
 
@@ -191,6 +203,8 @@ def test_rows_come_from_logs_that_ended_well_without_a_wrong_word(
 @pytest.mark.parametrize(
     ("digests", "golden", "right", "odd"),
     [
+        # The digest of each GPU, that of the golden table ("": it has no row), the right digest (None:
+        # unknown), and a part of each message.
         (["a"], "", "a", []),
         (["a", "a"], "", "a", []),
         (["a", "b"], "", None, ["no majority"]),
@@ -274,7 +288,7 @@ def test_a_cpu_shows_the_flow_and_that_it_proves_nothing(root: Path, torch_pytho
     for name, value in (("wrong_words", 0), ("lost_blocks", 0), ("fewest_launches", 3)):
         found = {one["labels"]["path"]: one["value"] for one in measured if one["name"] == name}
         assert found == dict.fromkeys(PATHS, value)
-    # There is nothing that a CPU's answers are held against.
+    # Neither table nor another device can be compared with the answers of a CPU.
     assert "odd_answers" not in {one["name"] for one in measured}
     assert [one["what"].split()[0] for one in values(done.stdout, "unproven")] == list(PATHS)
     assert {one["path"] for one in values(done.stdout, "sdc_coverage")} == set(PATHS)
@@ -314,7 +328,7 @@ def test_answers_of_a_device_alone_are_held_against_the_table(
     alone = with_fault(torch_python, root, tmp_path, "probe_sdc", HELD, key="sdc_answer")
     known = {one["path"]: one["digest"] for one in alone}
     assert set(known) == set(PATHS)
-    # One is another answer, one has no row: nothing is measured of it.
+    # In the table, fp8 has another answer, and fp64 has no row, so it is not measured.
     del known["fp64"]
     table.write_text(json.dumps({**known, "fp8": "b" * 64}))
     measured = with_fault(torch_python, root, tmp_path, "probe_sdc", HELD)
@@ -441,7 +455,7 @@ def test_the_kernels_compile_where_nvrtc_is_and_say_so_where_not(
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     if said[0].startswith("none"):
-        # A PyTorch for CPUs brings no NVRTC: there is no GPU either.
+        # A PyTorch for CPUs has no NVRTC, the compiler of CUDA.
         assert "libnvrtc.so" in said[0]
         return
     assert said[:2] == ["9 0 True", "10 0 False"]

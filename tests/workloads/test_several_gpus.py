@@ -1,4 +1,9 @@
-"""Collectives, agreement and stragglers with processes on the CPU: what each fault is named by."""
+"""Test the probes of several GPUs with processes on the CPU: collectives, agreement, and stragglers.
+
+A collective is an operation between all ranks, such as all-reduce. Agreement means that GPUs of one model
+compute the same bits. A straggler is a rank that is slower than the others. The tests inject faults, and show
+that each is found and that its rank is named.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ SHORT = ("--device", "cpu", "--seconds", "0.1")
 def with_fault(
     python: str, root: Path, folder: Path, program: str, fault: str, *words: str, key: str = "measurement"
 ) -> list[Any]:
-    """Return the measurements, or other events, of a program with a fault in it, which RANK knows."""
+    """Return the measurements, or other events, of a program with a fault. RANK is the rank in its code."""
     script = folder / "faulty.py"
     script.write_text(
         f"import os, sys\nsys.path.insert(0, {str(root / 'workloads')!r})\n"
@@ -40,6 +45,7 @@ def with_fault(
 
 
 def of_ranks(measured: list[Any], name: str, **labels: str) -> dict[str, float]:
+    """Return the value of a measurement on each rank, for those with the labels."""
     return {
         one["labels"]["rank"]: one["value"]
         for one in measured
@@ -115,7 +121,7 @@ program.Buffers.queue = lambda buffers: Done()
 
 
 def test_a_collective_that_does_nothing_is_wrong(root: Path, torch_python: str, tmp_path: Path) -> None:
-    """Memory of an earlier collective is not a result. A broadcast's root has its own values."""
+    """Values of an earlier collective in memory do not count. A broadcast's root has its own values."""
     words = ("--ranks", "2", "--sizes-kib", "8", "--straggler-seconds", "0")
     measured = with_fault(torch_python, root, tmp_path, "probe_collectives", NOT_DONE, *words)
     for name in COLLECTIVES:
@@ -143,6 +149,7 @@ program.Steps = Steps
 @pytest.mark.parametrize(
     ("seconds", "lags"),
     [
+        # Seconds of a product by rank, and how much longer than the fastest rank's they are, as a share.
         ("1.0", [0, 0, 0]),
         ("1.1 if RANK == 1 else 1.0", [0, 0.1, 0]),
         ("1.05 if RANK == 0 else 1.0 + RANK / 100", [1.05 / 1.01 - 1, 0, 1.02 / 1.01 - 1]),
@@ -324,6 +331,8 @@ def test_factors_pairs_and_tables(root: Path, torch_python: str) -> None:
     pure(root, torch_python, PURE, str(root / "tests/data/real/nccl/b200-8gpu-all_reduce.txt"))
 
 
+# Code that times collectives on a host and a GPU that are made up. The result must be the GPU's time,
+# whatever their speeds are.
 HOST = """
 import itertools
 from types import SimpleNamespace as Made
@@ -379,6 +388,7 @@ def test_the_time_of_a_collective_is_the_gpus_however_slow_the_host(root: Path, 
     pure(root, torch_python, HOST, rank="0")
 
 
+# Code that compares speeds of 100 GB/s with the table of a fake all_reduce_perf.
 COMPARE = """
 import common, probe_collectives as collectives
 log = common.Log()

@@ -1,4 +1,9 @@
-"""A server that is slow, endless or silent ends a download within limits, with a message that names it."""
+"""Test workloads/limited_download.py, which ends a download from a server that is slow, silent or endless.
+
+Without its limits, one such server would hold up a run for days. A fake server sends one byte after another,
+and a clock that is a hundred times as fast ends the limits soon. The tests show that each program that
+downloads has these limits, and that the message names the server.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class DrippingServer:
-    """Sends a beginning at once, then one byte after another without end, to every client.
+    """A server that sends a beginning at once, then one byte after another without end, to every client.
 
     Without a ``drip``, its answer ends after the beginning.
     """
@@ -49,7 +54,7 @@ class DrippingServer:
             try:
                 client.sendall(self.at_once)
                 if not self.drip:
-                    # To close it would take the answer back from a client that has sent more than was read.
+                    # Closing the socket would discard the answer if the client sent more than was read.
                     client.shutdown(socket.SHUT_WR)
                     self.stop.wait()
                 while not self.stop.wait(self.pause_s):
@@ -67,11 +72,12 @@ class DrippingServer:
 
 @pytest.fixture(scope="module")
 def downloads() -> Any:
+    """Return workloads/limited_download.py as a module."""
     return load_program("limited_download")
 
 
 class FastClock:
-    """A clock that goes a hundred times as fast: limits end soon, and sockets have their usual time."""
+    """A clock that is a hundred times as fast. Limits end soon, and sockets have their usual time."""
 
     def monotonic(self) -> float:
         return 100 * time.monotonic()
@@ -79,12 +85,14 @@ class FastClock:
 
 @pytest.fixture
 def fast_clock(downloads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The programs import it by its own name.
+    """Give the fast clock to the module, also to the copy that the programs import."""
+    # The programs import the module by its own name.
     for module in (downloads, importlib.import_module("limited_download")):
         monkeypatch.setattr(module, "time", FastClock())
 
 
 def read_whole(downloads: Any, url: str, **limits: Any) -> bytes:
+    """Return the whole answer of an address, read within limits."""
     with downloads.open_limited(url, downloads.Limits(**limits)) as answer:
         return b"".join(iter(lambda: answer.read(1 << 16), b""))
 
@@ -99,12 +107,12 @@ SLOW = "bytes/s, less than 1000 over"
         (b"HTTP/1.1 200 OK\r\nX: ", b"0", {}, SLOW),
         (b"H", b"T", {}, SLOW),
         (CHUNKED, b"0", {}, SLOW),
-        # Bytes that came at once do not pay for those that follow.
+        # Bytes that came at once do not count for a later window.
         (HEAD + bytes(100_000), b"0", {}, SLOW),
-        # Fast enough, and without end.
+        # The server is fast enough, but endless.
         (ENDLESS, bytes(1 << 20), {"window_s": 20, "timeout_s": 60}, "did not end within 60 s"),
         (HEAD, b"0", {"min_bytes_per_s": 0, "window_s": 10, "timeout_s": 60}, "did not end within 60 s"),
-        # A redirect's own content is read, and never ends.
+        # The content of a redirect is read, too, and never ends.
         (
             b"HTTP/1.1 302 Found\r\nLocation: /x\r\n\r\n",
             bytes(1 << 20),
@@ -156,7 +164,7 @@ def programs(folder: Path, url: str) -> Iterator[tuple[str, Any]]:
     """Yield every program that downloads, with a call that downloads from an address."""
     mnist, tf_cnn, docker = (load_program(name) for name in ("stage_mnist", "stage_tf_cnn", "docker_run"))
     slurm = load_program("slurm_run")
-    # By the fast clock, less than the server sends.
+    # By the fast clock, the server needs more than 60 s.
     limits = {"min_bytes_per_s": 0, "timeout_s": 60}
     wanted = {"size_bytes": 10**6, "sha256": "0" * 64}
 

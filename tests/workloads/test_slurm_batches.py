@@ -1,4 +1,9 @@
-"""Test the messages of slurm_run.py on a config's batch size before a job is submitted."""
+"""Test what workloads/slurm_run.py says about a config's batch size before it submits a job.
+
+MLCommons publishes convergence points: the steps that a training needs at some batch sizes. A result with a
+batch size beyond all of them cannot be scored, so its config is refused. The tests also compute the batch
+size of published configs, which is the number of GPUs divided by those that share a model, times MINIBS.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,8 @@ import pytest
 
 from rackproof.analysis.mlperf.rounds import reference_points
 
+# Variables of published configs: nodes, GPUs of a node, batch of one copy of the model, and the numbers of
+# GPUs that share a model (tensor, pipeline and context parallel).
 LLAMA2 = {"DGXNNODES": "18", "DGXNGPU": "4", "MINIBS": "1", "TP": "1", "PP": "1", "CP": "8"}
 LLAMA31 = {"DGXNNODES": "18", "DGXNGPU": "4", "MINIBS": "1", "TENSOR_MODEL_PARALLEL": "1"}
 LLAMA31 |= {"PIPELINE_MODEL_PARALLEL": "1", "CONTEXT_PARALLEL": "2"}
@@ -19,7 +26,7 @@ FLUX1 = {"DGXNNODES": "128", "DGXNGPU": "4", "BATCHSIZE": "2048", "MBS": "16", "
 @pytest.mark.parametrize(
     ("variables", "size"),
     [
-        # Those of the published logs: 9 and 36.
+        # The published logs have 9 and 36: 72 GPUs, of which 8 or 2 share a model.
         (LLAMA2, 9),
         (LLAMA31, 36),
         (FLUX1, 2048),
@@ -43,6 +50,7 @@ def test_the_batch_size_of_a_published_config(
 def check(
     slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, known: list[int] | None, variables: dict[str, str]
 ) -> list[str]:
+    """Return what the program prints about the batch size of a config, with ``known`` reference points."""
     said: list[str] = []
     monkeypatch.setattr(slurm_run, "print_event", lambda **what: said.append(what["phase"]))
     spec: dict[str, Any] = {"repository": "a", "tag": "1", "shared": "/none", "benchmark": "big"}

@@ -1,4 +1,8 @@
-"""Test that a dry run of slurm_run.py reports all missing parts at once and changes nothing."""
+"""Test that a dry run of workloads/slurm_run.py reports all missing parts at once and changes nothing.
+
+A plan in check mode (``bench.yml --check``) starts it. It looks for the image, space, the MPI plugin
+and pyxis of Slurm, and nodes that take jobs.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,20 @@ from typing import Any
 
 import pytest
 
+# The digest of the image, and a line of ``srun --help`` that shows that Slurm has pyxis.
 DIGEST = "sha256:" + "a" * 64
 HELP = "  --container-image=[USER@]\n"
 
 
 @pytest.fixture
 def slurm_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return workloads/slurm_run.py as a module."""
     monkeypatch.syspath_prepend(str(root / "workloads"))
     return importlib.import_module("slurm_run")
 
 
 def work_of(slurm_run: ModuleType, shared: Path, **changes: Any) -> Any:
+    """Return the program's work for two nodes, with changes of its arguments."""
     spec = {"repository": "a/b", "tag": "1", "registry": "svc", "shared": str(shared), "benchmark": "big"}
     spec |= {"environment": {}, "hosts": ["n1", "n2"], "image": "squashfs", "image_gb": 1, "stage": []}
     return slurm_run.Work({**spec, **changes})
@@ -29,7 +36,7 @@ def work_of(slurm_run: ModuleType, shared: Path, **changes: Any) -> Any:
 def answers(
     slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, nodes: str, options: str, kinds: str
 ) -> None:
-    """Have a Slurm with these nodes, options and kinds of MPI, and a registry that has the image."""
+    """Replace Slurm by one with these nodes, options of srun and kinds of MPI. The registry has the image."""
 
     def run(command: list[str], **_: Any) -> tuple[int, str, str]:
         known = {"--help": options, "--mpi=list": kinds}
@@ -78,6 +85,7 @@ def test_all_that_is_missing_is_named_at_once(
 @pytest.mark.parametrize(
     ("state", "complains"),
     [
+        # A state as sinfo prints it, with its suffix, and whether the node takes no job.
         ("idle", False),
         ("allocated", False),
         ("mixed-", False),

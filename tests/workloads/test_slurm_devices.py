@@ -1,4 +1,9 @@
-"""Test how slurm_run.py finds devices that a container lacks: the script on a node, two answers compared."""
+"""Test how workloads/slurm_run.py finds devices that a container lacks, and the NVLink domain of a node.
+
+A script prints network adapters, their device files, IMEX channels and GPUs, once on each node and once in a
+container there. A container without one of them would be slow, or its ranks could not meet. The tests compare
+made-up answers, and run the script on a made-up node.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,12 @@ from types import ModuleType
 
 import pytest
 
+# The devices of a node by kind: adapters, their device files, IMEX channels, and GPUs.
 FULL = "mlx5_0 mlx5_1 |rdma_cm uverbs0 uverbs1 |channel0 |nvidia0 nvidia1 nvidia2 nvidia3 |"
 
 
 def answers(**nodes: str) -> str:
+    """Return the output of the script on nodes."""
     return "".join(f"DEVICES|{node}|{cells}\n" for node, cells in nodes.items())
 
 
@@ -19,7 +26,7 @@ def answers(**nodes: str) -> str:
     ("inside", "complaints"),
     [
         (FULL, []),
-        # More than the node has is nothing that is lacking.
+        # A container with more devices than the node lacks none.
         (FULL.replace("channel0", "channel0 channel1"), []),
         (FULL.replace("mlx5_0 mlx5_1 ", ""), ["network adapters mlx5_0, mlx5_1"]),
         (FULL.replace("mlx5_1 ", ""), ["network adapters mlx5_1"]),
@@ -112,6 +119,8 @@ UUID, NO_UUID = "5f0e7d2c-9a41-4c55-8d1b-3c6a2f90e7b4", "00000000-0000-0000-0000
 @pytest.mark.parametrize(
     ("gpus", "listed", "state", "found", "is_one"),
     [
+        # The fabric of each GPU, IMEX's list of nodes, its state, what the script finds, and whether the node
+        # is in an NVLink domain.
         ([("Success", "32766", UUID)] * 4, "10.0.0.1\n", "READY", (f"{UUID}/32766", "810ab5", "READY"), True),
         (
             [("Success", "1", UUID), ("Success", "2", UUID)],
@@ -120,7 +129,7 @@ UUID, NO_UUID = "5f0e7d2c-9a41-4c55-8d1b-3c6a2f90e7b4", "00000000-0000-0000-0000
             (f"{UUID}/1 {UUID}/2", "", "READY"),
             False,
         ),
-        # As an HGX reports it, and an NVL72 whose switches have no fabric manager.
+        # An HGX, and an NVL72 whose switches have no fabric manager, report no UUID.
         ([("Success", "0", NO_UUID)] * 8, "", "", (f"{NO_UUID}/0", "", ""), False),
         ([("N/A", "N/A", "N/A")], "x\n", "DOWN", ("N/A/N/A", "73cb38", "DOWN"), False),
         ([], "", "", ("", "", ""), False),

@@ -1,4 +1,9 @@
-"""Test that slurm_run.py refuses a config that breaks the rules of its round, before a job is submitted."""
+"""Test that workloads/slurm_run.py refuses a config that breaks a rule of its MLPerf round, before the job.
+
+The rules are those of MLCommons' checker, for values that a config sets, such as the number of steps. A
+result that breaks one could not be submitted. The tests show that published configs keep the rules, and that
+the message names each broken one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ import yaml
 
 from rackproof.analysis.mlperf.config_rules import config_rules
 
-# As the published configs of 18 nodes with GB300 have them, and one of flux1.
+# Values of the published configs of 18 nodes with GB300, and of one of flux1.
 LLAMA31 = {"MAX_STEPS": "1200000", "OPT_LR_DECAY_STEPS": "1200000", "WARMUP_STEPS": "96"}
 LLAMA31 |= {"VAL_SAMPLES": "1024", "LR": "0.0008"}
 LLAMA2 = {"MAX_STEPS": "800", "LR": "0.0005"}
@@ -31,6 +36,7 @@ def check(
     variables: dict[str, str],
     ruleset: str = "5.1.0",
 ) -> list[str]:
+    """Return what the program prints about the rules that a config keeps."""
     shown: list[str] = []
     monkeypatch.setattr(slurm_run, "print_event", lambda **what: shown.append(what["phase"]))
     spec: dict[str, Any] = {"repository": "a", "tag": "1", "shared": "/none", "benchmark": "big"}
@@ -44,7 +50,7 @@ def check(
     [
         ("llama31_8b", LLAMA31, ["config_X.sh: keeps 3 rules of MLPerf 5.1.0"]),
         ("flux1", FLUX1, ["config_X.sh: keeps 4 rules of MLPerf 5.1.0"]),
-        # Its rules are about what no config sets.
+        # The rules of this benchmark are about values that no config sets.
         ("llama2_70b_lora", LLAMA2, []),
     ],
 )
@@ -126,10 +132,10 @@ def test_a_round_without_rules_refuses_nothing(
 
 
 def test_the_rules_are_those_by_which_a_log_is_scored(root: Path) -> None:
-    """The texts are those of the installed checker, whose expressions say the same of a log's line."""
+    """The rules come from the installed checker, which applies the same expressions to a line of a log."""
     texts = {rule["rule"] for name in ("llama31_8b", "flux1") for rule in rules_of(root, name)}
     assert {"max_steps == 1200000", "eval_samples == 1024", "evaluation_frequency == 262144"} <= texts
-    # Of another round, what that round asks for.
+    # Another round has its own rules.
     assert [rule["rule"] for rule in config_rules("gpt_oss_20b", "6.0.0", {"max_steps": "STEPS"})] != []
 
 
@@ -139,7 +145,7 @@ def test_the_rules_are_those_by_which_a_log_is_scored(root: Path) -> None:
         (" v['value'] == 0.1 ", ["x == 0.1"]),
         ("v['value'] > 0 and v['value'] <= 64", ["x > 0", "x <= 64"]),
         ("v['value'] == 2 * s['y']", ["x == 2 * y"]),
-        # More than numbers, or other lines: left to the log.
+        # An expression of more than numbers, or of other lines, is left to the log.
         ("v['value'] == 'adamw'", []),
         ("v['value'] in [1, 2]", []),
         ("'samples_count' in v['metadata']", []),

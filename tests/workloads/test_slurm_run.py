@@ -1,4 +1,10 @@
-"""slurm_run.py against a Slurm of shell scripts: one job, nothing twice, traps of run scripts guarded."""
+"""Test workloads/slurm_run.py, which runs a published benchmark of several nodes as one Slurm job.
+
+The program pulls the image, stages the data, checks the nodes, submits run.sub, and follows the job. The
+tests start it with shell scripts in place of Slurm and enroot, and with a small registry. They show that a
+program that was killed finds its job again and repeats nothing, that a secret reaches the job alone, and that
+a config or node that would make the job fail is refused before.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +25,7 @@ from typing import Any
 
 import pytest
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Every case starts processes. Together they take longer than `make check` may.
 pytestmark = pytest.mark.slow
 
 IMAGE_CONFIG = b'{"architecture": "amd64", "os": "linux"}'
@@ -33,7 +39,7 @@ export WALLTIME_RUNANDTIME=5
 export WALLTIME=$((5 + ${{NEXP:-1}} * (WALLTIME_RUNANDTIME + 5)))
 export DGXSYSTEM=$(basename "$(readlink -f "${{BASH_SOURCE[-1]}}")" | sed 's/^config_//;s/\\.sh$//')
 """
-# A Slurm that keeps its one job in files: STATE is what squeue says; a file `script` is what the job prints.
+# A fake of Slurm that keeps its one job in files: `state` is what squeue prints, and `script` is the job.
 FAKE = {
     "sbatch": """\
 echo "$@" >> "$FAKE/sbatch.calls"; env -0 > "$FAKE/job.env"
@@ -73,7 +79,7 @@ case "$1" in --name=*) [ "${1#--name=}" = "$(cat "$FAKE/name" 2>/dev/null)" ] ||
 echo CANCELLED > "$FAKE/state"; echo 0:15 > "$FAKE/code"
 """,
     "sinfo": "echo n1; echo n2; echo n3\n",
-    # srun runs the last words on this machine, with the container's mount point replaced.
+    # This srun runs its last argument on this machine, with the container's mount point replaced.
     "srun": """\
 echo "$@" >> "$FAKE/srun.calls"
 case "$*" in
@@ -137,7 +143,7 @@ while [ $# -gt 0 ]; do [ "$1" = -o ] && { echo image > "$2"; sleep "${SLOW:-0}";
 
 
 class Registry:
-    """Answers for one image, to one key."""
+    """A registry with one image and one key."""
 
     def __init__(self) -> None:
         self.key, self.asked = "s3cret-key", 0
@@ -236,9 +242,11 @@ class Cluster:
         self.script(self.ends_well)
 
     def script(self, text: str) -> None:
+        """Write the script that the job runs."""
         (self.fake / "script").write_text(text)
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
+        """Start the program with the fakes first on its path."""
         command = [sys.executable, str(self.program), *(words or ("run",)), f"--id={RUN}"]
         return subprocess.Popen(
             [*command, f"--spec={json.dumps(self.spec)}"],
@@ -257,15 +265,18 @@ class Cluster:
         )
 
     def __call__(self, *words: str, **environment: str) -> tuple[int, str]:
+        """Run the program. Return its exit status and output."""
         process = self.start(*words, **environment)
         output, _ = process.communicate(timeout=300)
         return process.returncode, output
 
     def calls(self, name: str) -> list[str]:
+        """Return the arguments of each call of a fake."""
         path = self.fake / f"{name}.calls"
         return path.read_text().splitlines() if path.is_file() else []
 
     def job_environment(self) -> dict[str, str]:
+        """Return the environment that sbatch was given."""
         text = (self.fake / "job.env").read_text()
         return dict(item.split("=", 1) for item in text.split("\0") if "=" in item)
 
@@ -314,6 +325,7 @@ echo "JobId=4711 JobName=$(cat "$FAKE/name") JobState=$(cat "$FAKE/state") ExitC
 
 
 def until(condition: Any, seconds: float = 300) -> None:
+    """Wait until a condition is true. Fail after that many seconds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -333,7 +345,7 @@ def test_a_run_pulls_stages_submits_and_prints_the_jobs_output(cluster: Cluster)
     assert f"--job-name={RUN} -N 2 -t 15 " in call
     assert "--nodelist=n1,n2" in call
     assert "--partition=batch" in call
-    # Nodes are meant whole, in the job and in each step before it.
+    # The job, and each step before it, has whole nodes.
     steps = [one for one in cluster.calls("srun") if "--ntasks-per-node=1" in one]
     assert {one.split()[0].split("=")[1].partition("-")[0] for one in steps} == {
         "pull",
@@ -367,7 +379,7 @@ def test_secrets_that_the_operator_meant_for_the_job_reach_it_and_nothing_else(
     monkeypatch.setenv("HF_TOKEN", "canary-meant")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-of-the-shell")
     monkeypatch.setenv("RACKPROOF_SECRET_NAMES", names)
-    # By a file that it reads within its job: Slurm keeps what sbatch is given.
+    # A file gives the secrets to the job, because Slurm keeps what sbatch is given.
     cluster.script(f"SLURM_JOB_ID=1 bash -c 'env -0 > {cluster.fake}/inside'\n" + cluster.ends_well)
     status, output = cluster()
     assert status == 0, output
@@ -421,7 +433,7 @@ def test_a_second_run_pulls_copies_and_stages_nothing(cluster: Cluster) -> None:
 
     def steps() -> int:
         named = [call.split()[0] for call in cluster.calls("srun") if call.startswith("--job-name=")]
-        # What may have changed on the nodes is looked at before each job.
+        # These steps check the nodes again before each job.
         looks = ("--job-name=mpi", "--job-name=devices", "--job-name=domain")
         return sum(not name.startswith(looks) for name in named)
 
@@ -455,7 +467,7 @@ def test_what_is_missing_is_staged_again(cluster: Cluster) -> None:
 def test_data_that_comes_with_other_content_than_the_first_time_is_refused(
     cluster: Cluster, later: str, named: str
 ) -> None:
-    # The script is the same; what it fetches is not.
+    # The step is the same, but what it fetches differs.
     source = cluster.shared / "source.sh"
     data = cluster.shared / "data/big"
     step = {"creates": "set", "mount": "/data", "run": f"bash {source}", "size_gb": 0, "recorded": True}
@@ -478,7 +490,7 @@ def test_data_that_comes_with_other_content_than_the_first_time_is_refused(
     assert status != 0
     assert "came with other content than the first time" in output
     assert named in output
-    # It is not taken by being asked for again, but by the operator.
+    # The same command again does not accept the data. The operator accepts it by removing the record.
     assert cluster("stage")[0] != 0
     (data / ".content-set.json").unlink()
     assert cluster("stage")[0] == 0
@@ -493,7 +505,7 @@ def test_a_job_that_is_there_is_followed_and_no_second_one_submitted(cluster: Cl
     process.kill()
     process.communicate()
     if known_by == "name":
-        # Killed between the submission and writing down its number.
+        # As if it had been killed between the submission and writing down the job's number.
         (cluster.shared / "runs" / RUN / "job.json").unlink()
     status, output = cluster()
     assert status == 0, output
@@ -555,7 +567,7 @@ def test_on_a_node_that_shuts_down_the_job_goes_on_and_the_next_follows_it(
     assert status == 0, output
     assert len(cluster.calls("sbatch")) == 1
     assert output.count("line 1\n") == output.count("line 2\n") == 1
-    # All that the record needs, although the first log is gone.
+    # The second log has all that the record needs, although the first one is lost.
     assert said(output, "digest") == DIGEST
     assert said(output, "config") == "config_GB300_2x4x1xtp1pp1cp1.sh"
     assert said(output, "end")["state"] == "COMPLETED"
@@ -567,7 +579,7 @@ def test_a_slurm_that_does_not_answer_is_waited_for_and_gets_no_second_job(clust
     assert status == 7
     assert "Unable to contact slurm controller" in said(output, "refused")
     assert cluster.calls("sbatch") == []
-    # Submitted by another life of this node, whose shared storage is not there yet: known by name alone.
+    # The node submitted a job before it restarted. Its shared storage is missing, so only the name is known.
     (cluster.fake / "name").write_text(RUN)
     (cluster.fake / "state").write_text("COMPLETED\n")
     process = cluster.start()
@@ -721,6 +733,7 @@ def test_a_config_changes_nothing_of_what_the_run_is(cluster: Cluster) -> None:
     assert job["SEED_BASE"] == str(said(output, "seed_base")) != "1"
 
 
+# Errors of Slurm: PMIx's library is missing, Slurm was built without PMIx, or a node cannot start a rank.
 NO_LIBRARY = """\
 {who}: error:  mpi/pmix_v4: init: (null) [0]: mpi_pmix.c:195: pmi/pmix: can not load PMIx library
 {who}: error: Couldn't load specified plugin name for mpi/pmix: Plugin init() callback failed
@@ -739,7 +752,7 @@ srun: error: Task launch for StepId=80.0 failed on node n2: Unspecified error
 srun: error: Application launch failed: Unspecified error
 srun: Job step aborted
 """
-# By pyxis 0.21 and enroot 4.0.1, where a hook of enroot fails on a node.
+# The error of pyxis 0.21 and enroot 4.0.1 if a hook of enroot fails on a node.
 NO_CONTAINER = """\
 slurmstepd: error: pyxis: container start failed with error code: 1
 slurmstepd: error: pyxis: printing enroot log file:
@@ -756,21 +769,22 @@ ABORTED = "*** An error occurred in MPI_Init\nsrun: error: n2: task 1: Exited wi
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
-        # By the submitting node's own srun.
+        # A file of the fake srun, what it prints from it, and parts of the message.
+        # An error of srun on the submitting node.
         (
             "no-mpi",
             NO_LIBRARY.format(who="srun"),
             [os.uname().nodename + ":", "libpmix", "slurm_mpi_packages"],
         ),
         ("no-mpi", NO_PLUGIN, [os.uname().nodename + ":", "no such plugin", "built with PMIx"]),
-        # By one node: each is asked by itself, and that one is named.
+        # An error of one node. Each node is tested alone, so that the message names that one.
         (
             "world-n2.err",
             NO_LIBRARY.format(who="slurmstepd-n2"),
             ["n2: Slurm's plugin", "slurm_mpi_packages"],
         ),
         ("world-n1.err", NO_LIBRARY.format(who="slurmstepd"), ["n1: Slurm's plugin", "slurm_mpi_packages"]),
-        # As Slurm 22.05 has it where a node lost the library after its slurmd was started.
+        # The error of Slurm 22.05 if a node lost the library after its slurmd started.
         ("world-n2.err", NO_LAUNCH, ["n2: slurmd there", "libpmix", "slurm_mpi_packages"]),
         (
             "world-n2.err",
@@ -840,6 +854,8 @@ NO_UUID = "00000000-0000-0000-0000-000000000000"
 @pytest.mark.parametrize(
     ("node", "printed", "words"),
     [
+        # A node, what the script prints of its domain (domain and clique, digest of IMEX's list, IMEX's
+        # state), and a part of the message. The other nodes print the same sound values.
         (
             "n2",
             f"{UUID}/1 |a1b2c3d4e5f6|READY",
@@ -1022,7 +1038,7 @@ def test_an_image_is_imported_once_to_shared_storage(cluster: Cluster) -> None:
     assert status == 0
     assert json.loads(output.splitlines()[-1]) == {"changed": False}
     (call,) = cluster.calls("enroot")
-    # enroot takes a digest for a tag, and refuses `@`.
+    # enroot accepts a digest in the place of a tag, and refuses `@`.
     assert call.endswith(f" docker://{cluster.registry.address}#big:{DIGEST}")
     (image,) = (cluster.shared / "images").glob("*.sqsh")
     assert DIGEST[7:19] in image.name
@@ -1154,7 +1170,7 @@ def test_a_secret_reaches_the_job_by_a_file_that_it_takes_away(
     values = {"HF_TOKEN": "canary-of-hf 'quoted' $HOME", "PEM": "canary-line-one\ncanary-line-two"}
     cluster.spec["environment"] |= dict.fromkeys(values, "(secret)")
     seen, secrets = tmp_path / "seen", cluster.shared / "runs" / RUN / ".secrets"
-    # As slurmd does it: the script is started by itself, with the environment that sbatch had.
+    # As slurmd does, the job starts the script alone, with the environment that sbatch had.
     inner = tmp_path / "run.sub"
     inner.write_text(
         f'#!/bin/bash\nenv -0 > {seen}\necho "it prints $HF_TOKEN"; echo "$PEM"\n'
@@ -1173,7 +1189,7 @@ def test_a_secret_reaches_the_job_by_a_file_that_it_takes_away(
     assert (tmp_path / "mode").read_text().strip() == "600"
     assert not secrets.exists()
     assert "it prints (secret)" in output
-    # Neither what sbatch is given, which Slurm keeps, nor any file or line of ours.
+    # No secret is in what sbatch is given, which Slurm keeps, or in a file or line of Rackproof.
     assert "canary" not in (cluster.fake / "job.env").read_text()
     assert "canary" not in output
     for path in cluster.shared.rglob("*"):

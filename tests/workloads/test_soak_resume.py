@@ -1,4 +1,9 @@
-"""A soak that was killed continues from its samples, and loses by it nothing that speaks against its GPU."""
+"""Test workloads/soak_resume.py, by which a soak that was killed continues from its samples.
+
+A soak is a long load on a GPU (probe_soak.py). It writes the samples of its seconds to a file. After a kill,
+it continues from them, so that hours are not lost. The tests show that stalls, slowed seconds and wrong
+values before a kill still count, and that damaged samples or another GPU, driver or program end the series.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +27,17 @@ from .programs import load_program
 from .test_supervision import ending
 from .test_training import run, values
 
+# Seconds that the soak measures, and seconds after each start that are not judged, because the GPU warms up.
 ASKED_S = 600.0
 SETTLE_S = 120.0
+# Readings of a healthy H100 under load, and the facts that must not change in a soak.
 HEALTHY = {"throttle": 4.0, "temperature": 78.0, "power": 697.5, "clock": 1485.0}
 ABOUT = {"gpu": "GPU-1", "seconds": "900", "driver": "580.1", "program": "a"}
 
 
 @pytest.fixture(scope="module")
 def resume(root: Path) -> Iterator[Any]:
+    """Return workloads/soak_resume.py as a module."""
     sys.path.insert(0, str(root / "workloads"))
     try:
         yield load_program("soak_resume")
@@ -39,12 +47,12 @@ def resume(root: Path) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def series(resume: Any) -> Any:
-    """Return the module whose windows the other one keeps."""
+    """Return workloads/soak_series.py, whose windows soak_resume.py keeps. A window is one second."""
     return sys.modules["soak_series"]
 
 
 class Soak:
-    """A soak of made seconds, with the clock of its node."""
+    """A soak with seconds that are made up, and with the clock of its node."""
 
     def __init__(self, resume: Any, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.resume, self.folder, self.now = resume, folder, 1_000_000.0
@@ -54,11 +62,12 @@ class Soak:
         self.since_s = 0.0
 
     def session(self, boot: str = "one", **changes: Any) -> Any:
+        """Return a session, which is the time from one start to its end, with changes."""
         about = {**ABOUT, **changes.pop("about", {})}
         return self.resume.Session(about, self.now, boot, [], changes.pop("counters", {}))
 
     def begin(self, session: Any = None, rank: int = 0) -> Any:
-        """Start or continue. Return the samples before."""
+        """Start or continue. Return the number of samples from before."""
         self.kill()
         self.keeper = self.resume.Keeper(self.folder, rank)
         kept, _ = self.keeper.read()
@@ -68,6 +77,7 @@ class Soak:
         return before
 
     def hold(self, seconds: int, rate: float = 650.0, stalls: int = 0, wrong: int = 0, **read: float) -> None:
+        """Add seconds with a speed (TFLOP/s), stalls, wrong values and other readings."""
         for _ in range(seconds):
             self.now += 1
             self.since_s += 1
@@ -84,10 +94,12 @@ class Soak:
 
     @property
     def place(self) -> Path:
+        """Return the file with the samples of the first GPU."""
         return self.folder / self.resume.FOLDER / "0.jsonl"
 
     @property
     def lines(self) -> list[bytes]:
+        """Return the lines of that file."""
         return self.place.read_bytes().splitlines(keepends=True)
 
 
@@ -107,6 +119,7 @@ def soak(resume: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Soak:
 
 
 def figures(series: Any, windows: Sequence[Any]) -> dict[str, float | None]:
+    """Return the figures that benchmarks/soak.yml limits."""
     return {
         "sag": series.largest_sag(windows),
         "stalls": series.most_stalls(windows),
@@ -122,7 +135,7 @@ def fails(series: Any, windows: Sequence[Any]) -> bool:
 
 @pytest.mark.parametrize("killed_s", [[], [5], [300], [45, 299, 301], [130, 150]])
 def test_a_killed_soak_measures_as_long_as_any(soak: Soak, series: Any, killed_s: list[int]) -> None:
-    """Each continuation warms up again, and at most the last line is lost: ten seconds."""
+    """Each continuation warms up again. At most the last line is lost, which has ten seconds."""
     soak.begin()
     for number, seconds in enumerate(killed_s):
         soak.hold(seconds)
@@ -142,6 +155,7 @@ def test_a_killed_soak_measures_as_long_as_any(soak: Soak, series: Any, killed_s
     assert not soak.place.exists()
 
 
+# Bad seconds: stalls, a lowered clock, a lower speed, or a wrong value.
 BAD = {
     "stalls": {"stalls": 3},
     "throttle": {"throttle": 0x24},
@@ -175,7 +189,7 @@ def test_seconds_that_break_a_limit_are_written_at_once(soak: Soak, series: Any)
 
 
 def test_stalls_on_both_sides_of_a_gap_are_within_ten_minutes(soak: Soak, series: Any) -> None:
-    """Else a kill after each two stalls would hide any number of them."""
+    """Otherwise, a kill after every two stalls would hide any number of them."""
     soak.begin()
     for _ in range(4):
         soak.hold(100)
@@ -199,7 +213,7 @@ def test_the_minute_before_a_kill_sags_if_its_slow_seconds_would_lower_a_whole_o
 
 
 def mutated(lines: list[bytes], choose: Any) -> bytes:
-    """Return lines that were cut, repeated, put in another order, or edited."""
+    """Return lines that were cut, repeated, reordered or edited."""
     at, other = (choose(st.integers(0, len(lines) - 1)) for _ in range(2))
     kind = choose(st.sampled_from(["drop", "cut", "repeat", "swap", "edit", "empty", "insert"]))
     new = list(lines)
@@ -239,7 +253,7 @@ def failed(soak: Soak) -> Soak:
 
 
 def test_samples_that_were_changed_never_make_a_better_verdict(failed: Soak, series: Any) -> None:
-    """They are damaged, or all of them are still there: half a line more at the end is no line."""
+    """Changed samples are damaged, or all are still there. Half a line more at the end does not count."""
     lines, place = failed.lines, failed.place
     head = place.with_suffix(".head").read_bytes()
 
@@ -285,7 +299,7 @@ def test_a_head_that_was_changed_is_damage(failed: Soak) -> None:
 
 
 def test_a_kill_at_any_byte_leaves_samples_that_are_whole(soak: Soak) -> None:
-    """The head states a line only when it is on the disk: the file may have more, but never less."""
+    """The head states a line only when it is on the disk. The file may have more lines, but never fewer."""
     moments = []
     soak.begin()
     for _ in range(12):
@@ -315,7 +329,7 @@ def test_a_kill_at_any_byte_leaves_samples_that_are_whole(soak: Soak) -> None:
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=5), st.data())
 @settings(max_examples=30, deadline=None)
 def test_kills_hide_no_stall_or_slowed_second(resume: Any, kills: list[int], data: st.DataObject) -> None:
-    """Compare the same seconds in one session and in several: the evidence against the GPU is no less."""
+    """The same seconds in one session and in several have the same evidence against the GPU."""
     series = sys.modules["soak_series"]
     stalls = data.draw(st.sets(st.integers(1, sum(kills)), max_size=6))
     slowed = data.draw(st.sets(st.integers(1, sum(kills)), max_size=3))
@@ -338,6 +352,8 @@ def test_kills_hide_no_stall_or_slowed_second(resume: Any, kills: list[int], dat
 @pytest.mark.parametrize(
     ("change", "why"),
     [
+        # A change after 100 s of a soak, and the reason to start again ("": it continues). The longest gap is
+        # 3,600 s.
         ({}, ""),
         ({"gap_s": 3600}, ""),
         ({"gap_s": 3601}, "more than 3600 s"),
@@ -379,7 +395,7 @@ def test_the_growth_of_counters_over_sessions(resume: Any) -> None:
     growth = resume.Growth()
     growth.begin({"pcie_replay": 5, "nvlink": 0, "energy": 100}, same_boot=False)
     growth.take({"pcie_replay": 6, "nvlink": 0, "energy": 150})
-    # What fell into a gap counts, the energy of others does not.
+    # Errors during a gap count, but not the energy that other programs used.
     growth.begin({"pcie_replay": 8, "nvlink": 1, "energy": 900}, same_boot=True)
     growth.take({"pcie_replay": 8, "nvlink": 1, "energy": 950})
     assert growth.grown == {"pcie_replay": 3, "nvlink": 1, "energy": 100}
@@ -419,7 +435,7 @@ def test_two_soaks_at_once_are_refused(soak: Soak, resume: Any) -> None:
 def test_a_disk_that_is_full_ends_no_load_and_leaves_nothing(
     soak: Soak, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    """Samples without the end of their load would be half of the evidence."""
+    """Samples without the end of their load would be half of the evidence, so they are removed."""
     soak.begin()
     soak.hold(10 * at)
 
@@ -491,7 +507,7 @@ class Said:
 def test_what_a_soak_logs_of_an_earlier_one(
     root: Path, resume: Any, capsys: pytest.CaptureFixture[str], found: Any, events: list[Any], text: str
 ) -> None:
-    """A GPU that something else used before the interruption was not alone in the whole soak."""
+    """If something else used the GPU before the interruption, the soak did not have it to itself."""
     probe, said = load_program("probe_soak"), Said()
     state = {"gpu": "GPU-1", "utilisation_percent": 99}
     kept = resume.Kept(sessions=[resume.Session(ABOUT, 0.0, "", [state], {})])
@@ -551,16 +567,17 @@ def test_a_soak_killed_on_the_cpu_continues(
     assert [one["labels"]["boot"] for one in gaps] == ["same"] * len(kills)
     assert all(one["value"] > 0 for one in gaps)
     assert "it is continued" in done.stdout
-    # The page's curves have the seconds before the kill, too, and the gap.
+    # The curves of the report have the seconds before the kill, and the gap.
     times = [one["at_s"] for one in samples]
     assert times == sorted(times)
-    # Seconds of a slow machine share a line.
+    # On a slow machine, several seconds are in one line.
     assert len(times) > kept // 2
     jumps = [after - before for before, after in itertools.pairwise(times)]
     assert max(jumps) >= max(one["value"] for one in gaps)
 
 
 def read(place: Path) -> list[str]:
+    """Return the lines of a file that are not empty."""
     return [line for line in place.read_text().splitlines() if line]
 
 
@@ -578,7 +595,7 @@ def test_damaged_samples_leave_a_soak_unproven_once(root: Path, torch_python: st
     assert any(text in stated["why"] for text in written)
     assert not values(done.stdout, "measurement")
     assert place.with_suffix(".damaged").exists()
-    # The next one has nothing to continue from, and proves all of it again.
+    # The next soak has no samples to continue from, and measures from the beginning.
     done = run(torch_python, root, "probe_soak.py", "--device", "cpu", "--seconds", "5", "--notes", tmp_path)
     assert not values(done.stdout, "unproven")
     assert [one["value"] >= 5 for one in values(done.stdout, "measurement") if one["name"] == "soak_seconds"]

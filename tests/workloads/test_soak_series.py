@@ -1,4 +1,9 @@
-"""The seconds of a held load show sag, stalls, lowered clocks and gaps, with an H100's noise."""
+"""Test workloads/soak_series.py, which finds sag, stalls and lowered clocks in the seconds of a soak.
+
+Sag is a loss of speed after the GPU has warmed up. A stall is a step that takes far longer than usual. The
+tests use made-up seconds with the noise of an H100, and recorded noise (tests/perf/simulate_soak.py). They
+show that each fault is found within ten minutes, and that healthy GPUs break no limit.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +18,16 @@ import pytest
 from tests.workloads.programs import load_program
 
 USUAL = 650.0
+"""The speed of the load in TFLOP/s."""
 DEVIATION = 0.004
-"""The deviation of a second: 0.06 to 0.42 % on an H100 that warms up from 62 to 78 °C."""
+"""The relative deviation of a second: 0.06 to 0.42 % on an H100 that warms up from 62 to 78 °C."""
 WARM_UP = 0.019
-"""Its loss in the first minute."""
+"""The share of its speed that an H100 loses in the first minute."""
 
 
 @pytest.fixture(scope="module")
 def series() -> Any:
+    """Return workloads/soak_series.py as a module."""
     return load_program("soak_series")
 
 
@@ -35,7 +42,7 @@ def windows(
     """Return seconds of a GPU that warms up, and that loses a share of its speed from a moment on."""
     made, drift = [], 0.0
     for second in range(1, 60 * minutes + 1):
-        # The noise of one second goes on into the next.
+        # The noise of one second continues into the next.
         drift = 0.8 * drift + dice.gauss(0, 0.6 * DEVIATION)
         rate = USUAL * (1 + WARM_UP * math.exp(-second / 25)) * (1 + drift)
         if second > onset_s:
@@ -76,11 +83,12 @@ def test_too_short_a_run_says_nothing_of_a_sag(series: Any, minutes: int) -> Non
 @pytest.mark.parametrize(
     ("times_s", "usual_s", "stalls"),
     [
+        # Seconds of the steps, the usual seconds, and the number of stalls.
         ([0.042, 0.0421, 0.0437], 0.042, 0),
         ([0.042, 0.242, 0.042], 0.042, 1),
         ([0.064, 0.0631], 0.042, 2),
-        ([0.0002, 0.0004], 0.0001, 0),  # short steps: milliseconds are the host's
-        ([5.0], 0.0, 0),  # nothing is usual yet
+        ([0.0002, 0.0004], 0.0001, 0),  # steps are so short that the host causes the difference
+        ([5.0], 0.0, 0),  # the usual time is not known yet
     ],
 )
 def test_stalls_are_steps_far_longer_than_usual(
@@ -95,10 +103,11 @@ def test_stalls_are_counted_by_ten_minutes(series: Any) -> None:
 
     assert series.most_stalls(held(set(range(60, 7200, 60)))) == 10
     assert series.most_stalls(held({10, 3000, 6000})) == 1
-    # Many at the end of a long run are as many as in a short one.
+    # Stalls at the end of a long run count as in a short one.
     assert series.most_stalls(held(set(range(6600, 7200, 60)))) == 10
 
 
+# NVML's bits: a power cap (0x4), an idle GPU (0x1) and a sync boost (0x10) are no fault. The others are.
 @pytest.mark.parametrize(
     ("bits", "slowed_s"), [(0x4, 0), (0x1, 0), (0x8, 10), (0x20, 10), (0x44, 10), (0x80, 10), (0x10, 0)]
 )
@@ -131,20 +140,21 @@ def test_a_line_of_several_seconds_hides_nothing(series: Any) -> None:
 
 @pytest.fixture(scope="module")
 def simulation() -> Any:
-    # The program beside the nights', which puts workloads/ on the path: of it, too.
+    """Return tests/perf/simulate_soak.py as a module."""
+    # Import it as a module of its package, because it puts workloads/ on the path.
     return importlib.import_module("tests.perf.simulate_soak")
 
 
 @pytest.mark.parametrize("kind", range(3))
 def test_a_fault_in_recorded_noise_is_found_on_its_gpu_within_ten_minutes(simulation: Any, kind: int) -> None:
-    """A sample of what tests/perf/simulate_soak.py simulates 300 times."""
+    """This is a sample of what tests/perf/simulate_soak.py simulates 300 times."""
     dice = np.random.default_rng(kind)
     minutes = [simulation.find(simulation.FAULTS[kind], dice) for _ in range(3)]
     assert all(one is not None and one <= 10 for one in minutes), minutes
 
 
 def test_no_fault_is_none(simulation: Any) -> None:
-    """The ways to break a limit must not be the simulation's own."""
+    """The simulation itself must break no limit."""
     dice = np.random.default_rng(1)
     nothing = simulation.Fault("nothing")
     assert [simulation.find(nothing, dice) for _ in range(3)] == [None] * 3
@@ -161,7 +171,7 @@ def test_healthy_gpus_in_recorded_noise_break_no_limit(simulation: Any, seconds:
 
 
 def test_a_limit_below_the_noise_raises_alarms(simulation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The count of false alarms can fail."""
+    """This test shows that the count of false alarms can be more than 0."""
     monkeypatch.setattr(simulation, "breaks", lambda metric, figure: figure > 0.006)
     monkeypatch.setattr(simulation, "_check_sample", lambda *_: None)
     assert simulation.count_alarms(np.random.default_rng(1), 100, 3600)[0] > 0

@@ -1,4 +1,9 @@
-"""ImageNet staged out of a miniature of its archives, and read by a workload, MXNet and TensorFlow."""
+"""Test workloads/stage_imagenet.py, which makes data sets for PyTorch, MXNet and TensorFlow out of ImageNet.
+
+The tests stage a miniature of ImageNet's archives. MXNet and TensorFlow read the records as the benchmarks
+do, and MXNet's own tool makes the same bytes. The tests also kill the program at random moments, fill its
+disk and damage its archives. They show that a data set is complete or is not called finished.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ import pytest
 
 from .imagenet_miniature import NAMES, Miniature, picture, tar_of
 
-# What reads the formats is in the runtimes that `make runtimes` makes.
+# `make runtimes` makes the Python environments that read the formats.
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 SHARDS = ("--train-shards", 8, "--val-shards", 4)
@@ -26,24 +31,26 @@ FORMATS = ("images", "recordio", "tfrecord")
 
 @pytest.fixture(scope="module")
 def small() -> Miniature:
-    """10 classes of 30 images, 50 validation images."""
+    """Return a miniature of 10 classes of 30 images, with 50 validation images."""
     return Miniature()
 
 
 @pytest.fixture(scope="module")
 def archives(small: Miniature, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with the miniature's archives and their checksums."""
     folder = tmp_path_factory.mktemp("archives")
     small.write(folder)
     return folder
 
 
 class Stage:
-    """Starts the program with the runtime's Python."""
+    """A starter of the program with the runtime's Python."""
 
     def __init__(self, python: str, root: Path) -> None:
         self.command = [python, str(root / "workloads/stage_imagenet.py")]
 
     def words(self, archives: Path, data: Path, *options: object) -> list[str]:
+        """Return the command line."""
         given = ["--archives", archives, "--data", data, *options]
         if "--check" not in options and (archives / "pins.json").exists():
             given += ["--pins", archives / "pins.json"]
@@ -60,7 +67,7 @@ def stage(imagenet_python: str, root: Path) -> Stage:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return the digest of each file that a user finds."""
+    """Return the digest of each file outside of the program's own folder."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -70,6 +77,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def staged(stage: Stage, archives: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the miniature staged in all three formats."""
     data = tmp_path_factory.mktemp("staged")
     done = stage(archives, data, *SHARDS, "--processes", 2, "--every", 0)
     assert done.returncode == 0, done.stderr
@@ -143,7 +151,7 @@ def test_mxnet_reads_the_records(
 def test_the_record_files_are_those_of_im2rec_to_the_byte(
     staged: Path, mxnet_python: str, tmp_path: Path, part: str
 ) -> None:
-    # im2rec.py imports OpenCV, which it does not use where images pass through.
+    # im2rec.py imports OpenCV, but does not use it if images are copied as they are.
     (tmp_path / "cv2.py").write_text("")
     where = "import mxnet; print(mxnet.__path__[0])"
     folder = subprocess.run([mxnet_python, "-c", where], capture_output=True, text=True).stdout.strip()
@@ -240,8 +248,7 @@ def test_the_number_of_processes_and_of_calls_makes_no_difference(
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return archives of 4,000 images: enough for several pieces of a .rec file and a second or two of
-    work."""
+    """Return archives of 4,000 images, enough for several pieces of a .rec file and a second of work."""
     folder = tmp_path_factory.mktemp("many")
     made = Miniature(classes=40, train_each=60, val_count=100)
     for wnid, held in made.train.items():
@@ -272,7 +279,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(stage: Stage, many: P
         if process.returncode == 0:
             if kills >= 10:
                 break
-            # What is finished is taken apart again, so that later moments are met, too.
+            # Remove a finished format, so that later kills also happen in the middle of it.
             shutil.rmtree(tmp_path / "d" / chance.choice(FORMATS), ignore_errors=True)
     else:
         pytest.fail(f"not staged after {kills} kills")
@@ -324,7 +331,7 @@ def test_resized_images_have_the_shorter_edge_asked_for(
     command = [mxnet_python, "-c", READ_MXNET, str(tmp_path / "recordio"), "train"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    # Settings of another run are not mixed with these.
+    # The same folder cannot be staged with other settings.
     done = stage(archives, tmp_path, *SHARDS, "--resize", 40)
     assert done.returncode == 5
     assert "was staged otherwise: resize 32 then, 40 now" in done.stderr
@@ -353,10 +360,12 @@ def test_without_the_archives_nothing_is_written(stage: Stage, archives: Path, t
 
 
 def cut(data: bytes) -> bytes:
+    """Return an archive without its last block."""
     return data[:-512]
 
 
 def turned(data: bytes) -> bytes:
+    """Return an archive with one flipped bit."""
     return data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]
 
 
@@ -381,6 +390,7 @@ def test_an_archive_that_is_not_the_one_wanted_is_refused(
 
 
 def refused(stage: Stage, folder: Path, words: str, *options: object) -> None:
+    """Stage archives in the folder ``a``. The program must refuse them with one line that has these words."""
     done = stage(folder / "a", folder / "d", *SHARDS, *options)
     assert (done.returncode, words in done.stderr) == (5, True), done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -417,7 +427,7 @@ def test_what_is_wrong_within_an_archive_is_named(
             "png without pixels": [(f"{first}_40000.JPEG", picture(chance, False, "PNG")[:60])],
         }[change]
         made.write(tmp_path / "a")
-    # Class folders and RecordIO take bytes as they are; only what encodes a PNG again finds that it cannot.
+    # Class folders and RecordIO have the bytes as they are. Only TFRecord decodes the PNG, and then fails.
     formats = "tfrecord" if change == "png without pixels" else "images,recordio,tfrecord"
     refused(stage, tmp_path, words, "--formats", formats)
     assert not list(tmp_path.rglob("evil*"))
@@ -434,6 +444,7 @@ def test_files_that_are_not_from_here_are_left_alone(stage: Stage, archives: Pat
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Return a file system of 2.6 MB."""
     place = tmp_path / "disk"
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=2600k", "tmpfs", str(place)]
@@ -457,7 +468,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything(
 def test_a_disk_that_becomes_full_is_named_and_what_is_finished_is_kept(
     stage: Stage, archives: Path, staged: Path, small_disk: Path, name: str
 ) -> None:
-    # The room is there when it is looked for, and gone when it is needed.
+    # The program is made to find much free space, but the disk has too little.
     words = [*stage.words(archives, small_disk / "d", *SHARDS, "--formats", name, "--processes", 1)]
     code = (
         "import sys, shutil, collections, runpy\n"

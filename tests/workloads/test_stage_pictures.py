@@ -1,4 +1,8 @@
-"""Pictures that a node draws itself: the same ones everywhere, whole or not there, and drawn once."""
+"""Test workloads/stage_pictures.py, which draws a data set of simple figures on the node itself.
+
+Benchmarks of training use it without a download. The tests show that all machines draw the same pictures,
+that a folder that is not complete is drawn again, and that two processes draw once.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,11 @@ from tests.workloads.programs import load_program
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 CLASSES = ("chequers", "columns", "disc", "frame", "plus", "ring", "rows", "saltire", "square", "triangle")
 SHA256 = "a3bacaacfc08d00e96c6fab90335c2d16e8f2e73bc3886ed9ebf37948a3ceb39"
-"""The digest of the pictures with three a class. With another digest, results no longer compare."""
+"""The digest of the pictures, with three of each class. With another digest, results are not comparable."""
 
 
 def stage(root: Path, python: str, folder: Path, per_class: int = 3) -> dict[str, Any]:
+    """Run the program. Return its answer."""
     done = subprocess.run(
         [python, root / "workloads/stage_pictures.py", f"--data={folder}", f"--per-class={per_class}"],
         capture_output=True,
@@ -35,7 +40,7 @@ def test_the_same_pictures_come_out_everywhere_and_are_drawn_once(
     root: Path, torch_python: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "pictures"
-    # Two at once: one draws, the other finds.
+    # Of two programs at once, one draws the pictures, and the other finds them.
     with ThreadPoolExecutor(2) as both:
         answers = list(both.map(lambda _: stage(root, torch_python, folder), range(2)))
     assert sorted(one["changed"] for one in answers) == [False, True]

@@ -1,4 +1,8 @@
-"""The sources of tf_cnn_benchmarks: only the files that the checksum is of, from wherever they come."""
+"""Test workloads/stage_tf_cnn.py, which stages the sources of tf_cnn_benchmarks.
+
+The sources come from a folder or an archive, and a pin states one checksum of all files. The tests show that
+the checksum does not depend on the form, that other files are refused, and that no path leads outside.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ SHA256 = staging.checksum(FILES)
 
 
 def archive(path: Path, files: dict[str, bytes], top: str = "", mode: str = "w:gz") -> str:
+    """Write an archive of files. Return its path."""
     with tarfile.open(path, mode) as pack:
         for name, content in files.items():
             entry = tarfile.TarInfo(f"{top}{name}")
@@ -29,10 +34,12 @@ def archive(path: Path, files: dict[str, bytes], top: str = "", mode: str = "w:g
 
 
 def below(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the files with their paths in the repository."""
     return {f"{PART}/{name}": content for name, content in files.items()}
 
 
 def folder(path: Path, files: dict[str, bytes]) -> str:
+    """Write the files into a folder. Return its path."""
     for name, content in below(files).items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(content)
@@ -40,6 +47,7 @@ def folder(path: Path, files: dict[str, bytes]) -> str:
 
 
 def sources(kind: str, tmp_path: Path) -> str:
+    """Return the path of the sources in a form."""
     if kind == "folder":
         return folder(tmp_path / "given", FILES)
     if kind == "archive of GitHub":
@@ -54,7 +62,7 @@ def test_the_same_files_have_one_checksum_however_they_come(kind: str, tmp_path:
     assert staging.stage(source, target, SHA256, staging.Limits()) is True
     assert {name: (target / PART / name).read_bytes() for name in FILES} == FILES
     assert json.loads((target / staging.MARKER).read_text())["source"] == source
-    # What Python leaves when it runs changes nothing, and the source is not needed again.
+    # Bytecode that Python writes does not count, and the source is not needed again.
     (target / PART / "__pycache__").mkdir()
     (target / PART / "__pycache__/x.pyc").write_bytes(b"1")
     assert staging.stage("/nowhere", target, SHA256, staging.Limits()) is False

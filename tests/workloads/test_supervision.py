@@ -1,4 +1,8 @@
-"""Whatever happens to a run, its log says how it ended, and no rank outlives it."""
+"""Test the supervisor in workloads/common.py, which starts the ranks of a program and watches them.
+
+The tests start a small program with two ranks, and end it in each way: a rank fails or is killed, a signal
+comes, or the time is over. They show that the log states how the run ended, and that no rank remains.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Every case starts processes. Together they take longer than `make check` may.
 pytestmark = pytest.mark.slow
 
+# A program whose rank 1 does as the option --do requests. The ranks write their process ids to files.
 SCRIPT = """
 import argparse, os, pathlib, sys, time
 sys.path.insert(0, {workloads!r})
@@ -51,18 +56,21 @@ sys.exit(common.run("sleeper", parser(), lambda options: 2, work))
 
 @pytest.fixture
 def script(root: Path, tmp_path: Path) -> Path:
+    """Return the program."""
     path = tmp_path / "sleeper.py"
     path.write_text(SCRIPT.format(workloads=str(root / "workloads")))
     return path
 
 
 def events(text: str) -> list[dict[str, object]]:
+    """Return the events of a log."""
     lines = [line for line in text.splitlines() if ":::MLLOG" in line]
     assert all(line.startswith(":::MLLOG ") for line in lines)
     return [json.loads(line[len(":::MLLOG ") :]) for line in lines]
 
 
 def ending(text: str) -> dict[str, object]:
+    """Return the metadata of the only event run_stop, such as status and reason."""
     stops = [event for event in events(text) if event["key"] == "run_stop"]
     assert len(stops) == 1
     metadata = stops[0]["metadata"]
@@ -71,6 +79,7 @@ def ending(text: str) -> dict[str, object]:
 
 
 def wait_for_ranks(folder: Path) -> list[int]:
+    """Return the process ids of both ranks."""
     pids = []
     for index in range(2):
         path = folder / f"pid-{index}"
@@ -81,6 +90,7 @@ def wait_for_ranks(folder: Path) -> list[int]:
 
 
 def assert_gone(pids: list[int]) -> None:
+    """Wait until processes have ended. Fail after five minutes."""
     for _ in range(6000):
         left = [pid for pid in pids if Path(f"/proc/{pid}/cmdline").exists() and not zombie(pid)]
         if not left:
@@ -90,7 +100,7 @@ def assert_gone(pids: list[int]) -> None:
 
 
 def zombie(pid: int) -> bool:
-    """Return whether a process has ended (an orphan may wait for a lazy init to collect it)."""
+    """Return whether a process has ended. A zombie waits until init collects it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:

@@ -1,4 +1,8 @@
-"""The training programs, on the CPU, on a small set that is learnt in seconds."""
+"""Test the trainings mnist_torch.py and mnist_mxnet.py of workloads/ on the CPU.
+
+The tests train small networks on a small data set that they learn in seconds. They show what the log
+contains, that the same seed gives the same result, and which exit status and message each failure has.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ import pytest
 
 from .test_supervision import ending, events
 
+# The measurements of a training, and their better direction. None: it has none.
 MEASURED = {
     "eval_accuracy": "higher",
     "best_accuracy": "higher",
@@ -27,6 +32,7 @@ MEASURED = {
 
 
 def run(python: str, root: Path, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a program of workloads/ as on a machine without GPUs."""
     # An empty list of devices makes every machine look like one without GPUs.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "2"}
     command = [python, str(root / "workloads" / program), *map(str, arguments)]
@@ -34,6 +40,7 @@ def run(python: str, root: Path, program: str, *arguments: object) -> subprocess
 
 
 def values(text: str, key: str) -> list[Any]:
+    """Return the values of the events with a key."""
     return [event["value"] for event in events(text) if event["key"] == key]
 
 
@@ -80,7 +87,7 @@ def test_a_batch_that_does_not_divide_trains_as_on_one_device(
         )
     alone = run(torch_python, root, "mnist_torch.py", "--gpus", 0, *arguments)
     assert [done.returncode for done in (alone, *three)] == [0, 0, 0, 0], three[0].stderr
-    # Each epoch's last entry is the mean over all; how many of one rank come before it, its duration decides.
+    # The last entry of an epoch is the mean over all ranks. Longer epochs have more entries before it.
     losses = [
         {
             event["metadata"]["epoch_num"]: event["value"]["train_loss"]
@@ -164,6 +171,7 @@ def test_damaged_data(root: Path, torch_python: str, small_data: Path, tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
+        # Arguments, the exit status (2 usage, 4 no GPU, 5 no data), and a part of the message.
         (["--data", "{data}", "--gpus", "2"], 4, "2 GPUs requested, 0 exist"),
         (["--data", "{data}", "--gpus", "all"], 4, "all GPUs requested, 0 exist"),
         (["--data", "{empty}"], 5, "stage_mnist.py --data"),
@@ -208,7 +216,7 @@ def test_mxnet_trains_in_its_own_words(root: Path, mxnet_python: str, small_data
 def test_mxnet_states_a_speed_of_epochs_with_few_batches(
     root: Path, mxnet_python: str, small_data: Path, batch: int
 ) -> None:
-    """MXNet's own Speedometer is silent where an epoch has no more batches than it waits for."""
+    """MXNet's own Speedometer prints nothing if an epoch has no more batches than it waits for."""
     arguments = ("--network", "mlp", "--batch-size", batch, "--num-epochs", 1, "--disp-batches", 50)
     done = run(mxnet_python, root, "mnist_mxnet.py", "--data", small_data, *arguments, "--gpu-count", 0)
     assert done.returncode == 0, done.stderr
@@ -219,6 +227,7 @@ def test_mxnet_states_a_speed_of_epochs_with_few_batches(
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
+        # Arguments, the exit status (2 usage, 3 diverged, 4 no GPU, 5 no data), and a part of the message.
         (["--data", "{data}", "--gpus", "0,1"], 4, "GPUs 0,1 requested, 0 usable"),
         (["--data", "{data}", "--gpu-count", "3", "--batch-size", "64"], 4, "GPUs 0,1,2 requested, 0 usable"),
         (["--data", "{data}", "--gpu-count", "-1"], 2, "a number from 0"),

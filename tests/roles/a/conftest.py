@@ -1,4 +1,8 @@
-"""Render what roles would put on nodes of every operating system, from faked facts."""
+"""Evaluate variables of a role for made-up nodes of each operating system, in one run of Ansible.
+
+The tests in this folder describe a node by the fact ``rackproof_node``, and read which files, packages and
+messages the role would have for it. Nothing is installed.
+"""
 
 from __future__ import annotations
 
@@ -55,16 +59,18 @@ NODE: dict[str, Any] = {
         "transparent_hugepages": "always [madvise] never",
     },
 }
+"""The fact ``rackproof_node`` of a Debian 12 node without a GPU driver, packages or tuning."""
 SYSTEMS = {
     "debian-12": "bookworm",
     "debian-13": "trixie",
     "ubuntu-22.04": "jammy",
     "ubuntu-24.04": "noble",
 }
+"""The code name of each supported release, which is its suite in apt's sources."""
 
 
 def node(system: str = "debian-12", architecture: str = "amd64", **changes: Any) -> dict[str, Any]:
-    """Return the faked fact of a node."""
+    """Return the fact ``rackproof_node`` of a made-up node. ``changes`` replace whole entries of NODE."""
     made = copy.deepcopy(NODE)
     name, _, version = system.partition("-")
     made["os"] = {"id": name, "version_id": version, "codename": SYSTEMS[system], "name": system}
@@ -73,7 +79,7 @@ def node(system: str = "debian-12", architecture: str = "amd64", **changes: Any)
 
 
 class Renderer:
-    """Renders variables of one role for many nodes in one run of Ansible."""
+    """A renderer of one role's variables, for many nodes in one run of Ansible."""
 
     def __init__(self, root: Path, folder: Path, role: str, by_os: str) -> None:
         self.root = root
@@ -82,7 +88,7 @@ class Renderer:
         self.by_os = by_os
 
     def __call__(self, cases: dict[str, dict[str, Any]], asked: list[str]) -> dict[str, dict[str, Any]]:
-        """Return, by case, the values of the variables asked for."""
+        """Return the values of the variables ``asked``, by case. A case is a node with its variables."""
         (self.folder / "templates").symlink_to(self.role / "templates")
         (self.folder / "playbook.yml").write_text(PLAYBOOK)
         hosts = {}
@@ -113,6 +119,10 @@ class Renderer:
 
 @pytest.fixture(scope="module")
 def render(root: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Renderer:
-    """Return a renderer for the module's ROLE, whose OS files are named BY_OS."""
+    """Return a renderer for the module's ROLE.
+
+    BY_OS is how the role names its files for operating systems: "version" (debian-12.yml), "id" (debian.yml),
+    or "" for a role without such files.
+    """
     module = request.module
     return Renderer(root, tmp_path_factory.mktemp(module.ROLE), module.ROLE, module.BY_OS)

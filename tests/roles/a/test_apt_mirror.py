@@ -1,6 +1,8 @@
 """Test the apt sources, keys, preferences and proxy settings that role apt_mirror writes.
 
-Each operating system is tested with a mirror and without.
+The role lets a node install packages from the vendors' repositories, or from one mirror of the site. The
+tests render its files for each operating system, with a mirror and without. A key that a node fetches must
+have a fingerprint of 40 digits, because apt would otherwise trust a replaced key.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ pytestmark = pytest.mark.playbook
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file of the mirror's public key."""
     path = tmp_path_factory.mktemp("key") / "mirror.asc"
     path.write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
     return path
@@ -36,6 +39,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rendered(render: Renderer, key: Path) -> dict[str, dict[str, Any]]:
+    """Return the role's variables of each case, by its name."""
     mirror = {"apt_mirror_root": "http://mirror.example", "apt_mirror_key_file": str(key)}
     cases: dict[str, dict[str, Any]] = {
         f"{system}-{architecture}": {
@@ -45,6 +49,7 @@ def rendered(render: Renderer, key: Path) -> dict[str, dict[str, Any]]:
         for system in SYSTEMS
         for architecture in ("amd64", "arm64")
     }
+    # The checksums of files on the node. A file with None is absent, or a link that leads nowhere.
     files = {
         "/etc/apt/sources.list": "a",
         "/etc/apt/sources.list.d/debian.sources": "b",
@@ -68,6 +73,7 @@ def rendered(render: Renderer, key: Path) -> dict[str, dict[str, Any]]:
                 "own": {"uri": "http://other.example", "key_file": str(key)},
             },
         },
+        # Each fetched key has a fingerprint.
         "proven": {
             "rackproof_node": node("ubuntu-24.04"),
             "apt_mirror_repositories": [*ALL, "own"],
@@ -80,6 +86,7 @@ def rendered(render: Renderer, key: Path) -> dict[str, dict[str, Any]]:
                 },
             },
         },
+        # The fingerprint is removed, absent, too short, or one digit too long. A key of a file needs none.
         "unproven": {
             "rackproof_node": node("ubuntu-24.04"),
             "apt_mirror_repositories": [*ALL, "none", "short", "long", "from_file"],

@@ -1,4 +1,9 @@
-"""Role enroot_pyxis without a mirror: each file has a checksum that is known before a node is touched."""
+"""Test role enroot_pyxis without a mirror of apt packages.
+
+The role then installs enroot from the packages of its release, and builds pyxis, Slurm's plugin for
+containers, from its sources. A server of this machine has both. The tests show that each file needs a known
+checksum, and that a file that is absent, replaced or not installable is reported before a node is changed.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +40,7 @@ PLAYBOOK = """
 """
 # A Makefile that only shows how it was called.
 MAKEFILE = 'install:\n\tmkdir -p "{out}"\n\techo "$(prefix) $(libdir)" > "{out}/built"\n'
+# The packages of a release of enroot, as its GitHub page names them.
 ENROOT = {f"{name}_4.0.1-1_{arch}.deb" for name in ("enroot", "enroot+caps") for arch in ("amd64", "arm64")}
 
 
@@ -43,7 +49,7 @@ def digest(data: bytes) -> str:
 
 
 class Site:
-    """A release on a server of this machine, and a host whose apt only notes its requests."""
+    """A release on a server of this machine, and a host whose apt-get and apt-mark only log their calls."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url = folder, url
@@ -64,6 +70,7 @@ class Site:
 
     @property
     def apt(self) -> str:
+        """Return the log of the calls of apt-get and apt-mark."""
         path = self.folder / "apt.log"
         return path.read_text() if path.exists() else ""
 
@@ -79,11 +86,12 @@ class Site:
             "enroot_pyxis_source_url": f"{self.url}/pyxis.tar.gz",
             "enroot_pyxis_cache": str(self.folder / "cache"),
             "enroot_pyxis_stamp_file": str(self.folder / "stamps/pyxis.json"),
-            # Of this machine nothing is asked or installed.
+            # Install no package on the machine of the tests.
             "enroot_pyxis_build_packages": {},
         } | changes
 
     def play(self, root: Path, parts: list[str], **changes: Any) -> subprocess.CompletedProcess[str]:
+        """Run files of the role's tasks on this machine, with variables of the operator in ``changes``."""
         playbook, given = self.folder / "playbook.yml", self.folder / "given.json"
         playbook.write_text(PLAYBOOK)
         given.write_text(json.dumps(self.variables(**changes) | {"parts": parts}))

@@ -1,4 +1,9 @@
-"""Role lambda_stack: what each flavour wants on each operating system, and when a node has it."""
+"""Test role lambda_stack, which installs the NVIDIA driver, Fabric Manager and DCGM on a node.
+
+A flavour is the source of these packages: Lambda Stack, NVIDIA's own repository, or none. The tests show
+which packages each flavour requires on each operating system, and when a node already has them. They also
+show which of the operator's versions the flavour does not use, so that the role can report it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ FLAVOURS = ["", "lambda_stack", "nvidia", "none"]
 ASKED = ["lambda_stack_chosen", "lambda_stack_wanted", "lambda_stack_unmet", "lambda_stack_packaged"]
 ASKED += ["lambda_stack_running", "lambda_stack_persists", "lambda_stack_needs_reboot"]
 ASKED += ["lambda_stack_idle_units", "lambda_stack_fabric_fits", "lambda_stack_dropped"]
+# Packages that every flavour but "none" requires: headers of the running kernel, and DCGM of any epoch.
 HEADERS = {"linux-headers-6.1.0-30-amd64": ""}
 DCGM = {"datacenter-gpu-manager-4-core": "*:4.4.1-*"}
 
@@ -21,6 +27,7 @@ pytestmark = pytest.mark.playbook
 
 
 def installed(**versions: str) -> dict[str, dict[str, Any]]:
+    """Return held packages, as the fact lists them. An underscore in a name becomes a hyphen."""
     return {name.replace("_", "-"): {"version": version, "held": True} for name, version in versions.items()}
 
 
@@ -35,6 +42,7 @@ UP = {"active": True, "enabled": True, "failed": False}
 
 
 def provisioned(**changes: Any) -> dict[str, Any]:
+    """Return a node that has all that the role requires, but for ``changes`` of its fact."""
     given = {
         "container": True,
         "packages": WHOLE,
@@ -53,6 +61,7 @@ def provisioned(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def rendered(render: Renderer) -> dict[str, dict[str, Any]]:
+    """Return the role's variables of each case: bare nodes, and provisioned nodes with one difference."""
     cases = {
         f"{system}-{flavour or 'default'}": {
             "rackproof_node": node(system),
@@ -80,7 +89,7 @@ def rendered(render: Renderer) -> dict[str, dict[str, Any]]:
         "not held": provisioned(packages=loose),
         "older": provisioned(packages={**WHOLE, **installed(nvidia_open="580.95.04-1")}),
         "other dcgm": provisioned(packages={**WHOLE, **installed(datacenter_gpu_manager_4_core="1:4.3.0-1")}),
-        # Not every version that begins so is that version.
+        # 4.4.10 begins as 4.4.1 does, and is another version.
         "longer dcgm": provisioned(
             packages={**WHOLE, **installed(datacenter_gpu_manager_4_core="1:4.4.10-1")}
         ),
@@ -171,6 +180,6 @@ def test_what_a_node_lacks(rendered: dict[str, dict[str, Any]], case: str, names
 def test_what_else_is_seen(rendered: dict[str, dict[str, Any]]) -> None:
     assert rendered["mismatch"]["lambda_stack_needs_reboot"] is True
     assert rendered["other fabric"]["lambda_stack_fabric_fits"] is False
-    # Running, but not at the next boot; a unit that the node does not have is not required.
+    # The unit runs, but is not enabled at boot. A unit that the node does not have is not required.
     assert rendered["idle"]["lambda_stack_idle_units"] == ["nvidia-persistenced.service"]
     assert rendered["volatile"]["lambda_stack_persists"] is False

@@ -1,4 +1,9 @@
-"""Role node_tuning: files, profiles, and that nothing of a shared kernel is touched."""
+"""Test role node_tuning: limits, sysctl, clock governor, kernel arguments, and sudo rights of benchmarks.
+
+The role writes files on a node, and a profile is a named set of these settings. The tests render the files
+for made-up nodes. They show that a container's kernel, which is the host's, is not changed, and that a user
+of a benchmark may run no other command by sudo than those of MLPerf's run.sub.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +32,11 @@ TUNED = {
     "governors": ["performance"],
     "transparent_hugepages": "always [madvise] never",
 }
+# Kernel arguments. All but the last one are refused: no text, or with quotes, spaces or line ends.
 UNFIT = {"spectre_v2": False, "init": 'x" rm', "iommu": "pt quiet", "a b": "c", "nosmt": "force\n", "numa": 0}
 
 SUDOERS = "/etc/sudoers.d/rackproof-benchmarks"
+# Entries that sudoers would not read as the name of one ordinary user or group.
 NO_USERS = ["ALL", "a b", "x, y", "%sudo", "root", "%wheel", "#1000", "a\nALL", "!root", "+netgroup", ""]
 
 pytestmark = pytest.mark.playbook
@@ -37,6 +44,7 @@ pytestmark = pytest.mark.playbook
 
 @pytest.fixture(scope="module")
 def rendered(render: Renderer) -> dict[str, dict[str, Any]]:
+    """Return the role's variables of each case, by its name."""
     profile = {"node_tuning_profile": "mlperf-0.6"}
     booted = "root=/dev/sda1 ro spectre_v2=off transparent_hugepage=madvise"
     other = node(tuning={**TUNED, "transparent_hugepages": "[always] madvise never"})
@@ -146,6 +154,8 @@ def allows(text: str, words: str) -> bool:
 @pytest.mark.parametrize(
     ("words", "allowed"),
     [
+        # First commands of published run.sub files: drop the caches, set the GPU's clock (-lgc, MHz) and its
+        # boost. Then commands that resemble them: other values, more arguments, or another program.
         ("/sbin/sysctl vm.drop_caches=3", True),
         ("/usr/bin/nvidia-smi -lgc 1410", True),
         ("/usr/bin/nvidia-smi -lgc 210,1980", True),

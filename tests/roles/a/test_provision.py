@@ -1,4 +1,9 @@
-"""Role provision: the packages that it installs, and its summary of a node that failed."""
+"""Test role provision: the packages that it installs on all nodes, and its summary of a failed node.
+
+provision_packages is a list of names, or maps names to versions, and a package with a version is pinned. The
+tests show what is refused as a package. They also show that the summary calls a node drained only if Slurm
+knows the node and the role changed it.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,7 @@ from .conftest import Renderer, node
 ROLE = "provision"
 BY_OS = ""
 ASKED = ["provision_packages_any", "provision_packages_pinned"]
+# By case: the value of provision_packages, the packages of any version, and those with a pinned version.
 CASES: dict[str, tuple[Any, dict[str, str], dict[str, str]]] = {
     "none": ([], {}, {}),
     "names": (["htop", "jq"], {"htop": "", "jq": ""}, {}),
@@ -33,6 +39,7 @@ PLAYBOOK = """
   tasks:
     - ansible.builtin.import_role: {name: provision, tasks_from: FILE}
 """
+# Slurm knows and drained the node, and the role began to change it. Slurm does not know the node of UNKNOWN.
 DRAINED = {"provision_drained": {"nodes": {"n1": {"known": True}}}, "provision_touched": True}
 
 pytestmark = pytest.mark.playbook

@@ -1,4 +1,8 @@
-"""Role provision: one message for each node names the wrong variables of all roles before the first drain."""
+"""Test role provision's check of the variables of all roles, before the first node is drained.
+
+An operator gets one message for each node. It names every wrong variable with its role, and what to write
+instead. The tests give each made-up node one or two mistakes, and show that no message has a secret.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,9 @@ PLAYBOOK = """
   tasks:
     - ansible.builtin.import_role: {name: provision, tasks_from: variables}
 """
+# A secret that no message may contain.
 CANARY = "canary-5d0c"
+# By the name of a node: its wrong variables, and a part of its message ("": any message).
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "bool": ({"slurm_accounting": "maybe"}, "roles/slurm: slurm_accounting is 'maybe': write true or false"),
     "int": (
@@ -58,6 +64,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "roles/enroot_pyxis: enroot_pyxis_api_key cannot be evaluated: correct it",
     ),
 }
+# Variables that are right, or that belong to a role that does not run on the node.
 RIGHT: dict[str, dict[str, Any]] = {
     "defaults": {},
     "no controller": {"slurm_controller_host": "", "slurm_accounting": "maybe"},
@@ -91,6 +98,7 @@ def messages(printed: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the output of one run for all cases."""
     folder = tmp_path_factory.mktemp("variables")
     (folder / "playbook.yml").write_text(PLAYBOOK)
     hosts = {name: values for name, (values, _) in WRONG.items()} | RIGHT

@@ -1,4 +1,9 @@
-"""The table of ways between GPU and network card, against nodes that are made up."""
+"""Test how rackproof.nodes.peer_memory chooses the way in which network cards access GPU memory.
+
+The ways of GPUDirect RDMA are DMA-BUF, nvidia-peermem and the older nv_peer_mem. Each needs a certain driver,
+kernel and network driver. The tests choose for made-up nodes, on both sides of each bound, and read driver
+and OFED (the package of network drivers) from the facts of a node.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from rackproof.nodes.peer_memory import (
     version_numbers,
 )
 
-# What the node has, and what is chosen there.
+# A node (kernel, driver, open kernel module, network drivers), and the chosen method ("": none).
 CASES = [
     # The stack of 2019: driver 418 on Ubuntu 18.04.
     (PeerMemoryNode("4.15.0-46-generic", "418.88", False, "mlnx"), "nv_peer_mem"),
@@ -32,15 +37,15 @@ CASES = [
     (PeerMemoryNode("5.15.0-1044-nvidia", "534.99", True, "mlnx"), "nvidia_peermem"),
     (PeerMemoryNode("5.15.0-1044-nvidia", "535.54.03", True, "mlnx"), "dmabuf"),
     (PeerMemoryNode("5.15.0-1044-nvidia", "535.54.03", False, "mlnx"), "nvidia_peermem"),
-    # 5.4 is older than 5.12, though 5.4 sorts after 5.12 as text; the same of 10 and 9.
+    # Numbers are compared, not texts: 5.4 is older than 5.12, and 10 is newer than 5.
     (PeerMemoryNode("5.4.0-200-generic", "570.172.08", True, "doca"), "nvidia_peermem"),
     (PeerMemoryNode("10.0.1", "1000.1", True, "inbox"), "dmabuf"),
-    # Today: the open module needs no OFED at all.
+    # The open module of current drivers needs no OFED.
     (PeerMemoryNode("6.8.0-48-generic", "570.172.08", True, "inbox"), "dmabuf"),
     (PeerMemoryNode("6.8.0-48-generic", "570.172.08", True, "doca"), "dmabuf"),
     (PeerMemoryNode("6.8.0-48-generic", "570.172.08", False, "doca"), "nvidia_peermem"),
     (PeerMemoryNode("6.8.0-48-generic", "570.172.08", False, "inbox"), ""),
-    # No driver, no way.
+    # No method works without a driver.
     (PeerMemoryNode("6.8.0-48-generic", "", False, "mlnx"), ""),
 ]
 
@@ -90,6 +95,8 @@ def test_a_platform_may_need_a_newer_kernel_for_dmabuf() -> None:
 @pytest.mark.parametrize(
     ("has", "comes", "driver", "open_module"),
     [
+        # The installed driver, the driver that provisioning installs, and the expected node. From branch 560,
+        # NVIDIA's packages have the open kernel module. An installed driver is kept.
         ("", "580.95.05", "580.95.05", True),
         ("", "560.1", "560.1", True),
         ("", "550.163", "550.163", False),
@@ -138,6 +145,7 @@ def test_numbers_of_a_version(version: str, expected: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("name", "matches"),
     [
+        # Packages with a kernel module, and then packages of the driver without one.
         ("nvidia-418", True),
         ("nvidia-driver", True),
         ("nvidia-open", True),
@@ -166,6 +174,7 @@ def test_packages_that_bring_the_kernel_module(name: str, matches: bool) -> None
 def facts(
     packages: dict[str, str] | None = None, modules: dict[str, str] | None = None, **stdout: str
 ) -> dict[str, Any]:
+    """Return the facts of a node with packages, loaded modules by version, and the output of commands."""
     return {
         "kernel": "6.8.0-48-generic",
         "packages": {name: {"version": version, "held": True} for name, version in (packages or {}).items()},
@@ -182,7 +191,7 @@ QUERY = "0, GPU-ffff, 570.172.08, Enabled\n1, GPU-fffe, 570.172.08, Enabled\n"
     [
         (facts(), "", False, "inbox"),
         (facts({"nvidia-open": "570.172.08-1"}), "570.172.08-1", True, "inbox"),
-        # What runs counts: a newer one is installed and waits for the reboot.
+        # The loaded module counts. A newer one is installed, and is loaded at the next boot.
         (facts({"nvidia-open": "580.95.05-1"}, {"nvidia": "570.172.08"}), "570.172.08", True, "inbox"),
         (
             facts({"nvidia-open": "580.95.05-1"}, {"nvidia": ""}, nvidia_smi_query=QUERY),
@@ -192,7 +201,7 @@ QUERY = "0, GPU-ffff, 570.172.08, Enabled\n1, GPU-fffe, 570.172.08, Enabled\n"
         ),
         (facts({"nvidia-driver-535": "535.261.03-0ubuntu1"}), "535.261.03-0ubuntu1", False, "inbox"),
         (facts({"nvidia-418": "418.88-0lambda1"}), "418.88-0lambda1", False, "inbox"),
-        # The module's own word counts more than the name of its package.
+        # The licence that the module states counts more than the name of its package.
         (
             facts({"nvidia-driver": "570.1-0lambda1"}, nvidia_license="Dual MIT/GPL\n"),
             "570.1-0lambda1",
@@ -210,7 +219,7 @@ QUERY = "0, GPU-ffff, 570.172.08, Enabled\n1, GPU-fffe, 570.172.08, Enabled\n"
             True,
             "inbox",
         ),
-        # An answer that is none.
+        # The tools ran, and found nothing.
         (facts(nvidia_smi_query="No devices were found\n", ofed_info=""), "", False, "inbox"),
     ],
 )

@@ -1,4 +1,8 @@
-"""Packages that are not as they are pinned."""
+"""Test which packages of a node rackproof.nodes.packages finds lacking, so that a role installs them.
+
+A package is lacking if it is absent, has another version than its pin, or must be held and is not. Held
+packages are not upgraded by apt.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ INSTALLED = {
 @pytest.mark.parametrize(
     ("wanted", "hold", "names"),
     [
+        # Pins ("" is any version, * any end), whether they must be held, and the lacking packages.
         ({}, True, []),
         ({"held": "1.18.0-1"}, True, []),
         ({"held": ""}, True, []),

@@ -1,6 +1,8 @@
-"""Test the values of ofed, peer_memory and nvidia_container for systems, from made-up facts.
+"""Test which packages and files ofed, peer_memory and nvidia_container choose for an operating system.
 
-The roles themselves are asked: their dispatch by system and their variables, on nodes that do not exist.
+ofed installs network drivers, peer_memory connects them with GPU memory, and nvidia_container installs Docker
+with GPUs. The tests run only the roles' tasks that look and choose, for nodes that are made up, and compare
+the resulting variables.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+# Servers of packages: the vendor's, and a site's own.
 VENDOR = "https://content.mellanox.com/ofed"
 MIRROR = "http://mirror.example"
 TOOLKIT = dict.fromkeys(
@@ -31,7 +34,13 @@ BOOKWORM = ("debian", "12")
 
 
 def node(system: tuple[str, str], **state: Any) -> dict[str, Any]:
-    """Return the fact of a node. ``state`` replaces parts of it. Packages are name to version, and held."""
+    """Return the fact of a node of a system (id, version).
+
+    Args:
+        system: The id and the version of the operating system.
+        **state: Parts of the fact that are replaced. ``packages`` maps names to versions, which are held.
+            ``said`` maps commands to their output.
+    """
     packages = {name: {"version": one, "held": True} for name, one in state.pop("packages", {}).items()}
     commands = {
         name: {"status": "ok", "rc": 0, "stdout": text} for name, text in state.pop("said", {}).items()
@@ -54,7 +63,7 @@ def node(system: tuple[str, str], **state: Any) -> dict[str, Any]:
     }
 
 
-# Name: the node, the variables set for it, what is asked and what it has to be.
+# By case: the fact of a node, the operator's variables, and the expected values of the role's variables.
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     # --- ofed: packages, tarballs and their addresses, by system ---
     **{
@@ -307,7 +316,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"nvidia_container_driver": "570.172.08", "nvidia_container_gpus": ["GPU-aa", "GPU-bb"]},
     ),
 }
-# The tasks of each role that only look and choose: its dispatch by system, its choice.
+# By role: the file of its tasks that only look at the system and choose.
 ENTRIES = {"ofed": "system", "peer_memory": "choose", "nvidia_container": "system"}
 ROLE_OF = {"ofed": "ofed", "peer": "peer_memory", "container": "nvidia_container"}
 ANSWER = "{{ dict(asked | zip(query('ansible.builtin.vars', *asked))) }}"

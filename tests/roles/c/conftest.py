@@ -1,4 +1,8 @@
-"""Render what roles would put on hosts, from an inventory and faked facts, for all cases in one run."""
+"""Evaluate variables of a role for made-up hosts, from an inventory and faked facts, in one run of Ansible.
+
+The tests in this folder read which files, packages and messages a role would have for a host. Nothing is
+installed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Any
 
 import pytest
 
-# Defaults first, then the role's own, then what an inventory would say.
+# Later files override earlier ones: the role's defaults, its own variables, and those of an inventory.
 PLAYBOOK = """
 - hosts: cases
   gather_facts: false
@@ -34,10 +38,11 @@ FACTS: dict[str, Any] = {
     "modes": {},
     "mounts": {},
 }
+"""The fact ``rackproof_node`` of a Debian 12 host on which nothing is installed."""
 
 
 class Renderer:
-    """Renders variables of a role."""
+    """A renderer of a role's variables, in a folder of its own for each role."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.root = root

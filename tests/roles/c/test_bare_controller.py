@@ -1,4 +1,8 @@
-"""``--check`` of the role slurm for several nodes: the controller is bare, or cannot be reached."""
+"""Test ``--check`` of role slurm for nodes whose controller is bare, or cannot be reached.
+
+A rack is often planned before its Slurm controller is installed. The controller's state is read once for all
+nodes. These tests show that each node has it, and that an unreachable controller is what the message names.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ PLAYBOOK = """
     - ansible.builtin.debug:
         msg: "SEES {{ inventory_hostname }} {{ slurm_controller_state.os.id | length > 0 }}"
 """
+# The hardware of the made-up node model, from which the role writes the line of slurm.conf.
 SKU: dict[str, Any] = {
     "slurm_sku_cpus": 8,
     "slurm_sku_sockets": 1,

@@ -1,4 +1,9 @@
-"""Test the files of the role enroot_pyxis, and its message if a registry refuses the key."""
+"""Test the files of role enroot_pyxis, and its message if a registry refuses the key.
+
+The role configures enroot, which runs containers, and pyxis, Slurm's plugin for it. It also writes the key of
+the image registry (NGC), for enroot and for Docker. The tests show that the key is in no file that other
+users can read, and is sent to no address that a registry makes up.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +74,7 @@ def values(render: Renderer) -> dict[str, dict[str, Any]]:
 
 
 def content(values: dict[str, dict[str, Any]], case: str, name: str) -> str:
-    """Return the text of a file."""
+    """Return the text of the one rendered file whose path ends with ``name``."""
     (text,) = (one["content"] for one in values[case]["enroot_pyxis_files"] if one["path"].endswith(name))
     return str(text)
 
@@ -79,7 +84,7 @@ def test_ngc_has_two_names(values: dict[str, dict[str, Any]]) -> None:
         f"machine nvcr.io login $oauthtoken password {KEY}",
         f"machine authn.nvidia.com login $oauthtoken password {KEY}",
     ]
-    # curl, which enroot reads the file with, knows machines without ports.
+    # enroot gives the file to curl, which compares hosts without their ports.
     assert values["own"]["enroot_pyxis_credentials"] == (
         f"machine registry.example.net login $oauthtoken password {KEY}\n"
     )
@@ -140,7 +145,11 @@ def test_when_the_key_is_due(values: dict[str, dict[str, Any]]) -> None:
 
 
 class Registry(BaseHTTPRequestHandler):
-    """/basic requests the key itself. /token redirects for a token, as NGC does, /astray elsewhere."""
+    """A registry whose answer depends on the first part of the path.
+
+    /basic requests the key itself. /token redirects for a token, as NGC does. /astray redirects to the
+    address in the path, with ! in place of /. /broken is out of order.
+    """
 
     def do_GET(self) -> None:
         right = "Basic " + base64.b64encode(f"$oauthtoken:{KEY}".encode()).decode()
@@ -198,6 +207,7 @@ PLAYBOOK = """
 
 
 def test_what_a_registry_says_of_the_key(root: Path, tmp_path: Path, registry: str) -> None:
+    # By host: the registry's address, the key, and a part of the message. Nothing listens at port 9.
     refused = "refuses the key of $oauthtoken (401 Unauthorized)"
     cases = {
         "basic-right": (f"{registry}/basic", KEY, "accepted"),

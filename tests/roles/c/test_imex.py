@@ -1,4 +1,9 @@
-"""Test the role imex on a node of an NVLink domain, and its message for a node that cannot be in one."""
+"""Test role imex on nodes of an NVLink domain, and its message for a node that cannot be in one.
+
+An NVLink domain is the nodes whose GPUs one NVLink fabric connects, as in an NVL72 rack. IMEX is NVIDIA's
+service that lets them share GPU memory. It needs the same list of addresses on each node, and the version of
+the driver. The tests show that the role changes only what differs.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +50,7 @@ GROUPS = {
     "rack-a": {
         "hosts": {
             "a1": {"ansible_host": "10.0.0.1"},
-            # What is said of IMEX goes before how Ansible reaches it.
+            # imex_address takes precedence over the address by which Ansible reaches the node.
             "a2": {"ansible_host": "192.0.2.2", "imex_address": "10.0.0.2"},
             "a3": {"imex_address": "fd00::3"},
         }
@@ -54,10 +59,12 @@ GROUPS = {
 
 
 def installed(version: str, held: bool = True) -> dict[str, Any]:
+    """Return the package of IMEX as the fact lists it."""
     return {"nvidia-imex": {"version": version, "held": held}}
 
 
 def case(**state: Any) -> dict[str, Any]:
+    """Return the variables of a node in the domain rack-a, with ``state`` in its fact."""
     facts = {**FACTS, "modules": {}, "commands": DRIVER, **state}
     return {"imex_domain": "rack-a", "rackproof_node": facts}
 
@@ -102,7 +109,7 @@ def test_only_what_differs_is_done(values: dict[str, Any]) -> None:
     assert due == {
         "fresh": ["imex_list_changed", "imex_option_due", "imex_stopped"],
         "done": [],
-        # It was loaded without the option, and made no channel.
+        # The driver was loaded without the option, and made no IMEX channel.
         "loaded": ["imex_list_changed", "imex_option_due", "imex_needs_reboot", "imex_stopped"],
         "upgraded": [],
         "not-held": [],

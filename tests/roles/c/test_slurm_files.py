@@ -1,4 +1,9 @@
-"""Test the files that the role slurm makes from an inventory, and its prolog and epilog."""
+"""Test the files that role slurm makes from an inventory, and the prolog and epilog that it installs.
+
+Slurm runs the prolog on a node before each job, and the epilog after it. A prolog that fails drains the node.
+The tests compare the files with those in the folder golden, and run both scripts with a fake nvidia-smi.
+RENEW_GOLDEN=1 writes the files of that folder again.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,7 @@ Files = dict[str, dict[str, dict[str, Any]]]
 """The files by case and path."""
 
 GOLDEN = Path(__file__).with_name("golden")
+# The hardware of two node models, and of a node without GPUs.
 GB300 = {
     "bench_sku_gpus": 4,
     "slurm_sku_cpus": 144,
@@ -48,7 +54,7 @@ ASKED = ["slurm_cluster_files", "slurm_accounting_files", "slurm_node_files"]
 
 
 def system(root: Path, name: str) -> dict[str, Any]:
-    """Return what the role knows of the controller's distribution."""
+    """Return the role's values for an operating system, here the controller's."""
     known = yaml.safe_load((root / "roles/slurm/vars" / f"{name}.yml").read_text())
     return {"slurm_controller_os": known["slurm_os"]}
 
@@ -166,14 +172,16 @@ class Script:
         self.variables: dict[str, str] = {}
         self.path.write_text(content.replace("PATH=/usr/local/sbin", f"PATH={folder}:/usr/local/sbin"))
         self.tool("logger", f'echo "$@" >>{folder}/said')
-        self.tool("chown", "exit 0")  # root's alone, and the tests need not be root's
+        self.tool("chown", "exit 0")  # only root may call the real one, and the tests need not run as root
         (folder / "said").write_text("")
 
     def tool(self, name: str, script: str) -> None:
+        """Write a fake of a command that the script calls."""
         (self.folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (self.folder / name).chmod(0o755)
 
     def __call__(self, job: str = "7", user: str = str(os.getuid())) -> tuple[int, str]:
+        """Run the script for a job of a user. Return its exit status and its messages to the system log."""
         done = subprocess.run(
             ["bash", self.path],
             env={"SLURM_JOB_ID": job, "SLURM_JOB_UID": user, **self.variables},
@@ -188,7 +196,7 @@ def prolog(files: Files, tmp_path: Path) -> Script:
     """Return the prolog of a healthy node with four GPUs."""
     content = files["scripts"]["/etc/slurm/prolog.sh"]["content"]
     assert "  list_gpus 3\n" in content
-    # On a busy machine the first answer may be late, and no second one is.
+    # The first answer has a second, and may be late on a busy machine. The second one gets a minute.
     script = Script(tmp_path, content.replace("  list_gpus 3\n", "  list_gpus 60\n"), "prolog.sh")
     script.tool("nvidia-smi", 'for n in 0 1 2 3; do echo "GPU $n: NVIDIA GB300 (UUID: GPU-$n)"; done')
     scratch(files, "").parent.joinpath("jobs-plugin").write_text("")
@@ -224,6 +232,8 @@ def test_the_prolog_makes_the_jobs_folder_and_the_epilog_removes_it(
 @pytest.mark.parametrize(
     ("tool", "said"),
     [
+        # The fake nvidia-smi, and the message. The second one is late at first, and fails when it is called
+        # again. The prolog of these tests waits for 1 s at first.
         ("trap '' TERM INT HUP; sleep 60", "nvidia-smi did not answer within 1 s, nor then within 3 s"),
         ("[ -e $0.late ] && exit 4; touch $0.late; exec sleep 60", "nvidia-smi failed: "),
         (
@@ -255,7 +265,7 @@ def test_one_late_answer_drains_no_node(prolog: Script) -> None:
 
 def test_a_tool_that_is_stuck_in_the_driver_is_not_run_again(prolog: Script) -> None:
     prolog.tool("nvidia-smi", "echo x >>$0.runs; exec sleep 10")
-    # It is there whatever signal it gets.
+    # Each signal succeeds and has no effect, as with a process that hangs in the driver.
     prolog.variables["BASH_FUNC_kill%%"] = "() { return 0; }"
     rc, log = prolog("9")
     assert rc == 1

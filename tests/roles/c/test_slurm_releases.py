@@ -1,4 +1,8 @@
-"""Test which releases of Slurm are compatible."""
+"""Test which releases of Slurm may be in one cluster, by rackproof.nodes.slurm_releases.
+
+A release is a year and a month, such as 24.11. A node may be a few releases older than its controller, and
+never newer. Role slurm reports a node that breaks this rule before it installs anything.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,8 @@ def test_a_version_says_its_release(version: str, known: tuple[int, int] | None)
     assert parse_release(version) == known
 
 
-# The window as the upgrade guide lists it: two releases back, three from 24.11 on.
+# Slurm's upgrade guide: controllers accept nodes of the two releases before, those from 24.11 on of three.
+# Each row has a controller, the oldest release that it accepts, and the release before that one.
 @pytest.mark.parametrize(
     ("controller", "oldest", "too_old"),
     [

@@ -1,4 +1,9 @@
-"""Test the mounts of the role storage, and the values that it refuses."""
+"""Test the systemd units by which role storage mounts file systems, and the values that it refuses.
+
+A mount is an NFS export, an S3 bucket (by s3fs), a disk, or a folder on one of these. The tests render the
+units for nodes that have none of them, all, or all but one. They show that the role never formats a disk, and
+that no unit contains a key.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +79,7 @@ def values(render: Renderer) -> dict[str, dict[str, Any]]:
 
 
 def unit(values: dict[str, dict[str, Any]], mount: str) -> dict[str, str]:
-    """Return the lines of a unit by key."""
+    """Return the lines of the unit of a mount, by key."""
     (content,) = (one["content"] for one in values["bare"]["storage_units"] if one["mount"] == mount)
     return dict(line.split("=", 1) for line in content.splitlines() if "=" in line)
 
@@ -94,7 +99,7 @@ def test_nfs(values: dict[str, dict[str, Any]]) -> None:
     options = lines["Options"].split(",")
     assert options[0] == "hard"
     assert options[-2:] == ["_netdev", "ro"]
-    # Wanted, and by no boot required.
+    # WantedBy lets a node boot if the server is down.
     assert lines["WantedBy"] == "remote-fs.target"
     assert "automount" not in str(values["bare"]["storage_units"])
 
@@ -104,7 +109,7 @@ def test_s3(values: dict[str, dict[str, Any]]) -> None:
     options = lines["Options"].split(",")
     assert (lines["What"], lines["Type"]) == ("bucket:/sets", "fuse.s3fs")
     assert {"_netdev", "url=https://s3.example.net", "passwd_file=/etc/passwd-s3fs"} <= set(options)
-    # Nothing of systemd's own: once it is mounted, it would be taken for a local file system.
+    # By default, systemd would order a mounted s3fs as a local file system.
     assert lines["DefaultDependencies"] == "no"
     assert lines["Before"].split() == ["remote-fs.target", "umount.target"]
     assert "url=http://other:9000" in unit(values, "/mnt/other")["Options"].split(",")

@@ -1,4 +1,8 @@
-"""Test the packages and settings of roles without own repositories on each operating system, as tables."""
+"""Test packages and settings of slurm, storage, enroot_pyxis and node_tuning on each operating system.
+
+Each distribution has another release of Slurm. The tests show its settings, and that a node whose release
+cannot work with the controller's is reported before it is changed.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,16 @@ from .conftest import FACTS, Renderer
 
 pytestmark = pytest.mark.playbook
 
-# System: release of its Slurm, what tracks and binds jobs, whether it knows the second version of cgroups.
+# By system: the release of its Slurm, its plugins that track and bind jobs, and whether it knows cgroup v2.
 SLURM = {
     "debian-12": ("22.05", "proctrack/cgroup", "task/cgroup,task/affinity", True),
     "debian-13": ("24.11", "proctrack/cgroup", "task/cgroup,task/affinity", True),
     "ubuntu-22.04": ("21.08", "proctrack/linuxproc", "task/affinity", False),
     "ubuntu-24.04": ("23.11", "proctrack/cgroup", "task/cgroup,task/affinity", True),
-    # None that the role knows: any release, with the keys that all since 22.05 know.
+    # A system that the role does not know: any release, with keys that all releases since 22.05 accept.
     "debian-99": ("", "proctrack/cgroup", "task/cgroup,task/affinity", True),
 }
-# Node and controller: why they cannot be one cluster.
+# By node and controller: why they cannot be in one cluster ("": they can).
 MISFITS = {
     "debian-13 under debian-12": "it is newer than its controller",
     "ubuntu-24.04 under ubuntu-22.04": "it is newer than its controller",
@@ -30,7 +34,7 @@ MISFITS = {
     "ubuntu-24.04 under debian-13": "",
     "debian-12 under debian-13": "it is 4 releases older than its controller, and 3 are allowed",
     "ubuntu-22.04 under ubuntu-24.04": "it is 3 releases older than its controller, and 2 are allowed",
-    # What is installed counts, and a pin is one for both.
+    # An installed controller counts by its version. A pin sets the version of both.
     "installed": "it is newer than its controller",
     "pinned": "",
     # The release that this would install is unknown. Slurm itself reports a mismatch.
@@ -81,7 +85,7 @@ def slurm(render: Renderer, root: Path) -> dict[str, dict[str, Any]]:
             "slurm_controller_state": host(head),
             "slurm_controller_host": head,
             "rackproof_node": host(system),
-            # Ansible gives it to a role.
+            # Ansible sets this variable in a role.
             "role_path": str(role),
             **more,
         }
@@ -126,7 +130,7 @@ def test_a_node_whose_slurm_cannot_join_is_known_before(slurm: dict[str, dict[st
 
 
 SYSTEMS = ("debian-12", "debian-13", "ubuntu-22.04", "ubuntu-24.04")
-# Role: variables set for it, and what it has to install, which has the same names on all four systems.
+# By role: its variables, and the packages that it has to install, with the same names on all four systems.
 PACKAGES: dict[str, tuple[dict[str, Any], str, Any]] = {
     "storage": (
         {
