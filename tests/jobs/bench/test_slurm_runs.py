@@ -137,7 +137,7 @@ class SlurmRun:
         }
 
     def with_result(self, **changes: Any) -> None:
-        """Change ``result`` of the definition, which says how the log is read and judged."""
+        """Change ``result`` of the definition, which states how the log is read and judged."""
         result = self.planned.result.model_copy(update=changes)
         self.planned = self.planned.model_copy(update={"result": result})
 

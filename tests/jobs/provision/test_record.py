@@ -20,8 +20,8 @@ from rackproof.store.append_log import acting_user
 from rackproof.store.audit_log import append_acts, provision_of
 from rackproof.store.run_folder import ResultsError, read_run
 
-# The changed tasks of each node, and the error of one node.
 BEGAN = datetime(2026, 11, 26, 20, 0, tzinfo=UTC)
+# The changed tasks of each node, and the error of one node.
 CHANGED = {"n1": ["Install OFED", "Reboot"], "n2": ["Install OFED"], "n3": []}
 PROBLEM = {"n2": ["Reboot: n2 did not come back in 900 s"]}
 

@@ -43,7 +43,7 @@ MACS = {
     # another machine that uses the MAC address of the first one
     "127.0.0.11": "52:54:00:00:00:01",
 }
-# NOBODY is an address without a MAC address in the table of neighbours.
+# `NOBODY` is an address without a MAC address in the table of neighbours.
 N1, N2, STRANGER, TWIN, NOBODY = *MACS, "127.0.0.77"
 ASKED = {"status": "asked", "node": "n1", "nonce": "0" * 32}
 BEGUN = {"status": "begun", "node": "n1"}

@@ -32,7 +32,7 @@ from tests.jobs.validate.probes import ROOT
 from tests.jobs.validate.test_validating import NODES, gathered, look_at
 from tests.workloads.test_slow_servers import DrippingServer
 
-# The fake ansible-playbook. It makes a night as the variable DO says, or fails.
+# The fake ansible-playbook. It makes the night that the variable DO names, or fails.
 PLAYBOOK = """#!{python}
 import json, os, sys, time
 sys.path[:0] = {path!r}

@@ -3,7 +3,7 @@
 A night measures idle nodes with short programs (probes) and pairs of nodes, as Slurm jobs within a budget of
 GPU-minutes. The tests use a simulated Slurm. They check which nodes are measured, which node, GPU or link is
 blamed for a fault, that other nodes are not blamed, that the budget is never exceeded, and that hostile
-output of one node says nothing about others.
+output of one node is not used for others.
 """
 
 from __future__ import annotations
