@@ -1,4 +1,8 @@
-"""Try mutations in batches on all processors, and count them. Each has a seed of its own."""
+"""Try mutations in batches on all processors, and count them.
+
+A mutation is one damage to an input. It has its own random numbers, from the seed and its number, so that a
+failure can be repeated. The programs monotonicity.py and certificates.py use this module.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
+# How many mutations of each kind were tried, and the failures in words.
 Tried = tuple[Counter[str], list[str]]
 
 
 def read_options(about: str | None) -> argparse.Namespace:
-    """Return how many mutations to try, by which seed, from where on, in how many processes."""
+    """Return the options of the command line: mutations, seed, number of the first one, and processes."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mutations", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
@@ -27,9 +32,9 @@ def try_in_batches(
     """Return how many mutations of each kind were tried, and the failures in words.
 
     Args:
-        try_some: Tries mutations, given the seed, the number of the first one, and how many.
-        options: What :func:`read_options` returns.
-        size: Mutations of a batch.
+        try_some: A function that tries mutations, with the seed, the number of the first one, and how many.
+        options: The options of :func:`read_options`.
+        size: The number of mutations in a batch.
     """
     last = options.start + options.mutations
     starts = range(options.start, last, size)

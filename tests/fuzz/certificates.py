@@ -1,6 +1,7 @@
-"""Alter or remove what a certificate is made of: ``python tests/fuzz/certificates.py --mutations 10000``.
+"""Alter certificates and their evidence: ``python tests/fuzz/certificates.py --mutations 10000``.
 
-Two kinds of mutations, by turns:
+A certificate is a page with the answers to a catalogue of requirements, their evidence and a signature. This
+program makes two kinds of mutations in turn:
 
 * ``page``: a signed certificate's page, its JSON, its copies or its signature are altered, with and without
   a new digest. Nothing that was altered may verify as a pass.
@@ -65,12 +66,12 @@ class Subject:
         return samples.certify(self.results, catalogue, now=self.now)
 
     def verify(self, page: bytes, beside: dict[str, bytes], signers: Path | None = None) -> Verdict:
-        """Return what a page proves."""
+        """Return the verdict of a page after it was verified."""
         return verify_certificate(page, beside, self.now, signers or self.signers).verdict
 
 
 def damaged_bytes(data: bytes, chance: Random) -> bytes:
-    """Return bytes with a piece flipped, cut out, doubled, put in, or all after a place cut off."""
+    """Return bytes of which a piece was flipped, removed, doubled or added, or the end was cut off."""
     at = chance.randrange(len(data) + 1)
     end = min(len(data), at + chance.choice((1, 1, 1, 4, 50, 1000)))
     flipped = bytes(byte ^ (1 << chance.randrange(8)) for byte in data[at:end])
@@ -98,11 +99,11 @@ def edited_json(data: bytes, chance: Random) -> bytes:
     return sealed if chance.random() < 0.5 else data[:75] + sealed[75:]
 
 
-# Pages.
+# Mutations of pages.
 
 
 def _with_json(subject: Subject, chance: Random) -> tuple[bytes, dict[str, bytes]]:
-    """Return a page whose JSON was changed, in the copy beside it as well."""
+    """Return a page whose JSON was changed, together with the copy beside it."""
     changed = edited_json(subject.json, chance).replace(b"<", b"\\u003c")
     parts = split_page(subject.page)
     return fill_page(PageParts(parts.shell, changed, parts.signature)), {".json": changed}
@@ -113,7 +114,7 @@ def _with_bytes(subject: Subject, chance: Random) -> tuple[bytes, dict[str, byte
 
 
 def _with_copy(subject: Subject, chance: Random) -> tuple[bytes, dict[str, bytes]]:
-    """Return the page beside a copy that is another."""
+    """Return the unchanged page beside a copy that was changed."""
     suffix, data = chance.choice(((".json", subject.json), (".json.sig", subject.signature.encode())))
     return subject.page, {suffix: damaged_bytes(data, chance)}
 
@@ -153,7 +154,7 @@ def check_page(subject: Subject, chance: Random) -> tuple[str, str]:
     return f"page:{kind}", "" if verdict.gates else f"page {kind}: verifies as {verdict.value}"
 
 
-# Results folders.
+# Mutations of results folders.
 
 
 @contextmanager
@@ -194,7 +195,7 @@ def _altered(path: Path, kind: str, chance: Random) -> bytes:
 
 @contextmanager
 def removed_folder(path: Path) -> Iterator[str]:
-    """Take a folder away until the end of the block."""
+    """Remove a folder until the end of the block."""
     aside = path.parent.parent / "aside"
     shutil.move(path, aside)
     try:
@@ -213,7 +214,7 @@ def check_results(subject: Subject, chance: Random) -> tuple[str, str]:
         try:
             after = subject.certify(catalogue)
         except RackproofError:
-            # No certificate at all.
+            # The folder gives no certificate, so nothing became better.
             return f"results:{kind}:refused", ""
     place = str(path.relative_to(subject.results))
     found = list(_better(before, after))
@@ -224,14 +225,14 @@ def check_results(subject: Subject, chance: Random) -> tuple[str, str]:
 
 def _better(before: Certificate, after: Certificate) -> Iterator[str]:
     for was, now in zip(before.answers, after.answers, strict=True):
-        # Of a failure whose evidence was damaged, unproven is left; nothing better.
+        # A failure whose evidence was damaged may become unproven, but nothing better.
         best = min(ORDER.index(was.verdict), ORDER.index(Verdict.UNPROVEN))
         if ORDER.index(now.verdict) < best:
             yield f"{was.id}: {was.verdict.value} became {now.verdict.value}"
 
 
 def _kept(before: Certificate, after: Certificate, place: str) -> Iterator[str]:
-    """Yield the answers that rest on what was altered and are still no worse than before."""
+    """Yield the answers that still pass although their evidence was altered."""
     touched = {
         piece.id
         for piece in before.evidence
@@ -242,7 +243,7 @@ def _kept(before: Certificate, after: Certificate, place: str) -> Iterator[str]:
             yield f"{was.id}: still {now.verdict.value}, though its evidence was altered"
 
 
-# All of it.
+# Both kinds.
 
 
 def try_mutations(seed: int, first: int, count: int) -> tuple[Counter[str], list[str]]:
@@ -255,7 +256,7 @@ def try_mutations(seed: int, first: int, count: int) -> tuple[Counter[str], list
             chance = Random(f"{seed}/{index}")
             try:
                 kind, wrong = (check_page if index % 2 else check_results)(subject, chance)
-            except Exception:  # whatever it is, a reader did not refuse it
+            except Exception:  # an unexpected error, because a reader did not refuse the damage
                 kind, wrong = "crash", traceback.format_exc(limit=-4)
             kinds[kind] += 1
             failures += [f"--seed {seed} --start {index}: {wrong}"] if wrong else []

@@ -48,7 +48,7 @@ class Edit(NamedTuple):
 
 
 def odd_value(chance: Random) -> Any:
-    """Return a value that was not expected."""
+    """Return a value of an unexpected type or content."""
     kind = chance.randrange(6)
     if kind < 3:
         return chance.choice(ODD_VALUES)

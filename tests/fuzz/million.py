@@ -1,6 +1,7 @@
 """Damage logs of every format, many times: ``python tests/fuzz/million.py --inputs 1000000 --seed 1``.
 
-Every input has a seed of its own, printed when it fails: ``--seed S --start N --inputs 1`` repeats it.
+No parser of ``rackproof.logs`` may raise an exception, or accept a damaged log as a success (mutations.py).
+A failure is printed with the options that repeat it: ``--seed S --start N --inputs 1``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def run_batch(seed: int, first: int, count: int) -> tuple[Counter[str], list[str
         case = cases[index % len(cases)]
         try:
             kinds[check(case, chance)] += 1
-        except Exception:  # whatever it is, it is a failure of the parser
+        except Exception:  # any exception is a failure of the parser
             failures.append(f"--seed {seed} --start {index}: {case.name}\n{traceback.format_exc(limit=-4)}")
     return kinds, failures
 

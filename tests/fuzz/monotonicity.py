@@ -2,13 +2,14 @@
 
     python tests/fuzz/monotonicity.py --mutations 10000
 
-Of a recorded run of every kind one artefact is removed or damaged, and the run is judged again by the
-functions that judged it. From good to bad: pass, degraded, unproven, fail. No verdict may become better,
-with one exception: a failure whose evidence is gone can only be "unproven". This does not count as better
-if the damage itself is among the reasons.
+Each mutation removes or damages one file (artefact) of a recorded run, and judges the run again with the
+functions that judged it. From good to bad, the verdicts are pass, degraded, unproven and fail. No verdict may
+become better, with one exception: a failure whose evidence is gone can only be "unproven". This does not
+count as better if the damage itself is among the reasons.
 
-The artefacts are the files of the run's own folder and, of a night, those of the night before it. A folder
-that is gone as a whole, with all that names it, was never there.
+There are recorded runs of bench.yml, nights of validate.yml, and runs of reimage.yml. The artefacts are the
+files of the run's own folder and, for a night, those of the night before it. No mutation removes a whole
+folder.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ DAMAGE = frozenset(
 
 @dataclass(frozen=True)
 class Judged:
-    """Verdicts of a run by part, and what speaks for a damage."""
+    """Verdicts of a run by part, and the codes of findings, which may show the damage."""
 
     verdicts: dict[str, Verdict]
     damage: frozenset[str] = frozenset()
@@ -93,7 +94,7 @@ def improvements(before: Judged, after: Judged) -> list[str]:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run as its files, and how these are judged."""
+    """A run that is made from files, and a function that judges these files."""
 
     name: str
     make: Callable[[Path], None]
@@ -103,7 +104,7 @@ class RecordedRun:
 
 
 def _read_record(folder: Path) -> Judged:
-    """Return what a kept record says: what a plan's report and the history read."""
+    """Return the verdict of the stored record, which the report of a plan and the history read."""
     try:
         (plan,) = folder.glob("results/plan-*")
         runs = planning.read_plan(folder / "results", plan.name).recorded(folder / "results")
@@ -116,7 +117,7 @@ def _both(one: Judged, other: Judged) -> Judged:
     return Judged({**one.verdicts, **other.verdicts}, one.damage | other.damage)
 
 
-# Runs of bench.yml: local as they were recorded, under Slurm and Docker with published logs.
+# Runs of bench.yml: local runs as they were recorded, and runs through Slurm and Docker with published logs.
 
 
 _check_compliance = mlperf_checks.check_compliance
@@ -124,7 +125,7 @@ _compliance: dict[tuple[str, str], list[Finding]] = {}
 
 
 def _checked_once(planned: PlannedRun, path: Path) -> list[Finding]:
-    """Return what MLCommons' checker, a program that takes a third of a second, finds in a log."""
+    """Return the findings of MLCommons' checker. It is slow, so each log is checked only once."""
     key = (planned.result.ruleset, hashlib.sha256(path.read_bytes()).hexdigest())
     if key not in _compliance:
         _compliance[key] = _check_compliance(planned, path)
@@ -132,7 +133,7 @@ def _checked_once(planned: PlannedRun, path: Path) -> list[Finding]:
 
 
 def folder_name(folder: Path) -> str:
-    """Return the name of the one run's folder."""
+    """Return the name of the run's folder. There is only one run."""
     (logs,) = folder.glob("results/*/logs")
     return logs.parent.name
 
@@ -217,7 +218,7 @@ def _keep(
 
 
 def _recorded(place: Path, name: str = "", definition: str = "", **job: Any) -> RecordedRun:
-    """Return a run as bench.yml recorded it, or one whose job ended otherwise."""
+    """Return a run as bench.yml recorded it, or with another end of its job."""
 
     def make(folder: Path) -> None:
         (log,) = (place / "logs").glob("*.log")
@@ -252,7 +253,7 @@ def _cluster(
     ruleset: str,
     **job: Any,
 ) -> RecordedRun:
-    """Return a run of a cluster: a published log with the records that rackproof writes beside it."""
+    """Return a run on a cluster, from a published log and the records that Rackproof writes for it."""
 
     def make(folder: Path) -> None:
         plan = json.loads((REAL / "runs/local-01-pass/plan.json").read_text())
@@ -278,7 +279,7 @@ def _open(name: str) -> bytes:
 
 
 def _slurm_run(name: str, change: Callable[[SlurmRun], None]) -> RecordedRun:
-    """Return a run of 18 nodes under Slurm: a published log, with what its copies were shortened by."""
+    """Return a run of 18 nodes through Slurm, from a published log with the lines that its copy lacks."""
 
     def make(folder: Path) -> None:
         made = SlurmRun(ROOT, folder / ".unused", SLURM_BENCHMARK)
@@ -321,7 +322,7 @@ def _docker_runs() -> Iterator[RecordedRun]:
         yield _cluster(name, "docker", _open(log), ["n1"], 0, 4e9, "0.6.0")
 
 
-# Nights.
+# Nights of three nodes.
 
 _NAMES = ("n1", "n2", "n3")
 _SLURM = {
@@ -350,7 +351,7 @@ def _judge_tonight(folder: Path, night: str) -> night_store.NightRecord:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Three sound nodes: what each answers, and what the inventory expects of them."""
+    """Three healthy nodes, with their answers, and the expectations of the inventory."""
 
     answers: tuple[dict[str, Any], ...]
     sku: str
@@ -364,7 +365,7 @@ def _made_up_nodes() -> _Nodes:
 
 @lru_cache
 def recorded_answers() -> dict[str, dict[str, Any]]:
-    """Return what ``rackproof_facts`` answered on nodes of the test rack, by node and fault."""
+    """Return recorded answers of ``rackproof_facts`` on nodes of the test rack, by node and fault."""
     answers: dict[str, dict[str, Any]] = json.loads(_open("nights.json.xz"))
     return answers
 
@@ -454,7 +455,7 @@ def _read_night_verdicts(folder: Path, prefix: str) -> Judged:
     return Judged({prefix + one.node: one.verdict for one in night.nodes})
 
 
-# Re-imaging: journals, what was requested, and the night in which nodes were accepted.
+# Runs of reimage.yml, with journals, the request, and the night in which nodes were accepted.
 
 
 def _reimaging(name: str, states: dict[str, str], accepted: dict[str, Verdict]) -> RecordedRun:
@@ -500,7 +501,7 @@ def _reimaging(name: str, states: dict[str, str], accepted: dict[str, Verdict]) 
 
 
 def _recorded_reimaging(place: Path) -> RecordedRun:
-    """Return what reimage.yml left on the test rack, with the night in which it measured the node."""
+    """Return the files of a run of reimage.yml on the test rack, with the night that measured the node."""
     (run_id,), (tonight,) = (
         [path.name for path in place.glob(f"*-{kind}-*")] for kind in ("reimage", "health")
     )
@@ -636,7 +637,7 @@ def _damaged(kind: str, data: bytes, lines: list[bytes], at: int, number: int, c
 
 
 class Recordings:
-    """The recorded runs as folders, made once, and how each is judged as it is."""
+    """The recorded runs as folders, and the verdicts of each before any damage."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -688,7 +689,7 @@ def _point_to(plan: Path, old: Path, new: Path) -> None:
 
 
 def try_mutations(chosen: int, first: int, count: int) -> tuple[Counter[str], list[str]]:
-    """Try so many mutations. Return the number of each kind, and the failures in words."""
+    """Try mutations. Return the number of each kind, and the failures in words."""
     shm = Path("/dev/shm")
     kinds: Counter[str] = Counter()
     failures = []
@@ -698,7 +699,7 @@ def try_mutations(chosen: int, first: int, count: int) -> tuple[Counter[str], li
             begin = time.thread_time()
             try:
                 kind, better = recordings.try_mutation(Random(f"{chosen}/{number}"))
-            except Exception:  # whatever it is, it is a failure of the reader
+            except Exception:  # any exception is a failure of the reader
                 kind, better = "error", traceback.format_exc(limit=-4)
             kinds[kind] += 1
             if better:

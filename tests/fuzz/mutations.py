@@ -1,7 +1,8 @@
-"""Damage passing logs, in kinds that differ in what must follow from the damage.
+"""Damage passing logs, and check that no parser accepts damage that matters (:func:`check`).
 
-Some damage may leave a pass (an ugly line in a good log). Some must not: a log cut before its proof of
-success, a success that is gone, a NaN where a number was judged.
+Some damage may leave a pass, such as an ugly line in a good log. Other damage must not: a log that ends
+before its proof of success, a missing success, a missing row, or a NaN instead of a judged number. Each
+:class:`Case` is a log with the places at which such damage is possible.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from rackproof.core.records import ParsedLog, Verdict
 from rackproof.logs.progress import Follower
 from tests.logs import log_samples as samples
 
+# Bytes that are inserted anywhere, and lines after which a training cannot be a success.
 RUBBISH = (
     b"\x00", b"\xff", b"\r", b"\n", b"\x1b[2J", b"{", b"}", b'"', b"'", b",", b" ", b"9" * 400, b"-",
     b"nan", b"NaN",
@@ -39,9 +41,9 @@ FATAL_LINES = (
 class Case:
     """A log that passes.
 
-    ``proof`` bytes of it are needed for the pass (``None``: nothing marks its end). ``successes`` are
-    texts without any of which there is no pass. ``judged`` matches numbers that must be finite. In logs
-    of ``training`` a fatal line before the end of the proof rules out a pass.
+    Without its first ``proof`` bytes, it does not pass (None if nothing marks its end). Each of the texts
+    ``successes`` is needed for a pass. ``judged`` matches numbers that must be finite. In the log of a
+    ``training``, a fatal line before the end of the proof rules out a pass.
     """
 
     name: str
@@ -52,9 +54,9 @@ class Case:
     judged: re.Pattern[bytes] | None = None
     training: bool = False
     needed: re.Pattern[bytes] | None = None
-    """Matches lines none of which may be missing: rows, ranks, halves of pairs, evaluations."""
+    """A pattern of lines of which none may be missing: rows, ranks, halves of pairs, evaluations."""
     bound: re.Pattern[bytes] | None = None
-    """Matches numbers that other numbers of the log, or what the thing can be, hold fast."""
+    """A pattern of numbers that a parser can check, by other numbers of the log or by what is possible."""
 
 
 _SUCCESSES: dict[str, tuple[bytes, ...]] = {
@@ -81,7 +83,7 @@ _SUCCESSES: dict[str, tuple[bytes, ...]] = {
 }
 _JUDGED = {
     "mllog": rb'(?:"eval_accuracy", "value": |"train_loss": |"train_step_time": )([0-9.]+)',
-    # Of evaluations the last one counts.
+    # Only the last evaluation counts.
     "mll06": rb'(?s)(?:eval_accuracy: \{"value": (?!.*eval_accuracy)|samples / sec: (?=4))([0-9.]+)',
     "minigo": rb'(?:eval_accuracy: \{"value": |"timestamp": |Iteration time: )([0-9.]+)',
     "mlp05": rb'"value": ([0-9.]+)',
@@ -116,11 +118,11 @@ _BOUND = {
     "hpl": rb"(?:^WR0XR8C48 +| )(384000|4645\.37)(?= )",
     "stream": rb"^(?:Copy|Scale|Add|Triad): +([0-9.]+)",
 }
-"""Numbers of the samples that are no other ones by a factor of ten or more."""
+"""Numbers of the samples of which a parser refuses values that differ by a factor of ten or more."""
 _COURSE = re.compile(
     rb'"key": "(?:block_st|eval_st|eval_accuracy|target_accuracy)|^:::MLL .*(?:eval_acc|eval_st)'
 )
-"""Events without any of which the real logs below lack a part of their course."""
+"""Events that the real logs below need for a complete course of the training."""
 
 
 def _lines(pattern: bytes | None) -> re.Pattern[bytes] | None:
@@ -149,7 +151,7 @@ def all_cases() -> list[Case]:
 
 
 def real_cases() -> list[Case]:
-    """Return cases of real logs (small ones only, so that a million inputs end some day)."""
+    """Return cases of real logs. They are small, because a million inputs must end in hours."""
     folder = Path(__file__).resolve().parent.parent / "data" / "real"
     cases = []
     for file, format_name in (
@@ -190,7 +192,7 @@ def real_cases() -> list[Case]:
 
 
 def parse(data: bytes, format_name: str, chance: random.Random) -> ParsedLog:
-    """Parse, half of the time without saying the format, and make sure that the record can be kept."""
+    """Parse a log, half of the time without its format, and check that the result can be stored."""
     parsed = logs.parse(io.BytesIO(data), format="auto" if chance.random() < 0.5 else format_name)
     if chance.random() < 0.05:
         ParsedLog.model_validate_json(parsed.model_dump_json())

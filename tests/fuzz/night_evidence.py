@@ -1,8 +1,9 @@
-"""Evidence of nights, taken away: ``python tests/fuzz/night_evidence.py --mutations 10000 --seed 30``.
+"""Remove evidence from nights: ``python tests/fuzz/night_evidence.py --mutations 10000 --seed 30``.
 
-Healthy machines of the corpus with one fault planted, of which a field of the snapshot or a tool's answer is
-then absent, empty, no number, cut, failed or hung. Never may the verdict be a better one: what gated gates,
-and what degraded does not pass. That a fault becomes unproven is right: what showed it is gone.
+The program takes a healthy machine of the corpus (real nights with their right verdicts), adds a fault, and
+then makes a field of the snapshot or a tool's answer absent, empty, not a number, cut off, failed or hung.
+The verdict must not become better: a verdict that gates must still gate, and a degraded node must not pass. A
+failure may become unproven, because its evidence is gone.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, PortSnapshot, bu
 from tests.corpus import judging
 
 Update = dict[str, Any]
+# States of a tool without an answer, fields that may be missing, and lists that are empty on healthy nodes.
 STATUSES = ("", "absent", "not_asked", "failed", "hung", "empty")
 _HARMLESS = {row.name for row in (*NODE_EVIDENCE, *GPU_EVIDENCE, *PORT_EVIDENCE) if row.harmless}
 _LISTS_THAT_MAY_BE_EMPTY = {"throttled", "repairs_pending"}
@@ -37,7 +39,7 @@ _LISTS_THAT_MAY_BE_EMPTY = {"throttled", "repairs_pending"}
 
 @dataclass(frozen=True)
 class Base:
-    """A healthy machine and what its SKU expects."""
+    """A healthy machine and the expectations of its SKU."""
 
     name: str
     snapshot: NodeSnapshot
@@ -78,6 +80,7 @@ def _port(**update: Any) -> Callable[[NodeSnapshot], Update]:
     return lambda seen: {"ports": tuple(port.model_copy(update=update) for port in seen.ports)}
 
 
+# Faults by name, each as a function that returns the changed fields of a snapshot.
 FAULTS: Mapping[str, Callable[[NodeSnapshot], Update]] = {
     "none": lambda seen: {},
     "sram": _gpu(sram_uncorrectable=3),
@@ -119,7 +122,7 @@ FAULTS: Mapping[str, Callable[[NodeSnapshot], Update]] = {
     "port down": _port(state="down"),
 }  # fmt: skip
 
-# What is gone with a tool's answer, as build_snapshot leaves it then.
+# The fields that build_snapshot leaves empty without a tool's answer.
 _GONE: Mapping[str, Callable[[NodeSnapshot], Update]] = {
     "nvidia_smi_xml": lambda seen: {"gpus": (), "attached_gpus": None},
     "nvlink_status": lambda seen: {
@@ -138,7 +141,7 @@ _GONE: Mapping[str, Callable[[NodeSnapshot], Update]] = {
 
 
 def _values_instead(annotation: Any, name: str) -> list[Any]:
-    """Return what may stand in a field's place: nothing, or what is none of its kind."""
+    """Return values that a field has without evidence: nothing, or values that are impossible."""
     kinds = set(typing.get_args(annotation)) if isinstance(annotation, types.UnionType) else {annotation}
     values: list[Any] = [None] if type(None) in kinds else []
     plain = {typing.get_origin(kind) or kind for kind in kinds}
@@ -165,7 +168,7 @@ def _taken_from(record: Any, chance: Random) -> tuple[str, Update]:
 
 
 def mutate(seen: NodeSnapshot, chance: Random) -> tuple[str, NodeSnapshot]:
-    """Return a snapshot from which something was taken, and what."""
+    """Return what was removed from a snapshot, and the snapshot without it."""
     kind = chance.choice(("tool", "tool", "cut", "node", "gpu", "gpu", "gpu", "port"))
     if kind == "tool":
         asked = [row.name for row in TOOL_EVIDENCE if not row.harmless and row.name != "statfs"]
@@ -199,7 +202,7 @@ def try_mutation(chance: Random) -> str:
     """Remove a part of a snapshot. Return the verdict that became better, in words, or ''."""
     base = chance.choice(bases())
     name = chance.choice(sorted(FAULTS))
-    # A machine without ports has none that is slow, and a container's clock is its host's.
+    # A machine without ports cannot have a slow one, and a container has the clock of its host.
     if (not base.snapshot.ports and name.startswith("port")) or (
         base.snapshot.container and name == "clock free"
     ):
@@ -217,7 +220,7 @@ def try_mutation(chance: Random) -> str:
 
 
 def try_mutations(seed: int, count: int) -> list[str]:
-    """Return what became better, in words, with the seed of each."""
+    """Return the verdicts that became better, in words, each with its seed."""
     tried = ((number, try_mutation(Random(f"{seed}/{number}"))) for number in range(count))
     return [f"{seed}/{number}: {better}" for number, better in tried if better]
 

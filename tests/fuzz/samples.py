@@ -69,7 +69,7 @@ def with_faults(healthy: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def run_sub_log() -> str:
     """Return the log of a successful job of three nodes that run.sub started.
 
-    The test of NCCL in it has the ranks of two nodes. A fuzzer needs no more of them.
+    The NCCL preflight in it has only the ranks of two nodes, which is enough for a fuzzer.
     """
     end = {
         "job": "7",

@@ -1,9 +1,10 @@
 """Damage inputs other than logs: ``python tests/fuzz/structures.py --inputs 200000 --seed 1``.
 
-Of every structure the same is asked: nothing raises but the error that its reader promises, an input costs no
-more than its size, an input of one node changes nothing of another, and less evidence never makes a better
-verdict. Every input has a seed of its own, printed when it fails:
-``--only NAME --seed S --start N --inputs 1`` repeats it.
+The structures are journals, boot reports, nights, outputs of run.sub, inventories, nodes' answers and
+benchmark definitions. A reader may raise only the error that it promises. An input must not take much longer
+than its size requires, must not change the result of another node, and must not give a better verdict with
+less evidence. A failure is printed with the options that repeat it:
+``--only NAME --seed S --start N --inputs 1``.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from tests.fuzz.samples import definition_of, healthy_answer, run_sub_log, with_
 
 BATCH = 1000
 SLOWEST_S = 2.0
-"""No input of a few kilobytes takes so long, whatever else this machine does."""
+"""Processor seconds. No input of a few kilobytes takes so long, even on a busy machine."""
 CHECKS_OF_A_SLOW_INPUT = 3
 GOOD_TO_BAD = (Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL)
 
@@ -68,7 +69,7 @@ def is_better(now: Verdict, before: Verdict) -> bool:
     return GOOD_TO_BAD.index(now) < GOOD_TO_BAD.index(before)
 
 
-# Health: a node's answer becomes a snapshot, the snapshot findings.
+# Health: a node's answer becomes a snapshot, and the snapshot gives findings.
 
 EXPECTED = Expectation(gpus=2, nvlinks=2, ports=1, port_gbps=400, mounts=("/",), memory_bytes=1 << 40)
 _HEALTHY = {name: healthy_answer(number) for number, name in enumerate(("n1", "n2"))}
@@ -96,7 +97,7 @@ _KNOWN = [(answer, _health(_snapshot("n1", answer, _PREVIOUS), _PREVIOUS)[0]) fo
 
 
 def draw_health(chance: Random) -> tuple[int, bool, list[Edit]]:
-    """Return a base, whether something is only taken away of it, and the edits."""
+    """Return the number of a base, whether the edits only remove something, and the edits."""
     is_removal = chance.random() < 0.5
     return chance.randrange(len(_BASES)), is_removal, (draw_removals if is_removal else draw_edits)(chance)
 
@@ -107,24 +108,24 @@ def check_health(drawn: tuple[int, bool, list[Edit]]) -> None:
     base, known = _KNOWN[number]
     answer = edited(base, edits)
     if is_removal:
-        # An answer without a seal is that of another version; one that lost more besides cannot be known.
+        # Keep the seal. An answer without one may be from another version, so its losses are not noticed.
         answer.setdefault("seal", base["seal"])
     snapshot = _snapshot("n1", answer, _PREVIOUS)
     verdict, findings = _health(snapshot, _PREVIOUS)
     if edits[0][0] % 4 == 0:
-        # As it is kept, and the night after it.
+        # Store the snapshot, and judge the next night.
         assert NodeSnapshot.model_validate_json(snapshot.model_dump_json()).node == "n1"
         _health(_snapshot("n1", base, snapshot), snapshot)
     assert {one.node for one in findings} <= {"n1"}
     settled, _ = mark_fleetwide([*findings, *_OTHERS_FINDINGS], 2)
     assert tuple(one for one in settled if one.node == "n2") == _OTHERS_FINDINGS
     if is_removal and is_better(verdict, known):
-        # What failed may have been taken away; that something was is found, and proves nothing.
+        # The edits may have removed the failure, but the loss must be found, and the verdict is unproven.
         assert verdict is Verdict.UNPROVEN, (known, verdict, edits)
         assert "answer_cut" in {one.code for one in findings}, (known, verdict, edits)
 
 
-# Decisions: nights' verdicts become drains and returns.
+# Decisions: the verdicts of nights become drains and resumes.
 
 _NODES = tuple(f"n{number}" for number in range(6))
 _CODES = ("xid_79", "floor:gemm bf16", "pair:fabric", "bits:training-step", "port_down", "", "job:")
@@ -202,7 +203,10 @@ def _draw_night(chance: Random, name: str) -> NodeNight:
 
 
 def draw_decisions(chance: Random) -> tuple[Any, ...]:
-    """Return a night of three nodes, what was known of them, another night of the first, and partitions."""
+    """Return a night of three nodes, their earlier nights, another night of the first, a line, and a share.
+
+    The line is of sinfo's list of partitions. The share is that of a partition that may be drained.
+    """
     lines = (*(f"{name}|batch|none" for name in _NODES), "n0|a|b|c", "|", "x", "\x00|\n|none")
     return (
         [_draw_night(chance, name) for name in _NODES[:3]],
@@ -238,12 +242,12 @@ def check_decisions(drawn: tuple[Any, ...]) -> None:
         if one.plan == "drain":
             assert one.verdict is Verdict.FAIL
             assert not one.unreached
-    # Whoever else there is: with room for all, one node's night decides about that node alone.
+    # With room for all drains, the night of one node does not change the decisions on other nodes.
     free = DrainPolicy(share=1.0, unreachable_least=99)
     first, _ = decide_drains(nodes, before, members, "tonight", _NOW, free)
     again, _ = decide_drains([other, *nodes[1:]], before, members, "tonight", _NOW, free)
     assert first[1:] == again[1:]
-    # Of a node of which less is known nothing better is decided.
+    # With less evidence on a node, the decision on it is not better.
     unproven = nodes[0].model_copy(update={"verdict": Verdict.UNPROVEN, "findings": (), "reasons": ()})
     assert decide_drains([unproven, *nodes[1:]], before, members, "tonight", _NOW, free)[0][0].plan == ""
     no_slurm = nodes[0].model_copy(update={"slurm": None})
@@ -280,7 +284,7 @@ _LINES = (
 
 
 def draw_run_sub(chance: Random) -> tuple[Any, ...]:
-    """Return edits of lines, and the lines that are then taken away."""
+    """Return edits of lines, and the lines that are then removed."""
     edits = [
         (chance.randrange(200), chance.randrange(4), chance.choice((*_LINES, chance.randbytes(20))))
         for _ in range(chance.randrange(7))
@@ -301,7 +305,7 @@ def _read_run_sub(lines: list[bytes]) -> tuple[Verdict, Any]:
 
 
 def check_run_sub(drawn: tuple[Any, ...]) -> None:
-    """Foreign, damaged, repeated, reordered and missing lines."""
+    """Check that fewer lines of a log do not make the verdict better."""
     edits, gone = drawn
     lines = list(_RUN_SUB)
     for at, kind, line in edits:
@@ -315,12 +319,12 @@ def check_run_sub(drawn: tuple[Any, ...]) -> None:
         elif place < len(lines):
             lines.append(lines.pop(place))
     before, output = _read_run_sub(lines)
-    # Lines that speak against the job are its faults; of the others none may be wanted away.
-    # A marker or a line of a table that stands there more often than in a real log speaks against itself.
+    # Lines that show a fault are not removed. A removal of any other line must not make the verdict better.
+    # A line that the log has more often than a real log shows a fault, too.
     harmless = [number for number, line in enumerate(lines) if 0 < _RUN_SUB.count(line) >= lines.count(line)]
     dropped = {harmless[one % len(harmless)] for one in gone}
     after, less = _read_run_sub([line for number, line in enumerate(lines) if number not in dropped])
-    # What showed a failure is gone, and that it is gone is found: docs/using/verdicts.md.
+    # The failure's evidence is gone, and this loss is found (docs/using/verdicts.md).
     is_excepted = (before, after) == (Verdict.FAIL, Verdict.UNPROVEN)
     if is_better(after, before) and not is_excepted:
         raise AssertionError((before, after, [lines[one] for one in dropped], output.times, less.times))
@@ -347,7 +351,11 @@ _KNOWN_NODES = {
 
 
 def draw_boot_reports(chance: Random) -> tuple[Any, ...]:
-    """Return whose report is damaged, whether something is only taken away, the edits, or where it is cut."""
+    """Return the number of the damaged report, whether the edits only remove, the edits, bytes, and a place.
+
+    A place below 100 is the percentage at which the report is cut off before the bytes. Otherwise, the edits
+    are applied.
+    """
     is_removal = chance.random() < 0.5
     edits = (draw_removals if is_removal else draw_edits)(chance)
     return (
@@ -391,7 +399,7 @@ def check_boot_reports(drawn: tuple[Any, ...]) -> None:
             assert found.variables.get(name) == known
 
 
-# Journals: how far a node's imaging is.
+# Journals, which show the completed steps of re-imaging a node.
 
 _AT = datetime(2026, 11, 22, 2, tzinfo=UTC)
 
@@ -411,7 +419,7 @@ _JOURNALS = (_journal(True), _journal(False))
 
 
 def draw_journals(chance: Random) -> tuple[Any, ...]:
-    """Return which journal, and what happens to its lines."""
+    """Return whether the journal is that of a returned node, and the edits of its lines."""
     edits = [
         (chance.randrange(40), chance.randrange(7), chance.randbytes(chance.randrange(12)))
         for _ in range(chance.randint(1, 4))
@@ -462,12 +470,12 @@ def _damage_line(lines: list[bytes], place: int, kind: int, at: int, rubbish: by
 
 # Definitions of benchmarks.
 
-# TMPDIR is in memory already where conftest.py sets it.
+# If conftest.py set TMPDIR, it is in memory already.
 _MEMORY = None if "TMPDIR" in os.environ or not os.path.isdir("/dev/shm") else "/dev/shm"
 
 
 def draw_definitions(chance: Random) -> tuple[Any, ...]:
-    """Return which definition, its edits, and text that stands somewhere in its file."""
+    """Return the number of a definition, its edits, and a text with its place in the file."""
     text = chance.choice(
         (None, None, chance.choice((": ", "\n", "&a ", "*a", "!!x ", "\t", "- ", "[" * 50, "\u2028")))
     )
@@ -479,7 +487,7 @@ def check_definitions(drawn: tuple[Any, ...]) -> None:
     number, edits, text, cut = drawn
     base = definition_of(number)
     value = edited(base, edits)
-    # JSON is YAML, and quick to write; what only YAML can write comes, too.
+    # JSON is valid YAML and is written faster. Every 16th definition is written as YAML.
     written = yaml.safe_dump(value, sort_keys=False) if cut % 16 == 0 else json.dumps(value, indent=1)
     if text is not None:
         written = written[:cut] + text + written[cut:]
@@ -529,7 +537,7 @@ _INVENTORY = {
 
 
 def draw_inventory(chance: Random) -> tuple[Any, ...]:
-    """Return edits of the variables, and whose they are."""
+    """Return edits of the variables, and the name of their node."""
     return draw_edits(chance), chance.choice(("n1", "\x1b[2J", "a/b"))
 
 
@@ -577,7 +585,7 @@ def _check_expectation(node: str, values: dict[str, Any]) -> None:
         assert type(number) in (int, float)
         assert math.isfinite(number)
         assert number >= 0
-    # An expectation that was taken is checked: of a node without anything it finds something.
+    # An accepted expectation must be checked, so an empty node must have a finding.
     bare = NodeSnapshot(node="n1", sku="h200", hardware_key="k")
     if expected.gpus or expected.ports or expected.mounts or expected.versions:
         assert worst(one.verdict for one in check_node(bare, expected=expected)).gates
@@ -592,7 +600,7 @@ def _accepts(error: type[Exception], call: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True)
 class Structure:
-    """Something that is read: how inputs are drawn, and what is asked of each."""
+    """A kind of input, with a function that draws one, and a function that checks one."""
 
     name: str
     draw: Callable[[Random], Any]
@@ -633,7 +641,7 @@ def _batch(name: str, chosen: int, first: int, count: int) -> list[str]:
     for number in range(first, first + count):
         try:
             structure.check_in_time(structure.draw(Random(f"{chosen}/{number}")))
-        except Exception:  # whatever it is, it is a failure of the reader
+        except Exception:  # any exception is a failure of the reader
             text = traceback.format_exc(limit=-5)[:4000]
             failures.append(f"--only {name} --seed {chosen} --start {number} --inputs 1\n{text}")
     return failures

@@ -1,4 +1,8 @@
-"""Parsers against anything: no exception, no false success. About 20 s. ``million.py`` goes further."""
+"""Test the parsers of ``rackproof.logs`` with random and damaged logs.
+
+No log may cause an exception, and a log that is cut off, lacks its success or has impossible numbers must not
+pass. tests/fuzz/million.py tries many more inputs.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from tests.fuzz.mutations import Case, all_cases, check
 QUICK = settings(
     max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
+# Pieces of logs of many formats, and bytes that damage a log.
 WORDS = st.sampled_from(
     [
         b":::MLLOG ",

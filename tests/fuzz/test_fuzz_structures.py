@@ -1,4 +1,8 @@
-"""Every structure that is read beside logs, with a few inputs. ``structures.py`` goes further."""
+"""Test the readers of other inputs than logs with damaged inputs, such as journals, answers and definitions.
+
+tests/fuzz/structures.py describes the inputs and tries many more. The tests here also check single inputs,
+and that the time of a reader is linear in the size of its input.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +74,7 @@ def test_a_definition_of_any_characters_and_depth_is_refused_with_its_file(tmp_p
         definitions.load_definition(path, log_formats=FORMATS)
 
 
-# An answer of a node that lost something on its way looks like one of a node without that fault.
+# If an answer lost the report of a fault on its way, the node would look healthy, so answers have a seal.
 
 
 def test_whatever_an_answer_loses_is_found() -> None:
@@ -140,10 +144,11 @@ def test_a_journal_of_an_earlier_version_is_read_and_goes_on(tmp_path: Path) -> 
     check_journals((True, [(3, 0, b"")]))
 
 
-# Time.
+# The time of readers.
 
 
 def _seconds(work: Any) -> float:
+    """Return the processor seconds of the fastest of three calls."""
     best = 1e9
     for _ in range(3):
         begin = time.thread_time()
@@ -200,5 +205,5 @@ def test_twice_the_input_takes_twice_the_time(name: str, tmp_path: Path) -> None
         return read
 
     small, large = _seconds(work(2)), _seconds(work(16))
-    # Eight times the input: squared it would be 64 times.
+    # The input is eight times as large. Quadratic work would take 64 times as long.
     assert large < 24 * small + 0.05, (small, large)

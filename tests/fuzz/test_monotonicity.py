@@ -1,4 +1,8 @@
-"""Removing or damaging an artefact of a run never improves its verdict. ``monotonicity.py`` goes further."""
+"""Test that a removed or damaged file of a run never improves its verdict.
+
+These tests try 100 of the mutations of tests/fuzz/monotonicity.py, which explains them. They also check the
+digests and seals with which readers of runs, nights and journals notice a change.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ from tests.fuzz.monotonicity import Judged, improvements, recorded_runs, try_mut
 
 def test_a_hundred_mutations_of_recorded_runs_improve_nothing() -> None:
     assert len(recorded_runs()) > 40
-    # The suite fuzz tries 2,000, `make fuzz` 10,000.
+    # The suite fuzz tries 2,000 mutations, and `make fuzz` 10,000.
     kinds, failures = try_mutations(20261123, 0, 100)
     assert failures == []
     assert {kind.partition(":")[0] for kind in kinds} == {"local", "slurm", "docker", "night", "reimage"}
@@ -59,7 +63,7 @@ def test_what_counts_as_better(before: str, after: str, damage: str, better: boo
     assert bool(found) is better
 
 
-# Files that know whether they are whole.
+# Files with a digest or seal.
 
 
 def test_a_sealed_file_is_json_and_finds_every_changed_byte() -> None:
@@ -80,7 +84,7 @@ def test_a_record_without_its_verdict_is_damaged() -> None:
     del kept["verdict"]
     with pytest.raises(ResultsError, match="changed after it was written"):
         load_run(json.dumps(kept).encode(), "run.json")
-    # As earlier versions wrote it.
+    # Records of earlier versions have no digest.
     del kept["sha256"]
     with pytest.raises(ResultsError, match="verdict: is missing"):
         load_run(json.dumps(kept).encode(), "run.json")
@@ -94,7 +98,7 @@ def test_a_record_without_its_digest_proves_nothing(verdict: str, read: str) -> 
     del kept["sha256"]
     run = load_run(json.dumps(kept).encode(), "run.json")
     assert (run.verdict.value, run.findings[-1].code) == (read, "no_digest")
-    # Written again, it does not become what it was not.
+    # A record that is written again does not become better.
     assert load_run(dump_run(run), "run.json").verdict.value == read
 
 

@@ -1,4 +1,10 @@
-"""Test the tasks of bench.yml without Ansible: odd requests, interrupted plans, the verdict over a plan."""
+"""Test ``rackproof.jobs.bench.tasks``, which has one function for each task of bench.yml.
+
+The tasks select benchmarks, plan their runs on the nodes, record each run that ended, and report the plan.
+The tests call these functions without Ansible and without real jobs. They check that a wrong request is
+refused before a node is used, that an interrupted plan is continued, and that a plan passes only if every
+requested run was made and passed.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +26,7 @@ from rackproof.store.run_folder import iter_runs, read_run, write_run
 from rackproof.store.sealed_json import seal_json
 from tests.jobs.bench.log_states import stated_log
 
+# A benchmark definition. `Site` inserts the name and the number of GPUs that it needs.
 TEXT = """\
 name: NAME
 summary: Trains
@@ -50,7 +57,10 @@ def ended_job(run_id: str, log: str) -> dict[str, Any]:
 
 
 class Site:
-    """A folder of definitions, a results folder, and nodes that answer."""
+    """A folder of definitions, a results folder, and nodes that answer.
+
+    There are two definitions: ``train`` needs no GPU, and ``probe`` needs two.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.definitions, self.results = folder / "definitions", folder / "results"
@@ -60,6 +70,7 @@ class Site:
             (self.definitions / f"{name}.yml").write_text(text)
 
     def choose(self, **changes: Any) -> Choice:
+        """Call task select."""
         options = {
             "suite": "two",
             "benchmarks": [],
@@ -71,6 +82,7 @@ class Site:
         return tasks.select_benchmarks(self.definitions, self.results, **{**options, **changes})
 
     def plan(self, *hosts: str, unreached: tuple[str, ...] = (), **changes: Any) -> PlanOutcome:
+        """Call tasks select and plan. Each host answers with the same facts."""
         asked = hosts or ("n1",)
         resume = changes.pop("resume", True)
         dry_run = changes.pop("dry_run", False)
@@ -86,6 +98,7 @@ class Site:
         )
 
     def record(self, outcome: PlanOutcome, number: int = 0, **changes: Any) -> Verdict:
+        """Call task record for a planned run, by default with a job and a log that are good."""
         planned = outcome.plan.runs[number]
         log = changes.pop("log", LOG)
         if log is not None:
@@ -170,13 +183,14 @@ def test_a_parameter_that_is_given_as_a_variable_is_refused(site: Site) -> None:
     with pytest.raises(BenchError) as caught:
         site.choose(benchmarks=["train"], variables={"batch_size": "32", "suite": "two"})
     assert "batch_size is a parameter of train, and no variable" in str(caught.value)
-    # What it advises does it.
+    # The command that the message advises works.
     advised = str(caught.value).partition("-e '")[2].partition("'")[0]
     values = json.loads(advised)["bench_parameters"]
     assert site.choose(benchmarks=["train"], parameters=values).parameters == {"batch_size": (32,)}
 
 
 def event(key: str, value: object, **metadata: object) -> str:
+    """Return a line of an MLPerf log. Its time is within the job of :func:`ended_job`."""
     moment_ms = {"run_start": 1000, "run_stop": 3000}.get(key, 2000)
     line = {
         "time_ms": moment_ms,
@@ -196,6 +210,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
+# A value on the command line is a text. It becomes a number if the parameter's default is one.
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
@@ -310,7 +325,7 @@ def test_a_run_that_is_recorded_is_not_made_again(site: Site) -> None:
     assert (second.plan.plan_id, second.resumed) == (first.plan.plan_id, True)
     assert [run["run_id"] for run in second.remaining["n1"]] == [first.plan.runs[1].run_id]
     assert "1 of 2 done" in second.description
-    # It listed all runs again, with the time that all of them take.
+    # The text has only the runs that remain, and their time.
     assert "two: 1 run;" in second.description
     assert second.description.count("  n1: ") == len(first.plan.runs) - 1
 
@@ -358,7 +373,7 @@ def test_what_was_asked_for_and_not_shown_is_unproven(
 
 
 def test_a_node_without_any_run_is_no_pass_beside_others(site: Site) -> None:
-    """One node of the rack has lost its GPUs: what needs them is left out there, yet nothing is shown."""
+    """A node that lost its GPUs has no run that could fail, but the plan does not pass."""
     outcome = site.plan("n1", "n2")
     lost = planning.Skipped(benchmark="train", node="n2", reason="needs 4 GPUs, n2 has 0")
     made = outcome.plan.model_copy(update={"runs": outcome.plan.runs[:1], "skipped": (lost,)})
@@ -449,6 +464,7 @@ def test_a_run_of_no_plan_is_refused(site: Site) -> None:
         tasks.planned_run(site.results, "plan-x", "other")
 
 
+# Results of failed Ansible tasks, and the reason in them. Control characters and secrets are left out.
 @pytest.mark.parametrize(
     ("result", "said"),
     [
@@ -491,6 +507,7 @@ ON_RACK = f":::RACKPROOF {json.dumps(END)}\n"
 
 
 def on_rack(site: Site, *more: str, **slurm: Any) -> PlanOutcome:
+    """Return the plan of a run through Slurm on node n1 and more nodes."""
     (site.definitions / "big.yml").write_text(RACK)
     answer = NodeAnswer(
         facts=FACTS,
@@ -588,7 +605,7 @@ def test_a_plan_without_skus_gives_all_nodes_that_of_the_lead(site: Site) -> Non
     kept = json.loads(plan.read_text())
     for run in kept["runs"]:
         del run["node_skus"]
-    # An earlier version did not know the nodes' SKUs.
+    # Plans of earlier versions have no SKUs of the nodes.
     del kept["sha256"]
     plan.write_bytes(seal_json(json.dumps(kept)))
     site.record(outcome, facts={"n1": FACTS, "n2": FACTS}, sku="gb300", sku_gpus=4)
@@ -606,6 +623,7 @@ def test_a_part_of_the_job_of_another_run_is_unproven(site: Site) -> None:
 
 
 SPEED_LOG = "speed 100\ndone\n"
+# The use of a machine by others, as the supervisor of a job states it (core.records.MachineUse).
 WATCHED = {
     "cpus": 2, "seconds": 4.0, "disturbed_s": 0.0, "others_s": 0.0, "stolen_s": 0.0, "names": [],
     "begin": None, "end": None,

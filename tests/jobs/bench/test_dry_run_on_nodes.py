@@ -1,4 +1,8 @@
-"""A dry run sends the workloads to a node, asks there, and removes them again."""
+"""Test the shell command with which a dry run of bench.yml asks a node about registry, storage and Slurm.
+
+The command is in roles/bench/tasks/plan.yml. It unpacks the workloads of the controller in a folder on the
+node, runs a program of them, and removes the folder. The tests run it on this machine.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ def packed(root: Path, source: Path | None = None) -> bytes:
 
 
 def test_no_other_user_may_write_what_a_node_unpacks(root: Path, tmp_path: Path) -> None:
-    """Root's tar unpacks with the modes of the archive, which are those of the checkout."""
+    """The archive has safe modes whatever the checkout's modes are, because root's tar restores modes."""
     (tmp_path / "loose.py").write_text("")
     (tmp_path / "loose.py").chmod(0o777)
     tmp_path.chmod(0o777)
@@ -49,7 +53,7 @@ def test_the_program_finds_all_that_it_imports_and_leaves_nothing(root: Path, tm
         capture_output=True,
         check=False,
     )
-    # It came as far as reading what it has to check.
+    # The program found its imports, and read its specification, which is not JSON here.
     assert b"JSONDecodeError" in done.stderr, done.stderr
     assert done.returncode == 1
     assert list(tmp_path.iterdir()) == []

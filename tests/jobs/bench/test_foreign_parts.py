@@ -1,4 +1,10 @@
-"""A run's numbers are those of the node that made them, whatever serial number and GPUs it names."""
+"""Test that a run is stored without parts of other nodes.
+
+A part is a serial number, or a GPU's UUID. A node may report parts that belong to another node, by mistake or
+by intent. ``rackproof.store.known_parts`` compares them with earlier nights. These tests check that task
+record then makes the run unproven and stores none of these parts, and that a node's own parts, new GPUs and
+accepted GPUs raise no finding.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +21,7 @@ from tests.jobs.validate.nights import uuid
 from tests.jobs.validate.test_hostile_nodes import CLAIMS
 from tests.jobs.validate.test_identity import FIRST, SECOND, machine, night
 
+# A node that was in no night.
 NEW = "r1-n99"
 
 
@@ -26,7 +33,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def recorded(site: Site, name: str, answer: dict[str, Any]) -> Run:
-    """Return the record of a run of a node that says so of itself."""
+    """Return the record of a run on a node that reports these facts about itself."""
     outcome = site.plan(name)
     site.record(outcome, facts={name: answer["facts"]})
     return read_run(site.results / outcome.plan.runs[0].run_id)

@@ -1,4 +1,9 @@
-"""Following a job: what the node is asked, what its answers mean, and which lines are shown when."""
+"""Test ``rackproof.jobs.bench.job_follow``, which shows the progress of a job on a node.
+
+The follower runs a small shell command on the node every few seconds (a poll), and prints a line about the
+job from time to time. The tests check the command on a real folder, the reading of answers that are whole,
+cut off or hostile, the waits between polls, the expected end, and the lines that the operator sees.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +46,7 @@ STATE = {
 
 
 def stat(ticks: int = 90_000, letter: str = "S") -> str:
+    """Return the supervisor's /proc/PID/stat: its start in kernel ticks (1/100 s), and its state."""
     return f"500 (python3 (x) y) {letter} 1 500 500 " + "0 " * 15 + f"{ticks} 0 0"
 
 
@@ -52,6 +58,7 @@ def answer_text(
     log: bytes = b"",
     size: int | None = None,
 ) -> str:
+    """Return a node's answer to a poll. By default the job does not exist, and the log is empty."""
     said = [] if state is None else [state if isinstance(state, str) else json.dumps(state) + " " * 50]
     lines = ["rackproof:state", *said, boot, uptime, *([stat_line] if stat_line else [])]
     lines += [
@@ -62,6 +69,8 @@ def answer_text(
 
 
 class Clock:
+    """A clock that a test sets, in seconds."""
+
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -132,6 +141,7 @@ def test_answers(text: str, expected: PollResult) -> None:
     assert parse_poll(text, 500) == expected
 
 
+# The supervisor is alive if its stat has the process id and the start of state.json, in this boot.
 @pytest.mark.parametrize(
     ("changes", "pid", "alive"),
     [
@@ -148,6 +158,7 @@ def test_whether_the_supervisor_lives(changes: dict[str, Any], pid: int, alive: 
     assert parse_poll(answer_text(STATE, **changes), pid).alive is alive
 
 
+# The node is up for 1000.5 s, and the job started at 900 s (90,000 ticks).
 @pytest.mark.parametrize(
     ("changes", "age_s"),
     [
@@ -204,6 +215,7 @@ def test_no_answer_is_a_surprise(text: str) -> None:
         assert not answer.ended
 
 
+# Offsets and sizes are in bytes. If too much is unread, the next poll reads only the end of the log.
 @pytest.mark.parametrize(
     ("offset", "log_bytes", "data", "patient", "expected"),
     [
@@ -220,6 +232,7 @@ def test_where_to_read_on(offset: int, log_bytes: int, data: bytes, patient: boo
     assert next_offset(offset, PollResult(None, None, None, log_bytes, data), patient) == expected
 
 
+# The pause in seconds grows with the time followed so far, and with the duration of a poll.
 @pytest.mark.parametrize(
     ("followed_s", "poll_s", "expected"),
     [
@@ -252,6 +265,8 @@ def test_the_node_waits_but_not_beyond_the_end(tmp_path: Path) -> None:
     assert parse_poll(done.stdout) == PollResult(None, None, None, 0, b"")
 
 
+# All numbers but the progress (0 to 1) are seconds. `expected_s` is the duration of earlier jobs, `seen` are
+# pairs of elapsed time and progress, and `left` is the expected time until the end, `at` s after the start.
 @pytest.mark.parametrize(
     ("expected_s", "seen", "at", "left"),
     [
@@ -261,7 +276,7 @@ def test_the_node_waits_but_not_beyond_the_end(tmp_path: Path) -> None:
         (None, [(10, 0.5)], 10, 10),
         (None, [(10, 0.5)], 14, 6),
         (None, [(30, 0.0), (40, 0.5)], 40, 10),  # thirty seconds of start-up are not a part of the pace
-        (None, [(30, 0.001), (31, 0.002)], 31, None),  # too little to tell
+        (None, [(30, 0.001), (31, 0.002)], 31, None),  # too little progress for an estimate
         (500, [(30, 0.001), (31, 0.002)], 31, 469),
         (None, [(10, 0.9), (20, 0.1), (30, 0.2)], 30, 80),  # started again
         (60, [(10, float("nan")), (11, 7.0), (12, -1.0)], 20, 40),
@@ -285,11 +300,12 @@ def test_an_end_beyond_all_calendars_is_not_shown(expected_s: float) -> None:
     assert line == "run-1 · node-1 · 10.0 s elapsed"
 
 
+# A quarter of the job took 30 s, so all its epochs take 120 s. It may end earlier, at its target.
 @pytest.mark.parametrize(
     ("expected_s", "at", "left"),
     [
-        (None, 30, 90),  # twelve epochs at this pace
-        (60, 30, 30),  # three were enough before
+        (None, 30, 90),  # all epochs at this pace
+        (60, 30, 30),  # earlier jobs ended after half of them
         (60, 61, 59),  # this one takes longer
         (500, 30, 90),  # never later than the last epoch
     ],
@@ -392,6 +408,7 @@ def test_lines_of_a_training() -> None:
 
 
 def test_a_silent_job_is_mentioned_ever_more_rarely() -> None:
+    """The time between two lines doubles from 10 s to at most 300 s."""
     clock = Clock()
     shown = printer(clock)
     told = []
@@ -411,6 +428,7 @@ def test_a_silent_job_is_mentioned_ever_more_rarely() -> None:
 
 
 def test_a_flood_of_epochs_is_throttled() -> None:
+    """Ten new epochs a second, for 100 s, give a line every 2 s, a fifth of ``every_s``."""
     clock = Clock()
     shown = printer(clock, every_s=10)
     for tenth in range(1000):

@@ -1,4 +1,10 @@
-"""Logs that are another run's, another time's, or about other GPUs than the node's prove nothing."""
+"""Test ``rackproof.jobs.bench.log_checks``, which checks that a run's logs belong to the run.
+
+A log may be left over from another run or another time, be about GPUs of another node, or show that the
+program did something else than was requested. Each of these makes the run unproven. The tests change one
+statement of a good log at a time, and expect the code of one finding. The last ones are about
+tf_cnn_benchmarks, an old training program.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +36,7 @@ result:
     - {metric: fp8, unit: TB/s, direction: higher, optional: true, per: gpu}
     - {metric: copy, unit: GB/s, direction: higher, optional: true, per: pair}
 """
+# The job's start and end in Unix time (s). The job took 100 s.
 STARTED, ENDED = 1_795_000_000.0, 1_795_000_100.0
 
 
@@ -42,12 +49,14 @@ def planned(tmp_path: Path) -> PlannedRun:
 
 
 def speeds(*uuids: str, name: str = "speed") -> tuple[Measurement, ...]:
+    """Return a speed of each GPU. A GPU without a UUID is not named."""
     return tuple(
         Measurement(name=name, value=3, unit="TB/s", labels={"gpu": uuid} if uuid else {}) for uuid in uuids
     )
 
 
 def copies(pairs: list[tuple[str, str]]) -> tuple[Measurement, ...]:
+    """Return the speed of a copy from one GPU to another for each pair."""
     return tuple(
         Measurement(name="copy", value=3, unit="GB/s", labels={"from": source, "to": target})
         for source, target in pairs
@@ -58,6 +67,7 @@ PAIRS = [(source, target) for source in UUIDS for target in UUIDS if source != t
 
 
 def codes(planned: PlannedRun, *, job: bool = True, **changes: Any) -> set[str]:
+    """Return the codes of the findings on a good log with these changes."""
     times = {
         "started": STARTED,
         "ended": ENDED,
@@ -85,7 +95,7 @@ def test_a_log_of_this_run_on_these_gpus_has_no_finding(planned: PlannedRun) -> 
     assert (
         codes(planned, measurements=(*speeds(*UUIDS), *speeds(*UUIDS, name="fp8"), *copies(PAIRS))) == set()
     )
-    # Clocks of one machine, and a run that was never started.
+    # The log may begin up to 5 s before the job, because clocks differ. A run without a job is not checked.
     assert codes(planned, first_event_s=STARTED - 2) == set()
     assert codes(planned, job=False, tags={"run_id": None}) == set()
 
@@ -177,6 +187,7 @@ def test_a_program_that_does_not_state_its_run_need_not(planned: PlannedRun) -> 
 
 
 def states(*uuids: str, moments: tuple[str, ...] = ("begin", "end")) -> dict[str, str]:
+    """Return the tags of a log that states the use of GPUs by other processes, before and after the run."""
     return {f"gpu_state.{moment}.{uuid}": "read" for moment in moments for uuid in uuids}
 
 
@@ -189,7 +200,7 @@ def states(*uuids: str, moments: tuple[str, ...] = ("begin", "end")) -> dict[str
         (states(*UUIDS, moments=("end",)), {"gpu_use_not_stated"}),
         (states(*UUIDS[:3]), {"gpu_use_not_stated"}),
         (states(*UUIDS[:3], "GPU-of-another-node"), {"gpu_use_not_stated"}),
-        # A GPU that the program does not state to have used is known by its measurement.
+        # The log does not list the fourth GPU as used, but has its speed.
         (
             {**states(*UUIDS[:3]), "software.gpus": ",".join(UUIDS[:3])},
             {"gpu_use_not_stated", "gpus_not_measured"},
@@ -202,7 +213,7 @@ def test_a_log_states_what_else_used_each_gpu_before_and_after(
 ) -> None:
     result = planned.result.model_copy(update={"states_gpu_use": True})
     assert codes(planned.model_copy(update={"result": result}), tags=tags) == expected
-    # Another program's log need not.
+    # A log without this duty (states_gpu_use) need not state it.
     assert codes(planned, tags=tags) == expected - {"gpu_use_not_stated"}
 
 
@@ -212,7 +223,7 @@ def test_a_log_states_what_else_used_each_gpu_before_and_after(
         (states(*UUIDS), set()),
         (states(*UUIDS[:3]), {"gpus_not_measured"}),
         (states(*UUIDS, moments=("begin",)), {"gpu_use_not_stated"}),
-        # Of a log without any state, no GPU is known at all.
+        # Without any state, the log names no GPU at all.
         ({}, {"gpus_not_named"}),
     ],
 )
@@ -232,11 +243,12 @@ def test_a_log_without_a_list_of_gpus_names_them_by_their_states(
 def test_rackproofs_programs_have_to_state_what_else_used_their_gpus(root: Path) -> None:
     for path in (root / "benchmarks").glob("*.yml"):
         definition = definitions.load_definition(path, log_formats=FORMATS).definition
-        # What Slurm and Docker start is MLPerf's, and states no GPU.
+        # Slurm and Docker start programs of MLPerf, which state no use of GPUs.
         assert definition.result.states_gpu_use is (definition.launch.with_ in BY_ITSELF), path.name
 
 
-# tf_cnn_benchmarks replaces what it cannot use, and ends well: a batch of 0 by 32, an absent GPU by the CPU.
+# If tf_cnn_benchmarks cannot use a value, it uses another one without an error: 32 instead of a batch of 0,
+# and the CPU instead of an absent GPU. These are the statements of a log that used what was requested.
 
 TF_CNN = {
     "model": "resnet50",
@@ -264,6 +276,7 @@ def tf_cnn(root: Path) -> PlannedRun:
 
 
 def tf_cnn_codes(planned: PlannedRun, **tags: str | None) -> set[str]:
+    """Return the codes of the findings on a good log of tf_cnn_benchmarks with other tags."""
     stated = {**TF_CNN, "run_id": None, "software.gpus": None, **states(*UUIDS), **tags}
     return codes(planned, format="tf_cnn", measurements=(), tags=stated)
 
@@ -271,7 +284,7 @@ def tf_cnn_codes(planned: PlannedRun, **tags: str | None) -> set[str]:
 def test_what_was_asked_of_tf_cnn_benchmarks_and_done_has_no_finding(tf_cnn: PlannedRun) -> None:
     assert tf_cnn.parameters["gpus"] == 4
     assert tf_cnn_codes(tf_cnn) == set()
-    # On the CPU no GPU is looked for.
+    # A run on the CPU needs no GPU in its log.
     on_cpu = tf_cnn.model_copy(update={"parameters": {**tf_cnn.parameters, "gpus": 0}})
     assert tf_cnn_codes(on_cpu, gpus_created=None, **WITHOUT_STATES) == set()
     records = tf_cnn.model_copy(update={"arguments": (*tf_cnn.arguments, "--data=/records")})
@@ -308,10 +321,11 @@ def test_synthetic_images_in_place_of_records_prove_nothing(tf_cnn: PlannedRun, 
     assert tf_cnn_codes(records, dataset=dataset) == {"log_of_another_point"}
 
 
+# Real logs from a machine without GPUs, with the parameters that a run would have requested.
 @pytest.mark.parametrize(
     ("name", "asked", "found"),
     [
-        # The CPU trained, and no GPU has a state.
+        # A GPU was requested, the CPU trained, and no GPU has a state.
         (
             "no-gpu",
             {"gpus": 1, "batch_per_gpu": 1, "variable_update": "replicated"},

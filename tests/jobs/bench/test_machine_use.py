@@ -1,4 +1,9 @@
-"""A machine that others used: no speed of the run counts, its quality does."""
+"""Test ``rackproof.jobs.bench.machine_use``, which checks that nothing else slowed a run down.
+
+The supervisor of a job measures how much processor time other processes and the hypervisor took meanwhile.
+If it was too much, or if it was not measured, the run's speeds are unproven. Its accuracy and wrong values
+still count, because they do not depend on the time.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from rackproof.core.records import Direction, Measurement, ParsedLog, Reference,
 from rackproof.jobs.bench.machine_use import busy_reason, read_machine_use, runs_elsewhere
 from rackproof.jobs.bench.record import job_seal
 
+# The use of a busy machine. Others took 110 processor seconds, and slowed the run down for 58 of 60 s.
 USE: dict[str, Any] = {
     "cpus": 2,
     "seconds": 60.0,
@@ -31,6 +37,9 @@ USE: dict[str, Any] = {
 }
 
 
+# A machine of two processors is busy from 6 s of 60 s on (a tenth), or if the hypervisor took (`stolen_s`)
+# 12 processor seconds. A larger one is busy if it took 5 % of all processors. Below 1 processor second, no
+# machine is busy.
 @pytest.mark.parametrize(
     ("changes", "busy"),
     [
@@ -39,7 +48,8 @@ USE: dict[str, Any] = {
         ({"seconds": 1.1, "disturbed_s": 1.1, "others_s": 1.9}, True),  # a short run
         ({"others_s": 0.2, "stolen_s": 30.0}, True),
         ({"cpus": 64, "disturbed_s": 0.0, "others_s": 0.2, "stolen_s": 193.0}, True),  # 5 % all the time
-        ({"cpus": 64, "disturbed_s": 0.0, "others_s": 0.2, "stolen_s": 61.0}, False),  # four healthy H100
+        # One of 64 processors, as a healthy virtual machine with four H100 had it.
+        ({"cpus": 64, "disturbed_s": 0.0, "others_s": 0.2, "stolen_s": 61.0}, False),
         ({"disturbed_s": 0.0, "others_s": 0.2, "stolen_s": 13.0}, True),  # a tenth of two processors
         ({"disturbed_s": 0.0, "others_s": 4.0}, False),
         ({"disturbed_s": 5.0}, False),  # a timer's script of some seconds
@@ -64,6 +74,7 @@ ENDED = {"phase": "ended", "ended_by": "itself", "elapsed_s": 60.0}
 QUIET = {**USE, "disturbed_s": 0.0, "others_s": 0.0}
 
 
+# A supervisor has to state the use for at least half of the job's 60 s, in numbers that are possible.
 @pytest.mark.parametrize(
     ("job", "said"),
     [
@@ -106,7 +117,7 @@ def test_a_machine_that_was_not_watched_is_not_known_to_be_idle(job: dict[str, A
     reason = busy_reason(read_machine_use({"n1": job}), {"n1": job})
     assert said in reason
     assert bool(reason) == bool(said)
-    # A log that no supervisor of ours wrote has no job.
+    # Without a supervisor of Rackproof, there is no job to check.
     assert busy_reason(read_machine_use({"n1": job}), {}) == ""
 
 
@@ -168,7 +179,7 @@ RULES = (
     ("values", "verdict"),
     [
         ({}, Verdict.UNPROVEN),
-        ({"speed": 10.0}, Verdict.UNPROVEN),  # slow: of the others, perhaps
+        ({"speed": 10.0}, Verdict.UNPROVEN),  # perhaps the others made it slow
         ({"wait": 99.0}, Verdict.UNPROVEN),
         ({"accuracy": 0.5}, Verdict.FAIL),
         ({"wrong_values": 3.0}, Verdict.FAIL),

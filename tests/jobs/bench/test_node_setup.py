@@ -1,4 +1,10 @@
-"""Points that set nodes up: who takes part, and that nothing counts whose network or storage was another."""
+"""Test ``rackproof.jobs.bench.node_setup``, which plans and checks the network and storage of a run.
+
+The parameters ``nodes``, ``network``, ``storage`` and ``cache`` of a benchmark describe an experiment: on how
+many nodes it trains, over which network, and where its data are. The nodes are set up for each run, and
+report what they used. The tests check the plan, and that a run is unproven if a node reports another network,
+storage or cache than was planned, or nothing.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +52,7 @@ def loaded(tmp_path: Path) -> LoadedDefinition:
 
 
 def plan(tmp_path: Path, names: tuple[str, ...] = NAMES, gpus: int = 4, **options: Any) -> Plan:
+    """Return a plan of the benchmark on nodes with addresses 192.0.2.1, 192.0.2.2, …"""
     found = tuple(Gpu(index=index, uuid=f"GPU-{index}") for index in range(gpus))
     options.setdefault("addresses", {name: f"192.0.2.{rank}" for rank, name in enumerate(names, 1)})
     return planning.make_plan(
@@ -149,10 +156,11 @@ def test_the_address_is_that_of_the_first_interface_of_the_host_or_of_the_one_na
     assert node_setup.node_address({"tools": None}) == ""
 
 
-# What nodes say
+# Reports of the nodes after a run.
 
 
 def node_setup_of(network: str = "overlay", storage: str = "", cache: str = "", count: int = 2) -> NodeSetup:
+    """Return the planned setup of a run on nodes n1, n2, …"""
     nodes = tuple(Peer(name=f"n{rank}", address=f"192.0.2.{rank}") for rank in range(1, count + 1))
     data = "/data" if storage else ""
     return NodeSetup(
@@ -168,7 +176,7 @@ def node_setup_of(network: str = "overlay", storage: str = "", cache: str = "", 
 
 
 def report(planned: NodeSetup, name: str) -> dict[str, Any]:
-    """Return what a node says where all is as it should be."""
+    """Return the report of a node on which everything is as planned."""
     overlay = planned.network == "overlay"
     interface = "rackproof0" if overlay else "eth0"
     link = {
@@ -214,6 +222,7 @@ ENDED = {"phase": "ended", "succeeded": True, "exit_status": 0}
 
 
 def seen(planned: NodeSetup, reports: dict[str, Any] | None = None, **jobs: Any) -> node_setup.SetupEvidence:
+    """Return the evidence of a setup from its nodes' reports, by default from good ones."""
     names = [peer.name for peer in planned.nodes]
     told = {name: report(planned, name) for name in names} if reports is None else reports
     return node_setup.judge_setup(planned, "n1", told, {"n2": ENDED, **jobs}, started=True)
@@ -232,7 +241,7 @@ def test_a_setting_that_was_there_adds_its_bandwidth_and_no_finding(network: str
 
 
 def damage(reports: dict[str, Any], path: str, value: Any) -> None:
-    """Set what a node says at a place like ``n1.link.kind``."""
+    """Change the value of a report at a path such as ``n1.link.kind``."""
     *way, last = path.split(".")
     place: Any = reports
     for part in way:
@@ -240,6 +249,7 @@ def damage(reports: dict[str, Any], path: str, value: Any) -> None:
     place[last] = value
 
 
+# Each case changes one value of a good report. `tx` and `rx` are bytes that the interface sent and received.
 @pytest.mark.parametrize(
     ("path", "value", "why"),
     [
@@ -322,6 +332,8 @@ def test_a_part_of_the_job_that_did_not_end_well_is_unproven(job: Any) -> None:
     assert found[0].message.startswith("n2: ")
 
 
+# `resident` are the bytes of the sampled data that are in memory, and the sampled bytes. After a cold start,
+# at most 1 % may be in memory. A warm start has read the data first (`read_bytes`).
 @pytest.mark.parametrize(
     ("storage", "cache", "path", "value", "why"),
     [

@@ -1,4 +1,9 @@
-"""Test the text of a plan: the references that judge its runs, and one list of all that is missing."""
+"""Test ``rackproof.jobs.bench.plan_text``, which describes a plan for the operator before it is started.
+
+The text has the images to pull, the data to stage, the Slurm command and the references of each run. A dry
+run also lists everything that the runs lack. Most of the tests plan MLPerf benchmarks on a rack of 18 nodes,
+of which some do not answer.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +47,7 @@ def rack_plan(
 
 
 def reference(**changes: Any) -> Any:
+    """Return a reference of the SKU, by default for the NCCL preflight before a training."""
     given = {"metric": "nccl_preflight_busbw", "value": 681, "low": -0.1, "high": 0.4, "unit": "GB/s"}
     return parse_sku_reference({**given, "source": "a table", **changes})
 
@@ -69,7 +75,7 @@ def test_one_silent_node_is_in_the_plan_and_is_missing(root: Path) -> None:
     plan = rack_plan(root, NAMES[:-1], NAMES[-1:])
     text = describe_plan(plan)
     assert "-N 18 --nodelist=n[01-18]" in text
-    # Those that answered are of one architecture.
+    # The nodes that answered have one architecture, so only its image is listed.
     assert "llama2_70b_lora-amd" not in text
     (line,) = lacking(plan)
     assert "n18 did not answer: repair it, or leave it out with -l 'RACK:!n18'" in line
@@ -107,7 +113,7 @@ def test_what_all_benchmarks_lack_comes_before_the_image_that_one_lacks(root: Pa
 
 
 def test_nodes_that_answer_show_their_architecture_themselves(root: Path) -> None:
-    """An inventory that is wrong about them chooses no image."""
+    """A wrong architecture in the inventory does not choose the image."""
     text = describe_plan(rack_plan(root, NAMES[:1], NAMES[1:], sku_architecture="amd64"))
     assert "llama2_70b_lora-arm:20250930" in text
     assert "-amd:" not in text
@@ -149,6 +155,7 @@ def test_without_published_references_the_plan_says_that_a_first_run_is_unproven
 
 
 def answered(missing: list[str], *phases: str) -> dict[str, Any]:
+    """Return the result of a node's dry run, with the missing things and the state of each phase."""
     reports = [f":::RACKPROOF {json.dumps({'phase': one})}" for one in phases]
     return {"stdout_lines": [*reports, ':::RACKPROOF {"node": "n1"}', json.dumps({"lacking": missing})]}
 
@@ -185,6 +192,7 @@ result:
 """
 
 
+# The benchmark judges only a speed. The plan notes that unless a reference fits. None means no reference.
 @pytest.mark.parametrize(
     ("changes", "notes"),
     [(None, 1), ({}, 0), ({"benchmark": "disk"}, 0), ({"benchmark": "llm"}, 1), ({"metric": "write"}, 1)],

@@ -1,4 +1,10 @@
-"""Plans: what runs where, what is left out, and that an interrupted plan goes on."""
+"""Test ``rackproof.jobs.bench.planning``, which makes the list of runs that one command requests.
+
+A plan has a run for each combination of parameters (point) and each node, or for a rack as a whole. The tests
+check which points are left out, which runs are planned but unproven because something is missing, and when an
+interrupted plan is continued instead of started again. They also check the image of an MLPerf benchmark for
+the architecture of its nodes.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +55,7 @@ def node(name: str, gpus: int) -> Node:
 
 
 def plan(train: LoadedDefinition, gpus: int = 2, now: datetime = NOW, **options: object) -> Plan:
+    """Return a plan of the benchmark on node n1, which has two GPUs by default."""
     return planning.make_plan(
         [train],
         {"n1": node("n1", gpus)},
@@ -128,6 +135,7 @@ def test_a_node_on_which_something_runs_is_not_unused(train: LoadedDefinition) -
 
 
 def recorded(planned: planning.PlannedRun, results: Path, **facts: object) -> None:
+    """Write the record of a planned run."""
     run = Run.model_validate({"run_id": planned.run_id, "benchmark": planned.benchmark, **facts})
     write_run(run, results / planned.run_id)
 
@@ -231,6 +239,7 @@ def test_another_request_does_not_go_on(train: LoadedDefinition, tmp_path: Path,
     assert not resumed
 
 
+# The nodes that did not answer when the plan was made, and now. The new plan must name the present ones.
 @pytest.mark.parametrize(
     ("before", "now"),
     [
@@ -279,6 +288,7 @@ def test_the_plan_says_how_long_it_takes_when_all_is_known(train: LoadedDefiniti
     assert plan(train).expected_s is None
 
 
+# A benchmark that needs a whole rack, and is started through Slurm.
 RACK = """\
 name: big
 summary: Trains on a rack
@@ -299,6 +309,7 @@ def big(tmp_path: Path) -> LoadedDefinition:
 
 
 def rack_plan(big: LoadedDefinition, racks: tuple[str, ...] = ("a", "a"), **options: object) -> Plan:
+    """Return a plan on one node for each entry of ``racks``. A node is called by its rack and number."""
     site = {"shared": "/shared", "sku": "gb300", "sku_gpus": 4, **options.pop("site", {})}  # type: ignore[dict-item]
     names = [f"{rack}{index}" for index, rack in enumerate(racks)]
     return planning.make_plan(
@@ -320,7 +331,7 @@ def test_a_benchmark_for_a_rack_is_one_run_on_all_its_nodes_from_the_first(big: 
     assert spec["hosts"] == ["a0", "a1"]
     assert spec["stage"][0]["run"] == "fetch /shared"
     assert (spec["system"], spec["gpus"], spec["hang_s"]) == ("GB300", 4, 50)
-    # The supervisor waits longer for output than the program, which knows on which step it stood.
+    # The program's limit must end first, because only the program can report the step that hung.
     assert run.hang_s > 50
     assert run.launcher == "slurm"
 
@@ -332,7 +343,8 @@ def test_a_plan_has_the_names_of_secrets_alone_and_goes_on_whatever_their_values
     (run,) = first.runs
     assert run.environment["HF_TOKEN"] == "(secret)"
     assert json.loads(run.arguments[1].removeprefix("--spec="))["environment"]["HF_TOKEN"] == "(secret)"
-    # A key that was renewed since is the same request; one variable more or less is another.
+    # The numbers are the lengths of the secrets. A new key is the same request, but another set of
+    # variables is a different one.
     renewed = rack_plan(big, site={"secrets": {"HF_TOKEN": 33}})
     assert planning.resume_or_keep(renewed, tmp_path)[1]
     for others in ({}, {"HF_TOKEN": 20, "WANDB_API_KEY": 40}):
@@ -431,7 +443,7 @@ def real_plan(
             "nvcr.io/nvdlfwea/mlperftv51/llama31_8b-arm:2",
         ),
         ("flux1", ARM, {"images": {"flux1": "own/flux:7"}}, "nvcr.io/own/flux:7"),
-        # A whole name is taken as it is, and means one benchmark alone.
+        # The full name of an image is used as it is, and only for the benchmark that it is set for.
         (
             "llama31_8b",
             ARM,
@@ -540,12 +552,12 @@ def test_repeats_end_when_the_result_cannot_become_valid_any_more(
 
     assert plan.given_up(recorded("fail", "pass", "degraded")) == {}
     assert "repeats 1 (fail), 3 (unproven)" in plan.given_up(recorded("fail", "pass", "unproven"))["big"]
-    # A plan that was given up does not go on: the same request starts a new one.
+    # A plan that was given up and reported is not continued: the same request starts a new one.
     planning.resume_or_keep(plan, tmp_path / "results")
     for run in recorded("fail", "fail").values():
         write_run(run, tmp_path / "results" / run.run_id)
     again, resumed = planning.resume_or_keep(rack_plan(big, site={"repeats": 5}), tmp_path / "results")
-    # Only its report is missing.
+    # Without its report, the plan is continued.
     assert resumed
     (tmp_path / "results" / plan.plan_id / planning.REPORT_FILE).write_text("page")
     again, resumed = planning.resume_or_keep(rack_plan(big, site={"repeats": 5}), tmp_path / "results")

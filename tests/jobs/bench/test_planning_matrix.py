@@ -1,4 +1,8 @@
-"""A matrix as an experiment: filters, the order of its points, and what a plan says of its length."""
+"""Test plans of a benchmark with a matrix (``rackproof.jobs.bench.planning`` and ``plan_text``).
+
+A matrix lists the values of several parameters, and each combination is a point. The tests check the order of
+the points, the filters ``only`` and ``exclude``, and the duration that the text of the plan expects.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from rackproof.jobs.bench.plan_text import describe_plan
 from rackproof.jobs.bench.planning import Plan
 from rackproof.logs import FORMATS
 
+# Eight points. FILTERS is replaced by the filters of a test.
 TEXT = """\
 name: train
 summary: Trains
@@ -46,6 +51,7 @@ def plan(one: LoadedDefinition, names: tuple[str, ...] = ("n1",), **options: obj
 
 
 def points(made: Plan) -> list[tuple[object, ...]]:
+    """Return network, storage and GPUs of each run in the order of the plan."""
     return [tuple(run.parameters[name] for name in ("network", "storage", "gpus")) for run in made.runs]
 
 
@@ -82,6 +88,7 @@ def test_a_filter_that_names_no_parameter_is_refused(tmp_path: Path, kind: str) 
 
 
 def test_a_plan_says_how_many_runs_and_how_long(tmp_path: Path) -> None:
+    """A run has the duration of earlier runs, or else its limit of 600 s."""
     one = loaded(tmp_path)
     assert describe_plan(plan(one)).startswith(
         "train: 8 runs; 8 have no successful run here yet and take at most 1 h 20 min by their limits\n"

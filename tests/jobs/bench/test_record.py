@@ -1,4 +1,9 @@
-"""Recording, by tables: what a job's end, its logs and its facts make of a run. Nothing is lost."""
+"""Test ``rackproof.jobs.bench.record``, which makes a record with a verdict of each job that ended.
+
+The verdict depends on the state of the job, its logs, the facts of its nodes, and references. The tables have
+one change to a good run in each row, with the verdict and the finding that it causes. Whatever is damaged or
+missing, a record is written, and only a run with all its evidence passes.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +44,7 @@ result:
     - {metric: eval_accuracy, at_least: 0.9}
     - {metric: speed, unit: samples/s, direction: higher}
 """
+# The state of a job that ended well, as its supervisor writes it, but without the run's id and its seal.
 ENDED = {
     "phase": "ended",
     "ended_by": "itself",
@@ -77,12 +83,14 @@ def planned(tmp_path: Path) -> PlannedRun:
 
 
 def evidence(planned: PlannedRun, /, **changes: Any) -> Evidence:
+    """Return the evidence of a good run with these changes. ``job`` changes keys of the job's state."""
     job = {"id": planned.run_id, **ENDED, **changes.pop("job", {})}
     job = {"seal": job_seal(job), **job}
     return Evidence.model_validate({"nodes": (NODE,), "job": job, **changes})
 
 
 def built(planned: PlannedRun, known: Evidence, *parsed: ParsedLog, **options: Any) -> Run:
+    """Return the judged run of this evidence and these logs, without files."""
     return build_run(planned, parsed, known, lambda one: [], **{"require_references": False, **options})
 
 
@@ -91,6 +99,8 @@ def test_a_job_that_ended_well_adds_nothing(planned: PlannedRun) -> None:
     assert built(planned, evidence(planned), GOOD).verdict == "pass"
 
 
+# Rackproof's programs end with 2 for a bad parameter, 4 for an absent GPU, and 5 for missing data. These runs
+# are unproven, because the hardware was not tested.
 @pytest.mark.parametrize(
     ("job", "verdict", "code", "words"),
     [
@@ -149,6 +159,7 @@ def test_a_slurm_job_that_lost_its_follower_is_followed_again_not_made_again(pla
     assert f"scancel --name {on_rack.run_id}" in finding.message
 
 
+# Values that a damaged state of a job may have.
 ODD = st.one_of(
     st.none(),
     st.booleans(),
@@ -340,7 +351,7 @@ def test_strange_moments_cost_no_run(planned: PlannedRun, raw: object, moment: d
     assert built(planned, evidence(planned, job={"started": raw}), GOOD).started == moment
 
 
-# From files: record() itself.
+# These tests call write_record() with logs in files.
 
 
 def event(key: str, value: object, **metadata: object) -> str:
@@ -367,6 +378,7 @@ def folder(planned: PlannedRun, tmp_path: Path) -> Path:
 
 
 def recorded(planned: PlannedRun, folder: Path, /, **options: Any) -> Run:
+    """Write the record of a run whose logs are in the folder, and return it."""
     known = options.pop("evidence", None) or evidence(planned, job=stated_log(folder / "logs/n1.log"))
     done = record.write_record(planned, known, folder, **{"require_references": False, **options})
     assert read_run(folder).model_dump_json() == done.run.model_dump_json()
@@ -433,16 +445,17 @@ def baseline(value: float, high: float | None = None, **more: Any) -> SkuReferen
     )
 
 
+# The run's speed is 100, and the floor is 7 % below a reference. A reference of 200 therefore fails the run.
 @pytest.mark.parametrize(
     ("baselines", "verdict"),
     [
         ([baseline(100)], "pass"),
         ([baseline(200)], "fail"),
-        # A more particular one does not lower the SKU's floor; equal ones do not hide each other.
+        # A reference for one benchmark does not lower the SKU's floor. Equal ones do not replace each other.
         ([baseline(200), baseline(100, benchmark="train")], "fail"),
         ([baseline(100, benchmark="train"), baseline(200)], "fail"),
         ([baseline(100), baseline(90, benchmark="train"), baseline(200, labels={})], "fail"),
-        # It may raise it, and the more general one's good side is not its own.
+        # It may raise the floor. The upper bound of the general reference then does not count.
         ([baseline(20, high=0.25), baseline(100, benchmark="train")], "pass"),
         ([baseline(20, high=0.25), baseline(200, benchmark="train")], "fail"),
         ([baseline(100), baseline(200)], "fail"),
@@ -462,7 +475,7 @@ def test_baselines_of_the_sku(
 def test_without_the_history_speed_is_not_taken_for_new(
     planned: PlannedRun, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reference may be there that this run misses: not to know it is not to have passed."""
+    """The history may have a reference that the run misses. A run without it does not pass."""
     monkeypatch.setenv("RACKPROOF_DATABASE_URL", "postgresql://rackproof:sesame@127.0.0.1:9/history")
     (folder / "logs" / "n1.log").write_text(LOG)
     run = recorded(planned, folder)
@@ -526,7 +539,7 @@ def test_what_was_accepted_and_is_lost_is_not_taken_for_new_hardware(
 def test_a_history_that_does_not_answer_is_asked_once_for_estimates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A database that is down takes seconds to say so. A rack's plan queries it hundreds of times."""
+    """A database that is down takes seconds to fail, and the plan of a rack has hundreds of queries."""
     from rackproof.store.history import store
 
     asked = []
@@ -561,7 +574,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_definition_and_a_log_are_read_once(
     tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "SETTLED_NS", -1)  # else a file of this second is read again
+    monkeypatch.setattr(planning, "SETTLED_NS", -1)  # otherwise a file of this second is read again
     definition = tmp_path / "definitions" / "train.yml"
     definition.parent.mkdir()
     definition.write_text(TEXT)
@@ -581,7 +594,7 @@ def test_a_definition_and_a_log_are_read_once(
 def test_the_log_of_a_clusters_job_is_read_once_too(
     planned: PlannedRun, folder: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch, launcher: str
 ) -> None:
-    """But for MLCommons' checker, which is a program of its own and takes a file of its own name."""
+    """Only MLCommons' checker reads the log again, because it is a separate program."""
     checked: list[Path] = []
 
     def check(run: PlannedRun, path: Path) -> list[Finding]:
@@ -595,6 +608,6 @@ def test_the_log_of_a_clusters_job_is_read_once_too(
     stated = evidence(planned, job=stated_log(LOG.encode()))
     codes = {finding.code for finding in recorded(planned, folder, evidence=stated).findings}
     assert "no_end" in codes, "what the launcher writes is read in the same pass"
-    # The second time its last lines alone, for the page of a run that is not a pass.
+    # The second time, only the last lines are read, because the run did not pass.
     assert opened.count(str(log)) == 2
     assert checked == [log]

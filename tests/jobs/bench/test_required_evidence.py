@@ -1,4 +1,9 @@
-"""Every field that carries evidence of a run has a row, and what lacks is unproven, whatever is checked."""
+"""Test ``rackproof.jobs.bench.required_evidence``, the tables of the evidence that a run needs.
+
+Each row names one piece of evidence, such as the exit status of the job or the nodes in Slurm's record. The
+tests check that every field with evidence has a row, that a run without a required field is unproven, and
+that the checks of nodes, ranks and seeds do not depend on markers in the log.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,7 @@ from rackproof.jobs.bench.required_evidence import RUN_BY_SLURM, RUN_OF_ROUND_06
 from rackproof.logs.run_sub import RunSubOutput
 from tests.jobs.bench.test_slurm_runs import SlurmRun, compliant, gating
 
+# The fixture compliant is imported for its effect: it replaces MLCommons' checker.
 __all__ = ["compliant"]
 
 

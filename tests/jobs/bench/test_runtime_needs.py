@@ -1,4 +1,9 @@
-"""Test that all missing requirements of a runtime environment are reported before any is created."""
+"""Test ``rackproof.jobs.bench.runtime_needs``, which finds what a node lacks for a runtime.
+
+A runtime is a Python environment for a benchmark. It needs an interpreter of certain versions, and shared
+libraries of the system. The tests check that everything that a node lacks is reported before an environment
+is made, with the command that installs it on the node's distribution.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,7 @@ NEEDS = RuntimeNeeds(
 )
 ROCKY = 'NAME="Rocky Linux"\nID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n'
 SUSE = 'NAME="SLES"\nID="sles"\nID_LIKE="suse"\nVERSION_ID="15.6"\n'
+# Facts of a node that lacks nothing.
 WHOLE = {"interpreters": ["3.11"], "loadable": {"libgomp.so.1": True, "libquadmath.so.0": True}}
 
 

@@ -1,4 +1,9 @@
-"""The shipped benchmarks of several GPUs: what their rules say of logs with one fault each, and of none."""
+"""Test the rules of the shipped benchmarks that use several GPUs (benchmarks/collectives.yml and others).
+
+A rule compares a measurement of each GPU or pair with a bound. The tests judge the log of a healthy machine
+with four GPUs, and then the same log with one fault. A wrong value must fail the run, and a missing
+measurement must make it unproven. The reason must name the GPU or the measurement.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +28,7 @@ PAIRS = [(one, other) for one in UUIDS for other in UUIDS if one != other]
 
 
 def of_gpus(name: str, value: float, unit: str = "1", **labels: str) -> list[Measurement]:
+    """Return the same measurement of each of the four GPUs."""
     return [
         Measurement(name=name, value=value, unit=unit, labels={"gpu": uuid, "rank": str(rank), **labels})
         for rank, uuid in enumerate(UUIDS)
@@ -30,7 +36,7 @@ def of_gpus(name: str, value: float, unit: str = "1", **labels: str) -> list[Mea
 
 
 def good(asked: str) -> list[Measurement]:
-    """Return what a healthy machine's log holds."""
+    """Return the measurements of a benchmark on a healthy machine."""
     if asked == "gpu-agreement":
         names = ("unstable_values", "odd_products", "disputed_products")
         found = [one for name in names for dtype in ("fp32", "bf16") for one in of_gpus(name, 0, dtype=dtype)]
@@ -79,6 +85,7 @@ def changed(found: Sequence[Measurement], at: dict[str, str], value: float | Non
 def verdict(
     root: Path, asked: str, found: Sequence[Measurement], require: bool = False
 ) -> tuple[Verdict, str]:
+    """Return the verdict of a benchmark's rules on these measurements, and its reasons."""
     loaded: LoadedDefinition = load_definition(root / f"benchmarks/{asked}.yml", log_formats=FORMATS)
     parameters = {**loaded.definition.parameters, "gpus": 4}
     tags = {"software.gpus": ",".join(UUIDS)}
@@ -121,6 +128,8 @@ def test_a_healthy_machine_passes(root: Path, asked: str) -> None:
     assert verdict(root, asked, good(asked))[0] is Verdict.PASS
 
 
+# `at` selects measurements of the healthy log, and `value` replaces theirs (None removes them). Bounds in
+# benchmarks/: a lag of at most 0.04, at least 4603 launches of each path, and at least 0.8 of the memory.
 @pytest.mark.parametrize(
     ("asked", "at", "value", "expected", "named"),
     [

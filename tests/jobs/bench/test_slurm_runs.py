@@ -1,4 +1,11 @@
-"""Runs by Slurm, recorded from real logs: what is missing is unproven, and Slurm's record always counts."""
+"""Test the records of MLPerf trainings through Slurm (``rackproof.jobs.bench.record`` and ``mlperf_checks``).
+
+The evidence of such a run is the log of MLPerf's script run.sub, and Slurm's own record of the job. The tests
+begin with a published log of 18 nodes with 72 GPUs, which passes. They then remove or change one thing:
+markers, nodes, ranks (processes, one for each GPU), the clearing of caches, or the NCCL preflight, which is
+an all-reduce before the training. Without this evidence, a run is unproven, and a contradiction always
+counts.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +32,8 @@ from tests.jobs.bench.log_states import stated_log
 NODES = [f"node{number:02}" for number in range(1, 19)]
 YEAR_S = 365 * 86400
 LOGS = "tests/data/real/mlperf-5.1/lambda-gb300-n18/{}/result_1.txt.xz"
+# The published logs lack some lines of run.sub. These texts replace them: the shell's trace of the clearing
+# of caches, and the NCCL preflight with the head, the ranks and the table of nccl-tests.
 TRACE = """\
 + srun --ntasks-per-node=1 bash -c '
                  host=$(hostname)
@@ -57,7 +66,7 @@ EXPERIMENT_START {start}
 
 @pytest.fixture(autouse=True)
 def compliant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out MLCommons' checker, which takes seconds, but where it is what is tested."""
+    """Replace MLCommons' checker, which takes seconds, except in slow tests."""
     if "slow" not in request.keywords:
         monkeypatch.setattr(mlperf_checks, "check_compliance", lambda planned, path: [])
 
@@ -89,7 +98,7 @@ class SlurmRun:
         (ended,) = re.findall(r"^RUNANDTIME_STOP (\d+)$", real, re.MULTILINE)
         (self.number,) = re.findall(r"^:::DLPAL \S+ (\d+)", real, re.MULTILINE)
         self.start_s, self.end_s = int(begun) - 100, int(ended) + 20
-        # What the published copies of the logs were shortened by.
+        # The published copies of the logs lack the clearing of caches and the number of processes.
         cleared = TRACE + "".join(f"Clearing cache on {name}\nvm.drop_caches = 3\n" for name in NODES)
         real = real.replace(f"+ echo 'RUNANDTIME_START {begun}'", f"{cleared}+ true")
         marker, ranks = f"RUNANDTIME_START {begun}\n", "0: All registered. Starting with 72 processes\n"
@@ -128,12 +137,12 @@ class SlurmRun:
         }
 
     def with_result(self, **changes: Any) -> None:
-        """Change how the definition has its log read and judged."""
+        """Change ``result`` of the definition, which states how the log is read and judged."""
         result = self.planned.result.model_copy(update=changes)
         self.planned = self.planned.model_copy(update={"result": result})
 
     def without(self, pattern: str) -> None:
-        """Remove the lines of the log that a pattern is found in."""
+        """Remove the lines of the log that match a pattern."""
         kept = [line for line in self.log.splitlines(keepends=True) if not re.search(pattern, line)]
         assert len(kept) < self.log.count("\n"), f"no line has {pattern}"
         self.log = "".join(kept)
@@ -212,7 +221,7 @@ def test_a_log_that_lacks_what_a_check_needs_is_unproven(run: SlurmRun, pattern:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        # The clock goes back, the markers change places, two trainings in one log, a stop of another job.
+        # The clock goes back; the markers change places; one log has two trainings; a second stop follows.
         (r"RUNANDTIME_STOP (\d+)", "RUNANDTIME_STOP 1000000000"),
         (r"(?s)(RUNANDTIME_)START( \d+.*RUNANDTIME_)STOP", r"\1STOP\2START"),
         (
@@ -328,7 +337,7 @@ def test_no_record_of_slurm_at_all_is_unproven(run: SlurmRun) -> None:
 
 @pytest.mark.parametrize("shift_s", [YEAR_S, 10 * 86400, 3600, -3600, -YEAR_S])
 def test_a_log_of_another_time_than_its_slurm_job_is_unproven(run: SlurmRun, shift_s: int) -> None:
-    # The job and who followed it ran at another time than the log's events and markers.
+    # The times of Slurm's job and of its follower differ from those of the log's events and markers.
     for name in ("start", "end"):
         run.end[name] = str(int(run.end[name]) + shift_s)
     run.job.update(started=run.job["started"] + shift_s, ended=run.job["ended"] + shift_s)
@@ -397,8 +406,8 @@ def test_what_a_script_does_not_print_by_design_is_declared(run: SlurmRun, lacks
     if lacks == "ranks":
         run.log = re.sub(r"(?m)^ *\d+: ", "", run.log)
     run.with_result(lacks=(lacks,))
-    # The definition's file lacks the declaration; only its findings are of interest here. No declaration
-    # excuses a log of MLPerf 5.1 without a seed, because all published logs have one.
+    # The file of the definition lacks the declaration, so it counts as changed. No declaration excuses a log
+    # of MLPerf 5.1 without a seed, because all published logs have one.
     others = {"course_incomplete"} if lacks == "seed" else set()
     found = gating(run.record())
     assert others <= found <= {"definition_changed"} | others
@@ -452,13 +461,13 @@ def test_a_preflight_that_the_operator_switched_off_needs_no_reference(root: Pat
     off.replace("NCCL_TEST = 1", "NCCL_TEST = 0")
     recorded = off.record([reference])
     assert recorded.verdict == "pass", recorded.reasons
-    # The log's word alone is not a choice of the operator.
+    # A log alone does not show that the operator switched the preflight off.
     by_config = SlurmRun(root, tmp_path / "config")
     by_config.log = off.log
     recorded = by_config.record([reference])
     assert recorded.verdict == "unproven"
     assert {"nccl_preflight"} <= gating(recorded)
-    # It was planned without, and the script says that it ran: then its table is missing.
+    # The plan has no preflight, but the log states one, so its table is missing.
     odd = SlurmRun(root, tmp_path / "odd", environment={"NCCL_TEST": "0"})
     odd.without("NCCL_TEST_|1073741824|# Out|# Avg")
     assert "nccl_preflight" in gating(odd.record())
@@ -555,6 +564,7 @@ def test_every_name_that_a_definition_may_lack_is_known() -> None:
     assert run_sub.preflight_findings(run_sub.RunSubOutput(), field)[0].verdict is None
 
 
+# Damages to a log: too few nodes, too few processes, wrong values in the preflight, uncleared caches.
 LINES: list[Callable[[str], str]] = [
     lambda log: log.replace(" 18 node[01-18]", " 2 node[01-02]"),
     lambda log: log.replace("Starting with 72", "Starting with 8"),
@@ -636,6 +646,7 @@ def test_a_published_log_of_eight_nodes_has_its_ranks_in_their_places() -> None:
     assert found.code == "wrong_ranks"
 
 
+# A pattern of lines that are removed, with the finding of the table of required evidence that results.
 LACKS = [
     ("RUNANDTIME_STOP", "no_start_marker", "does not show run.sub's training whole"),
     (":::DLPAL", "nodes_unknown", "does not show on which nodes it ran"),

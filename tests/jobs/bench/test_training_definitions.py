@@ -1,4 +1,9 @@
-"""Test the variables, folders and answers that the shipped definitions of MLPerf Training pass to run.sub."""
+"""Test the shipped definitions of MLPerf Training: llama2_70b_lora, llama31_8b, flux1 and gpt_oss_20b.
+
+A definition gives MLPerf's script run.sub its folders in environment variables, and has the shell commands
+that download and prepare the data (staging). The tests check both. They run the staging of llama31_8b with a
+fake downloader, because its container counts the files in its folders.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ DATA = "/shared/data"
 
 
 def told(root: Path, name: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the job's variables, and what each step of staging runs."""
+    """Return the job's variables, and the shell command of each step of staging."""
     loaded = load_definition(root / "benchmarks" / f"{name}.yml", log_formats=FORMATS)
     site = Site(shared="/shared", sku="gb300", sku_gpus=4)
     said = launch_slurm.slurm_specification(loaded, site, ["n1"], VARIABLES)
@@ -46,6 +51,8 @@ def test_llama31_gets_the_folder_that_holds_8b_with_the_tokenizer_in_it(root: Pa
     assert "-d 8b/tokenizer http://m/metadata/" in stage["8b"]
 
 
+# Files of llama31_8b: the ones that its container counts, others that may lie beside them, and the weights
+# of the model, which are deleted.
 WANTED = (
     "c4-train.en_6_text_document.bin",
     "c4-train.en_6_text_document.idx",
@@ -61,6 +68,8 @@ WEIGHTS = ("tokenizer/model-00001-of-00004.safetensors", "tokenizer/model.safete
 WEIGHTS += ("tokenizer/original/consolidated.00.pth",)
 
 
+# `table` are the files in the list of the image, if it has one. `beside` are the files that are moved into a
+# second folder, or None if the staging fails, because a file is missing.
 @pytest.mark.parametrize(
     ("table", "downloaded", "beside"),
     [
@@ -72,7 +81,7 @@ WEIGHTS += ("tokenizer/original/consolidated.00.pth",)
         ((), WANTED[1:] + WEIGHTS, None),
         ((), (*WANTED, "c4-train.en_6_text_document.bin.part"), ("c4-train.en_6_text_document.bin.part",)),
         ((), (), None),
-        # As the tables of images count: seven files, or licences and checksums besides.
+        # The lists of images have seven files, or also licences and checksums.
         (WANTED, WANTED + NOTICES + WEIGHTS, NOTICES),
         (WANTED + NOTICES[:5], WANTED + NOTICES + WEIGHTS, NOTICES[5:]),
         (WANTED + NOTICES[:5], WANTED + WEIGHTS, None),
@@ -93,7 +102,7 @@ def test_llama31_keeps_the_files_that_the_check_of_its_mounts_counts(
     data, programs = tmp_path / "data", tmp_path / "bin"
     data.mkdir()
     programs.mkdir()
-    # A downloader that makes its files where it is sent, twice over as after an attempt that broke off.
+    # The fake downloader makes its files in its folder. It runs twice, as after an interrupted attempt.
     lines = [f"mkdir -p '8b/{Path(name).parent}'; echo x > '8b/{name}'" for name in downloaded]
     (programs / "downloader").write_text("\n".join(["mkdir -p 8b/tokenizer", *lines]))
     for name, text in (("curl", f'cp {programs}/downloader "$3"'), ("sha256sum", "cat > /dev/null")):
@@ -118,7 +127,7 @@ def test_llama31_keeps_the_files_that_the_check_of_its_mounts_counts(
 
 def test_flux_gets_dataroot_and_energon_its_answers(root: Path) -> None:
     environment, stage = told(root, "flux1")
-    # Its documentation says DATADIR, which its run.sub does not read.
+    # The benchmark's documentation names DATADIR, but its run.sub does not read that variable.
     assert environment == {"DATAROOT": f"{DATA}/flux1/energon"}
     assert list(stage)[-4:] == ["energon/train", "energon/val", "energon/.nv-meta", "energon/empty_encodings"]
     assert "printf 'y\\ny\\n11\\n' | energon prepare" in stage["energon/.nv-meta"]

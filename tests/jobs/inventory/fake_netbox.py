@@ -1,4 +1,7 @@
-"""A NetBox on this machine that answers as NetBox 3.7 and 4.6 do: pages of devices, a token, and mishaps."""
+"""Imitate a NetBox on this machine, as versions 3.7 and 4.6 answer: pages of devices, and a token.
+
+The tests of ``rackproof adopt --netbox`` start it. A test may also give it wrong answers.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 TOKEN = f"0123456789abcdef{secrets.token_hex(12)}"
-"""Each process of the tests has another one, so that none finds that of another among all processes."""
+"""The token that the fake accepts. Each process has its own, so that a search finds only its own."""
 
 
 def device(number: int, name: str | None = None, **more: Any) -> dict[str, Any]:

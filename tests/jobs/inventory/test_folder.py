@@ -1,4 +1,9 @@
-"""The folder of an adopted inventory: written once, changed by hand, adopted again."""
+"""Test ``rackproof.jobs.inventory.folder`` and ``inventory_files``, which write an adopted inventory.
+
+``rackproof adopt`` makes an inventory of an existing cluster: hosts.yml with groups for racks, partitions and
+SKUs (node models), and group_vars. If it is called again, changes by hand remain, and conflicts are reported.
+The tests check the groups and variables, and a second adoption after changes by hand or in the cluster.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +29,28 @@ SHIPPED = read_shipped_skus(ROOT)
 
 
 def node(name: str, kind: str = "h100", count: int = 8, **more: object) -> AdoptedNode:
+    """Return a node with GPUs of this kind. The first letter of its name is its rack."""
     hints = (GpuHint(where="Gres", text=kind),) if kind else ()
     about = {"source": "test", "rack": name[0], "gpu_count": count, "gpu_count_from": "Gres", "hints": hints}
     return AdoptedNode.model_validate({"name": name, **about, **more})
 
 
 def rendered(*nodes: AdoptedNode, controller: str = "", address: str = "") -> dict[str, str]:
+    """Return the texts of an inventory's files by path."""
     skus = {one.name: guess_sku(one, SHIPPED) for one in nodes}
     cluster = build_cluster(nodes, skus, controller, controller_address=address)
     return render_files(cluster, SHIPPED, (ROOT / "inventory/group_vars/all.yml").read_text(), "1.2.3")
 
 
 def adopt(folder: Path, *nodes: AdoptedNode, controller: str = "") -> InventoryChange:
+    """Write an inventory of these nodes, as ``rackproof adopt`` does, and return the change."""
     change = plan_change(folder, rendered(*nodes, controller=controller))
     write_change(folder, change, nodes)
     return change
 
 
 def groups(folder: Path) -> dict[str, object]:
+    """Return the groups in hosts.yml."""
     return yaml.safe_load((folder / "hosts.yml").read_text())["all"]["children"]
 
 
@@ -56,7 +65,7 @@ def test_groups_by_rack_partition_and_sku(tmp_path: Path) -> None:
         controller="ctl",
     )
     found = groups(tmp_path)
-    # Of a cluster of Slurm's, which states what a node calls itself, the others are strangers.
+    # Slurm states the host names of its nodes. Those of the other nodes are unknown, so they are not checked.
     unchecked = {"validate_hostname": ""}
     assert found["a"] == {"hosts": {"a1": unchecked, "a2": unchecked}}
     about = {"ansible_host": "10.0.0.3", "ansible_port": 22}
@@ -67,7 +76,7 @@ def test_groups_by_rack_partition_and_sku(tmp_path: Path) -> None:
     assert found["sku_h100"] == {"children": {"sku_h100_x2": None, "a": None}}
     assert found["sku_h100_x2"] == {"hosts": {"b1": None}}
     assert found["sku_tesla_x4"] == {"hosts": {"b2": None}}
-    # A node without GPUs is in its rack alone.
+    # A node without GPUs is in the group of its rack, but not in gpu_nodes.
     assert list(found["gpu_nodes"]["children"]) == ["sku_h100", "sku_tesla_x4", "new-nodes"]
     assert found["slurm_controller"] == {"hosts": {"ctl": None}}
     files = {path.name for path in (tmp_path / "group_vars").iterdir()}

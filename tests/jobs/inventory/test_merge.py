@@ -1,4 +1,8 @@
-"""Files that both a person and the sources changed."""
+"""Test ``rackproof.jobs.inventory.merge``, which merges changes by hand with a new adoption line by line.
+
+``rackproof adopt`` merges a file that a person and the sources changed. Both changes are kept. If both
+changed the same line, the person's line remains, and the conflict is reported.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Devices of a NetBox: paged, filtered, and a NetBox that is none, is hostile, or never ends."""
+"""Test ``rackproof.jobs.inventory.netbox_source``, which reads the nodes of a cluster from NetBox.
+
+NetBox is a database of the devices in a data center. ``rackproof adopt --netbox`` reads its device list page
+by page. The tests use a fake with 300 nodes, and the stored answers of real versions. They check which
+devices are nodes, the racks and variables, and the filters. For a wrong or hostile server, the error must be
+one sentence, and the token must never be shown or sent elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +27,7 @@ from rackproof.jobs.inventory.sku_guess import SkuGuess, guess_sku, read_shipped
 from ..reimage.test_bmc_hostile import certificate
 from .fake_netbox import TOKEN, FakeNetbox, device
 
+# Fields of a network switch, which is not a node.
 SWITCH = {"device_type": {"model": "QFX5130"}, "role": {"name": "Leaf", "slug": "leaf"}}
 
 
@@ -31,6 +38,7 @@ def netbox() -> Iterator[FakeNetbox]:
 
 
 def page(*devices: Any, count: Any = None, following: Any = None) -> tuple[int, dict[str, str], Any]:
+    """Return an answer with one page of devices: status, headers and body."""
     count = len(devices) if count is None else count
     return 200, {}, {"count": count, "next": following, "previous": None, "results": list(devices)}
 
@@ -48,7 +56,7 @@ def test_all_pages_are_read(netbox: FakeNetbox) -> None:
 
 def test_what_is_no_node_is_left_out_and_named(netbox: FakeNetbox) -> None:
     netbox.devices += [device(400 + at, f"leaf-{at}", **SWITCH) for at in range(3)]
-    # Of the role of those that name their GPUs: a node of another kind.
+    # This device names no GPU, but has the role of devices that do, so it is a node.
     netbox.devices += [device(500, "new-1", device_type={"model": "XE9680"})]
     netbox.devices += [device(501, ""), device(502, "")]
     found = read_netbox_nodes(netbox.url, TOKEN, [])
@@ -74,7 +82,7 @@ def test_a_filter_that_netbox_ignores_is_refused(netbox: FakeNetbox) -> None:
     for wrong in ("rol=gpu-node", "colour=red"):
         with pytest.raises(AdoptError, match=f"lists all of its 301 devices for --netbox-filter {wrong}"):
             read_netbox_nodes(netbox.url, TOKEN, [wrong])
-    # These choose every device, and NetBox knows them.
+    # NetBox knows this filter, although it selects every node.
     assert len(read_netbox_nodes(netbox.url, TOKEN, ["status=active"]).nodes) == 300
 
 
@@ -133,7 +141,7 @@ def test_a_number_of_gpus_may_be_a_text(netbox: FakeNetbox) -> None:
 
 @pytest.mark.parametrize("release", ["3.7.8", "4.6.8"])
 def test_the_answers_of_a_real_netbox(netbox: FakeNetbox, root: Path, release: str) -> None:
-    """The names, racks and SKUs are those that the NetBox was filled with."""
+    """The expected names, racks and SKUs are the ones that were entered into that NetBox."""
     netbox.devices = json.loads(
         (root / f"tests/data/real/netbox/devices-{release}.json").read_text(encoding="utf-8")
     )
@@ -266,7 +274,7 @@ def test_two_devices_of_one_name_are_refused(netbox: FakeNetbox) -> None:
         ([(200, {}, [1, 2])], "not a list of devices"),
         ([(200, {}, {"count": "many", "results": []})], "not a list of devices"),
         ([page(count=10**9)], "choose some with --netbox-filter"),
-        # A NetBox that never ends its pages: the same one again, empty ones, and ever new ones.
+        # The pages never end: the same page again, an empty one, or always a new one.
         ([page(device(1), count=5, following="x")], "twice or none at all"),
         ([page(count=5, following="x")], "pages never end"),
         ([page(device(at), count=2, following="x") for at in range(9)], "pages never end"),
@@ -340,6 +348,7 @@ def test_a_wrong_address_is_refused_without_its_login(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+# The body of an answer that sends the token back.
 BACK = {"description": TOKEN}
 
 

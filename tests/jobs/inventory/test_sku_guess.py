@@ -1,4 +1,9 @@
-"""The SKU of a node by its facts: which fact decided, and what none of them states."""
+"""Test ``rackproof.jobs.inventory.sku_guess``, which guesses the SKU (model) of a node for an inventory.
+
+``rackproof adopt`` has only texts about a node, such as Slurm's GPU type or the instance type of a cloud, and
+perhaps the number of GPUs. The tests check which shipped SKU a text names, that other nodes get a SKU of
+their own without bounds, and that each doubt is reported.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,7 @@ SHIPPED = read_shipped_skus(Path(__file__).parents[3])
 
 
 def guess(count: int | None, *texts: str, sku: str = "", rules: tuple[str, ...] = ()) -> SkuGuess:
+    """Return the guess for a node with this number of GPUs (None if unknown) and these texts."""
     hints = tuple(GpuHint(where=f"text {at}", text=text) for at, text in enumerate(texts))
     node = AdoptedNode(name="n1", source="test", gpu_count=count, gpu_count_from="Gres", hints=hints, sku=sku)
     return guess_sku(node, SHIPPED, read_sku_rules(rules))
@@ -81,7 +87,7 @@ def test_what_is_not_sure_is_named() -> None:
     assert not guess(8, "h100-sxm5").unsure
     assert "part of a machine" in " ".join(guess(4, "h100").unsure)
     assert "names H200" in " ".join(guess(8, "h100", "h200").unsure)
-    # Slurm without generic resources, and a description that names GPUs.
+    # Slurm's Gres has no GPUs, but another text names some.
     assert "Gres has no GPU, text 0 names H100" in " ".join(guess(0, "DGX H100").unsure)
     assert "names 8 GPUs" in " ".join(guess(4, "DGX H100").unsure)
 

@@ -1,4 +1,10 @@
-"""Nodes out of CSV files, of Slurm's files, and of Ansible inventories: sound, broken and hostile ones."""
+"""Test the sources of ``rackproof adopt`` that are files: CSV, Slurm and Ansible inventories.
+
+The modules are ``csv_source``, ``slurm_source`` and ``ansible_source`` of ``rackproof.jobs.inventory``. Each
+returns nodes with addresses, racks, GPUs and some variables. The tests check good files, spreadsheets with
+other headings, and broken or hostile files. For a broken file, the error must be one sentence. No password or
+template of a file may reach the inventory.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +70,7 @@ def test_the_table_of_a_cloud_is_read_as_it_is_exported(tmp_path: Path) -> None:
         "i-2,train-2,p5.48xlarge,,192.0.2.2\n"
     )
     first, second = read_csv_nodes(written(tmp_path, text)).nodes
-    # The best heading counts, not the first.
+    # The best heading is used, not the first: Name before Instance ID, and the private address.
     assert (first.name, first.address, second.address) == ("train-1", "192.0.2.1", "192.0.2.2")
 
 
@@ -141,6 +147,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.
 
 
 def ansible(tmp_path: Path, hosts: dict[str, Any], **groups: list[str]) -> Path:
+    """Write the JSON of ``ansible-inventory --list`` with these hosts' variables and groups."""
     listed = {"_meta": {"hostvars": hosts}} | {name: {"hosts": names} for name, names in groups.items()}
     return written(tmp_path, json.dumps(listed), "inventory.json")
 
@@ -182,7 +189,7 @@ def test_a_host_in_a_group_of_gpus_may_have_some(tmp_path: Path) -> None:
 
 def test_the_shipped_inventory_is_adopted(root: Path) -> None:
     found = read_ansible_nodes(root / "inventory/hosts.yml")
-    # The checkout's own plugin sets variables for each host.
+    # The checkout's own plugin sets variables rackproof_* for each host, which are not a remark.
     assert "rackproof_" not in " ".join(found.remarks)
     nodes = [node for node in found.nodes if node.sku]
     assert len(nodes) == 18
@@ -263,7 +270,7 @@ def test_scontrol_of_this_machine_is_asked(tmp_path: Path, monkeypatch: pytest.M
     tool.chmod(0o755)
     found = ask_slurm_listing()
     assert [node.name for node in found.nodes] == ["n1"]
-    # The machine that answered is the one that nights ask.
+    # Nights query the machine that answered.
     assert found.controller == "localhost"
     tool.write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(AdoptError, match="lists no nodes"):

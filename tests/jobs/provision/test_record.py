@@ -1,4 +1,8 @@
-"""Every provisioning leaves a run with a page: who ran it, what changed, what was drained and why."""
+"""Test ``rackproof.jobs.provision.record``, which stores each run of provision.yml.
+
+The record shows who ran the playbook, what changed on each node, and which nodes were drained and why. The
+tests check the record, its page, and that the commands report, history and explain show it.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,13 @@ from rackproof.store.audit_log import append_acts, provision_of
 from rackproof.store.run_folder import ResultsError, read_run
 
 BEGAN = datetime(2026, 11, 26, 20, 0, tzinfo=UTC)
+# The changed tasks of each node, and the error of one node.
 CHANGED = {"n1": ["Install OFED", "Reboot"], "n2": ["Install OFED"], "n3": []}
 PROBLEM = {"n2": ["Reboot: n2 did not come back in 900 s"]}
 
 
 def keep(results: Path, failed: set[str] | None = None) -> str:
+    """Store a provisioning of three nodes, and return the id of its run."""
     append_acts(
         results, [("n2", "drain", "rackproof: provisioning"), ("n9", "drain", "fan")], "provision.yml"
     )
@@ -62,6 +68,7 @@ def test_report_history_and_explain_show_it(tmp_path: Path) -> None:
 
 def test_a_page_that_cannot_be_written_leaves_the_record(tmp_path: Path) -> None:
     nodes = provision_of(CHANGED, {}, set())
+    # The page needs the audit log, which cannot be read.
     (tmp_path / "audit.jsonl").mkdir()
     with pytest.raises(ResultsError):
         keep_provision(tmp_path, BEGAN, nodes, playbook="provision.yml", limit="")

@@ -1,4 +1,9 @@
-"""The plan of waves: every node once, no partition below its share, a canary first."""
+"""Test ``rackproof.jobs.provision.waves``, which divides the nodes of provision.yml into waves.
+
+A wave is drained, provisioned and resumed before the next one. Its size is limited, so that a partition of
+Slurm keeps enough nodes in service. The first wave (canary) tests the change on a few nodes. The tests check
+these limits on random clusters, and the sizes of the waves in examples.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,7 @@ from rackproof.jobs.provision.waves import (
 )
 
 OURS = "rackproof: provisioning"
+# Reasons why a node is out of service. Nodes that an earlier provisioning drained have the reason OURS.
 REASONS = [IN_SERVICE, IN_SERVICE, IN_SERVICE, OURS, "Not responding", "bob: bad fan", "rackproof-night: xid"]
 NAMES = [f"n{number:02}" for number in range(30)]
 
@@ -67,7 +73,7 @@ def test_no_wave_takes_more_of_a_partition_than_its_share(
     }
     for wave in plan_provision_waves(nodes, partitions, limits):
         for name, members in partitions.items():
-            # Counted once more, from what the wave lists: a node of several partitions counts in each.
+            # The test counts again, from the nodes of the wave. A node counts in each of its partitions.
             taken = {node for node in wave.nodes if node in members and node not in out}
             missing = {node for node in members if node in out} | taken
             allowed = max(1, int(limits.share * len(members) + 1e-9))
@@ -96,6 +102,7 @@ def test_the_canary_goes_first_and_sick_nodes_last(
     assert not useful or not idle or max(useful) < min(idle)
 
 
+# By default, a wave has at most 32 nodes, takes at most a quarter of a partition, and the canary is one node.
 @pytest.mark.parametrize(
     ("nodes", "partitions", "limits", "sizes"),
     [
@@ -108,11 +115,11 @@ def test_the_canary_goes_first_and_sick_nodes_last(
         (3, cluster(3), WaveLimits(), [1, 1, 1]),
         # Two are out already, and are not requested: two more may go at a time.
         (14, cluster(16, n14="bob: fan", n15="bob: fan"), WaveLimits(canary=0), [2] * 7),
-        # More than the share is out: one at a time, or it would never end.
+        # More than the share is out, so one node goes at a time. Otherwise provisioning would never end.
         (3, cluster(8, **dict.fromkeys(NAMES[4:8], "bob: fan")), WaveLimits(canary=0), [1, 1, 1]),
-        # A drain that an earlier run left comes first, and its place is free from then on.
+        # A node that an earlier run drained is provisioned first, and then counts as in service.
         (8, cluster(8, n07=OURS), WaveLimits(canary=1), [1, 2, 2, 2, 1]),
-        # A partition of few nodes within a large one.
+        # A small partition within a large one does not limit the waves further: it loses one node in each.
         (8, cluster(8) | cluster(2, "debug"), WaveLimits(canary=0, share=0.5), [4, 4]),
         (0, cluster(8), WaveLimits(), []),
     ],

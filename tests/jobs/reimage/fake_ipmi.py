@@ -1,4 +1,8 @@
-"""A BMC that is reached by IPMI over LAN: pyghmi's server, and what it leaves to its users to answer."""
+"""Imitate a BMC that answers IPMI over LAN, with the server of the library pyghmi.
+
+A BMC is the small computer in a server that switches the server on and off. pyghmi implements the protocol,
+and this module the node behind it: power, boot flags, serial number, and faults.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,11 @@ def fru(serial: str, maker: str = "Supermicro", name: str = "SYS-821GE") -> byte
 
 
 class FakeIpmi(Bmc):
-    """A node whose power and boot are attributes. ``fault`` is the fault of its BMC."""
+    """A node whose power and boot are attributes.
+
+    ``fault`` is the fault of its BMC: ``silent``, ``hung``, ``slow``, ``no privilege``, ``stuck`` (it does
+    not switch the power) or ``forgets`` (it does not store boot flags). ``orders`` are the power orders.
+    """
 
     started = False
 

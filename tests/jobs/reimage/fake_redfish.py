@@ -1,4 +1,8 @@
-"""A BMC with what sushy-tools' emulator lacks: serial numbers, BIOS settings, firmware, several NICs."""
+"""Imitate a BMC that answers Redfish, an HTTP interface with a tree of JSON resources.
+
+It has the resources that the emulator of sushy-tools lacks: serial numbers, BIOS settings, firmware, and
+several network interfaces. It also has faults.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,10 @@ def collection(path: str, members: list[str]) -> dict[str, Any]:
 
 
 class FakeRedfish:
-    """Resources by path, as in DMTF's schemas. ``fault`` is the fault of the BMC."""
+    """A BMC with resources by path, as in DMTF's schemas.
+
+    ``fault`` is the end of a path that is not found, or ``drips`` for answers that come byte by byte.
+    """
 
     def __init__(self, *systems: dict[str, Any], firmware: dict[str, str] | None = None) -> None:
         self.fault = ""

@@ -1,4 +1,9 @@
-"""Test the acceptance of a re-imaged node: its partner, their common result, and the accepted evidence."""
+"""Test ``rackproof.jobs.reimage.acceptance``, the checks and measurements of a node with a new image.
+
+A node is resumed only after it was measured, alone and with a partner: a healthy node with which it runs an
+all-reduce (the pair). The tests check the choice of the partner, the result of the pair and its bounds, and
+that a node without the required measurements is unproven.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +41,7 @@ from rackproof.store.night_store import (
 from rackproof.store.probe_results import PairResult, ProbeNight, read_probes, write_probes
 from tests.jobs.validate import probes
 
+# Ids of the night before and of the night in which the node is measured.
 EARLIER, TONIGHT = "20261121T020000Z-health-aaaaaa", "20261122T020000Z-health-bbbbbb"
 FLOOR = {
     "metric": "fabric_busbw",
@@ -63,7 +69,7 @@ def night(results: Path, name: str, *nodes: NodeNight) -> Path:
 
 
 def begun(results: Path, *nodes: NodeNight, gpus: int = 4, references: tuple[Any, ...] = ()) -> NightContext:
-    """Return tonight's night, in which n1 proves itself. The other nodes are known from the night before."""
+    """Return the night in which n1 is measured. The other nodes are known from the night before."""
     night(results, EARLIER, *nodes)
     folder = night(results, TONIGHT, node_night("n1"))
     snapshot = NodeSnapshot(
@@ -81,6 +87,7 @@ def begun(results: Path, *nodes: NodeNight, gpus: int = 4, references: tuple[Any
 
 
 def listed(**nodes: str) -> str:
+    """Return the nodes as sinfo lists them: name, partition and the reason of a drain."""
     return "\n".join(f"{name}|{said if '|' in said else said + '|none'}" for name, said in nodes.items())
 
 
@@ -116,7 +123,7 @@ def test_the_rack_s_own_come_first_and_not_all_ask_the_same(tmp_path: Path) -> N
 
 
 def test_the_first_that_slurm_gives_comes_and_leaves_nothing() -> None:
-    """Its half only has to come to its end: what the sums were, the node itself says."""
+    """The partner's half has to end well. The node's half has the result of the pair."""
 
     def answer(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
         if nodes == ("n2",):
@@ -151,7 +158,7 @@ def test_a_half_that_did_not_come_or_not_to_its_end_reports_it(
     )
     assert half.partner == partner
     assert half.text.startswith(text)
-    # Asked again for as long as the node's half waits, and no longer.
+    # Slurm is asked again as long as the node's half waits for a partner, and no longer.
     assert len(slurm.started) == 1 if partner else len(slurm.started) > 5
     assert partner or slurm.now < acceptance.WAIT_S
 
@@ -162,7 +169,7 @@ def test_without_anybody_known_to_be_good_it_names_what_to_do() -> None:
     half = run_partner(how, "n1", [], 4, JobRunner(slurm.shell, how, {}, {}))
     assert (half.partner, slurm.started) == ("", [])
     assert "run validate.yml, or leave the pair out" in half.text
-    # Slurm's host is gone.
+    # Slurm's host does not answer.
     slurm.silent_from = 0
     assert (
         "Connection timed out" in run_partner(how, "n1", ["n2"], 4, JobRunner(slurm.shell, how, {}, {})).text
@@ -207,7 +214,7 @@ def test_what_a_node_and_its_partner_come_to(
     [
         (380.0, 4, "r1", Verdict.PASS),
         (300.0, 4, "r1", Verdict.FAIL),
-        # Too few to compare with, or none of its rack: right sums, and a speed that nothing proves.
+        # Too few pairs, or none of its rack: the sums are right, but the speed cannot be compared.
         (380.0, 3, "r1", None),
         (380.0, 8, "r2", None),
     ],
@@ -330,7 +337,7 @@ class Here:
 
 @pytest.mark.torch
 def test_both_halves_reduce_with_each_other(tmp_path: Path, torch_python: Path) -> None:
-    """The scripts as they are sent, with PyTorch and gloo: the node's, and the partner's within its marks."""
+    """The real scripts of both halves run on this machine with PyTorch and gloo."""
     plan = acceptance.without_budget(probes.plan(device="cpu", python=str(torch_python), pair_limit_s=90))
     # The partner finds rank 0 by the node's name.
     node = "localhost"

@@ -1,4 +1,11 @@
-"""The instructions of Ubuntu's installer: few keys, one disk that the machine itself names, no other keys."""
+"""Test the instructions for Ubuntu's installer, and the program that checks the machine before it writes.
+
+``rackproof.jobs.reimage.autoinstall`` builds the instructions (autoinstall.yaml) of a node. They have a
+placeholder instead of a disk. On the node, roles/netboot/files/rackproof-autoinstall compares the machine
+with the order, and replaces the placeholder by the disk with the ordered serial number. The tests check that
+no other key is possible, that nothing is written on a wrong machine or disk, and the reports to the
+controller.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +28,7 @@ from rackproof.jobs.reimage import autoinstall
 
 from .test_write_image import writer
 
+# The schema of cloud-init, with which the user-data of the new system is checked.
 SCHEMA = Path("/usr/local/share/rackproof-tests/cloud-config.json")
 FILES = Path(__file__).resolve().parents[3] / "roles/netboot/files"
 ENTRY = {"node": "n1", "serial": "M1", "disk": {"serial": "D1"}, "wipe": []}
@@ -30,6 +38,7 @@ NETWORK = {"version": 2, "ethernets": {"p": {"match": {"macaddress": "52:54:00:a
 
 
 def instructions_of(more: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """Return the instructions for node n1. ``more`` are the operator's own keys."""
     given = {
         "entry": ENTRY,
         "report": REPORT,
@@ -61,7 +70,7 @@ def test_the_instructions_are_these_and_nothing_else() -> None:
     assert instructions["ssh"] == {"install-server": True, "allow-pw": False}
     assert instructions["network"] == NETWORK | {"renderer": "networkd"}
     assert instructions["user-data"] == SYSTEM
-    # The controller switches it on, when it is off.
+    # The controller switches the machine on again after it is off.
     assert instructions["shutdown"] == "poweroff"
     run = ["/usr/bin/python3", "/run/rackproof/program"]
     assert instructions["early-commands"][1:] == [[*run, "check"]]
@@ -80,12 +89,13 @@ def test_the_first_command_unpacks_the_programs_and_the_order(tmp_path: Path) ->
         "node": "n1", "serial": "M1", "disk": {"serial": "D1"}, "report": REPORT,
         "placeholder": autoinstall.DISK,
     }  # fmt: skip
-    # One argument of a command may have no more.
+    # Linux limits one argument of a command to 128 KiB.
     assert len(instructions["early-commands"][0]) < 100_000
-    # Once in the instructions: the program replaces it.
+    # The placeholder is there once, where the program replaces it.
     assert yaml.safe_dump(instructions).count(autoinstall.DISK) == 1
 
 
+# Keys that an operator may add.
 MORE = {
     "apt": {"mirror-selection": {"primary": [{"uri": "http://mirror.example/ubuntu"}]}, "fallback": "abort"},
     "packages": ["chrony"],
@@ -110,7 +120,7 @@ def test_an_operator_s_own_keys_are_added() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        # What is written, what is asked and where it is reported cannot be changed.
+        # An operator cannot change the disk, the commands, the questions and the reports.
         ({"more": {"storage": {"layout": {"name": "lvm"}}}}, "storage"),
         ({"more": {"early-commands": ["true"]}}, "early-commands"),
         ({"more": {"late-commands": []}}, "late-commands"),
@@ -225,7 +235,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
         ((disk(), disk("/dev/vdb", "D10")), {"serial": "d1"}, "/dev/vda"),
         ((disk("/dev/vdb", "D10"), disk()), {"serial": "D1"}, "/dev/vda"),
         ((disk(), disk("/dev/vdb", "D2")), {"path": "/dev/disk/by-path/vdb"}, "/dev/vdb"),
-        # Volumes of the old system: the installer takes them apart.
+        # Volumes of the old system do not matter, because the installer removes them.
         ((disk(held=["dm-0"]),), {"serial": "D1"}, "/dev/vda"),
     ],
 )
@@ -260,12 +270,12 @@ def test_before_anything_is_written_it_stops(
 ) -> None:
     before = machine.instructions.read_text()
     assert machine.run("check", *found, **options) == 2
-    # The disk bears the name that no disk has.
+    # The instructions still have the placeholder, which is no disk.
     assert machine.instructions.read_text() == before
     (report,) = machine.reports
     assert report["status"] == "refused"
     assert why in report["reason"]
-    # The installer then runs what it runs when it fails: the reason stays.
+    # The installer then runs its error command, which does not replace the reported reason.
     assert machine.run("failed") == 0
     assert len(machine.reports) == 1
 
@@ -301,7 +311,7 @@ def test_an_installer_that_gives_up_reports_a_failure(machine: Machine) -> None:
 
 
 def test_the_archive_runs_as_it_is_unpacked(tmp_path: Path) -> None:
-    """On this machine, whose serial number is not the order's: it refuses, and reports that."""
+    """The program refuses this machine, because its serial number is not in the order, and reports that."""
     got: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):

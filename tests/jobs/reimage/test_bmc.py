@@ -1,4 +1,9 @@
-"""Power and boot through Redfish, against the emulator of sushy-tools, and against BMCs that misbehave."""
+"""Test power and boot of a node through a BMC with Redfish (``rackproof.jobs.reimage.bmc`` and ``redfish``).
+
+A BMC is the small computer in a server that switches the server on and off. The tests use the emulator of
+sushy-tools, and small servers that are silent or answer with errors. They check that each order is read back,
+that an error names the node and a remedy, and that no password is shown.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +58,8 @@ def free_port() -> int:
 
 
 class Emulator:
+    """A process of sushy-tools' emulator with these systems (UUID and name)."""
+
     def __init__(self, folder: Path, systems: tuple[tuple[str, str], ...]) -> None:
         import bcrypt
 
@@ -132,7 +139,7 @@ def test_a_bmc_that_does_not_answer_is_named() -> None:
 
 @pytest.fixture
 def sick() -> Iterator[tuple[str, list[str]]]:
-    """Return a BMC that does what the list says."""
+    """Return the address of a BMC, and a list whose entry is its fault."""
     how: list[str] = ["silent"]
 
     class Handler(BaseHTTPRequestHandler):

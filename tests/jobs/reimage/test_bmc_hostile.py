@@ -1,4 +1,9 @@
-"""Test that a hostile answer at a BMC's address gets no password and delays no other node."""
+"""Test that a hostile server at a BMC's address gets no password, and does not delay other nodes.
+
+``rackproof.jobs.reimage.redfish_http`` limits the size and the time of answers, checks certificates, and
+follows no redirect. The tests answer with wrong certificates, endless or slow answers, deep JSON, wrong types
+and redirects. Each must become an error about this one BMC.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +34,7 @@ PASSWORD = "made-up-password"
 
 
 def read(address: str, **changed: Any) -> None:
+    """Read the power of node n1 through the BMC at an address."""
     access = Access(**({"address": address, "user": "ops", "password": PASSWORD} | changed))
     read_power_status(partial(open_machine, "n1", access))
 
@@ -108,7 +114,7 @@ def test_another_than_the_pinned_certificate_is_refused(tls: Tls, tmp_path: Path
         "nonsense": "yes",
     }[change]
     with pytest.raises(BmcError, match=r"n1: the certificate of its BMC at .* is not the pinned one"):
-        # Not even one that an authority signed.
+        # It is refused even if an authority signed it.
         read(tls.address, fingerprint=pinned, verify=str(tls.file))
     assert tls.heard == []
 
@@ -123,7 +129,7 @@ def test_no_password_travels_readable(address: str) -> None:
 
 
 class Hostile(BaseHTTPRequestHandler):
-    """Answers as the class attribute says."""
+    """A server with a fault. The class attribute ``how`` names the method that answers."""
 
     how = ""
     elsewhere = ""
@@ -200,7 +206,7 @@ def hostile() -> Iterator[str]:
 
 @pytest.fixture
 def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """End answers that never end after 1 s. A whole answer can take longer on a busy machine."""
+    """Limit an answer to 1 s. The usual limit is longer, because a busy machine is slow."""
     monkeypatch.setattr(redfish_http, "MOST_ANSWER_S", 1.0)
 
 
@@ -214,6 +220,7 @@ def test_an_answer_that_does_not_end_is_cut(hostile: str, how: str, monkeypatch:
         read(hostile)
 
 
+# The limit of an answer grows with the time for a call (reimage_bmc_timeout_s), if that is above the default.
 @pytest.mark.usefixtures("short_limit")
 @pytest.mark.parametrize(("call_s", "answer_s"), [(5, 1), (20, 1), (60, 3)])
 def test_a_slow_bmc_may_be_given_more_time_for_all_its_answers(
@@ -228,6 +235,7 @@ def test_a_slow_bmc_may_be_given_more_time_for_all_its_answers(
 
 
 def root_with(**changed: Any) -> bytes:
+    """Return the root resource of Redfish with changed keys."""
     about = {"Id": "R", "Name": "R", "RedfishVersion": "1.6.0", "Systems": {"@odata.id": f"{ROOT}/"}}
     return json.dumps(about | {"Links": {"Sessions": {"@odata.id": f"{ROOT}/S"}}} | changed).encode()
 

@@ -1,4 +1,9 @@
-"""A session with a BMC is closed on every way out, because a BMC has few of them."""
+"""Test that each session with a BMC is closed, also after an error (``rackproof.jobs.reimage.redfish``).
+
+Redfish opens a session at the login. A BMC allows only a few, so sessions that stay open would lock the
+operator out. The tests end the work with the BMC in many ways: by success, exceptions, wrong answers and
+limits. A session that cannot be closed must become a remark.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,11 @@ BODIES: dict[str, object] = {
 
 
 class SessionBmc(FakeRedfish):
-    """A BMC with sessions. ``count`` were opened, ``tokens`` are those that are open."""
+    """A BMC with sessions.
+
+    ``count`` is the number of opened sessions, and ``tokens`` has the open ones by path. ``how`` changes the
+    answer to a login: where it names the session, and whether it can be read.
+    """
 
     def __init__(self) -> None:
         super().__init__({"Id": "1", "SerialNumber": "SN-1", "bios": {"A": "B"}}, firmware={"BMC": "1.0"})
@@ -199,7 +208,7 @@ def test_a_session_is_closed_whose_own_answer_cannot_be_read(
 ) -> None:
     bmc.how = how
     if how == "drips":
-        # From the login on: a busy machine takes seconds for the answer before it.
+        # The limit begins with the login, because a busy machine takes seconds for the answer before it.
         bmc.login = lambda: monkeypatch.setattr(redfish_http, "MOST_ANSWER_S", 0.0)
     with contextlib.suppress(BmcError):
         reads(bmc)
@@ -223,5 +232,5 @@ def test_a_session_that_cannot_be_closed_is_remarked(bmc: SessionBmc, how: str, 
     for remark in access.remarks:
         assert remark.startswith(f"n1: 1 sessions with its BMC at {bmc.address} could not be closed")
         assert "token" not in remark
-    # Nothing but a place of a session is deleted.
+    # Only sessions are deleted, whatever path the BMC names.
     assert [one for one in bmc.deleted if not one.startswith(SESSIONS)] == []

@@ -1,4 +1,10 @@
-"""BIOS settings and firmware that a BMC reports, against what the model has to have."""
+"""Test the comparison of a node's BIOS settings and firmware with ``reimage_expect``.
+
+The inventory may state the settings and versions that a model must have. ``rackproof.jobs.reimage.tasks``
+reads them through the BMC, and ``rackproof.jobs.reimage.hardware`` compares them before and after a new
+image. A difference stops the node after the image. A value that cannot be read is unproven. The last tests
+run playbooks, which must not show the password.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +33,7 @@ from rackproof.jobs.reimage.tasks import begin_run, read_settings
 
 from .fake_redfish import ROOT, FakeRedfish
 
+# The resources of a fake BMC, and the settings that are read from them.
 BIOS = {"SriovGlobalEnable": "Enabled", "NumaNodesPerSocket": 1, "AcsEnabled": False, "Unset": None}
 FIRMWARE = {
     "HGX_FW_GPU_SXM_1": "96.00.A5",
@@ -50,7 +57,7 @@ REPORTED = Settings(
     [
         ({}, []),
         ({"bios": {"SriovGlobalEnable": "Enabled", "NumaNodesPerSocket": 1, "AcsEnabled": False}}, []),
-        # Some BIOSes tell numbers as text, and inventories have them so.
+        # Some BIOSes report numbers as text, so an inventory may have them as text.
         ({"bios": {"NumaNodesPerSocket": "1"}}, []),
         (
             {"bios": {"NumaNodesPerSocket": True}},
@@ -80,7 +87,7 @@ REPORTED = Settings(
                 )
             ],
         ),
-        # All pieces of one name have to have the version, also the one that does not tell it.
+        # All pieces with this name must have the version, also the piece without a known version.
         (
             {"firmware": {"NIC": "28.2"}},
             [
@@ -141,7 +148,7 @@ def test_the_record_has_all_firmware_and_the_settings_that_somebody_minds() -> N
         "firmware bios.AcsEnabled was False, is True",
         "firmware bmc.BMC was 24.10, is 24.11",
     ]
-    # Silence on one side is one remark, not many parts that are gone.
+    # If one side has no answer of a BMC, that is one remark, and not many missing parts.
     silent = Node(name="n1", firmware={"bios": "1.0"})
     assert [(one.text(), one.verdict) for one in compare_hardware(before, silent)] == [
         ("firmware that the BMC lists: not known after, so not compared", None),
@@ -157,7 +164,7 @@ FACTS = {"dmi": {"product_serial": "S1"}, "boot_id": "one"}
 def test_a_node_returns_only_as_its_model_has_to_be(tmp_path: Path) -> None:
     run = begin_run(tmp_path, {"n1": []}, method="rack", owner_pid=os.getpid())
     wrong = parse_expectation("n1", {"bios": {"AcsEnabled": True}})
-    # Before, it is a remark: what was set through the BMC counts from the next boot on.
+    # Before the image, it is only a remark, because new settings apply from the next boot on.
     assert record_hardware(run, "n1", "before", FACTS, settings=REPORTED, expected=wrong) == (
         "before: BIOS setting AcsEnabled is False, not True",
     )
@@ -165,7 +172,7 @@ def test_a_node_returns_only_as_its_model_has_to_be(tmp_path: Path) -> None:
         ReimageError, match=r"n1 is not as its model has to be: .*AcsEnabled is False, not True"
     ):
         record_hardware(run, "n1", "after", FACTS, settings=REPORTED, expected=wrong)
-    # Expected, and there is no BMC that could tell.
+    # An expectation without a known BMC cannot be checked.
     with pytest.raises(ReimageError, match=r"has to be True: no address of its BMC is known"):
         record_hardware(run, "n1", "after", FACTS, expected=wrong)
     right = parse_expectation("n1", {"bios": {"AcsEnabled": False}})

@@ -1,4 +1,11 @@
-"""Test which machine gets an order and whose boot report counts, with nginx on loopback and strangers."""
+"""Test the boot host of role netboot: which machine gets an order, and whose boot report counts.
+
+A node that boots over the network fetches its order (image, disk, secret) from nginx on the boot host, and
+sends boot reports back. The program rackproof-boot-reports decides for each request, by the MAC address that
+the kernel's table of neighbours has for the sender. The tests run both with several loopback addresses as
+machines: two nodes, strangers, and a machine with a copied MAC address. A stranger must never get an order,
+must not harm a node, and must be reported.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +34,7 @@ NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 pytestmark = pytest.mark.skipif(
     not Path(NGINX).exists() or os.geteuid() != 0, reason="needs nginx, and root, who it is started by"
 )
-# Made up for these tests.
+# Made-up secrets of two orders, and the name of a discovery. The addresses are those of the machines below.
 SECRET, OTHER_SECRET, ATTEMPT = "canary0secret0of0n1", "canary0secret0of0n2", "canary0attempt0name"
 MACS = {
     "127.0.0.1": "52:54:00:00:00:01",
@@ -36,6 +43,7 @@ MACS = {
     # another machine that uses the MAC address of the first one
     "127.0.0.11": "52:54:00:00:00:01",
 }
+# `NOBODY` is an address without a MAC address in the table of neighbours.
 N1, N2, STRANGER, TWIN, NOBODY = *MACS, "127.0.0.77"
 ASKED = {"status": "asked", "node": "n1", "nonce": "0" * 32}
 BEGUN = {"status": "begun", "node": "n1"}
@@ -44,7 +52,7 @@ FORGED = WRITTEN | {"host_keys": ["ssh-ed25519 EVIL"]}
 
 
 class BootHost:
-    """nginx as the role configures it, and the program that it queries, in a folder as the role makes it."""
+    """nginx with the role's configuration, the program that it queries, and their folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,7 +69,7 @@ class BootHost:
         self.order("n2", MACS[N2], OTHER_SECRET)
         rows = ["IP address HW type Flags HW address Mask Device"]
         rows += [f"{address} 0x1 0x2 {mac} * eth0" for address, mac in MACS.items()]
-        # Asked for and never answered.
+        # The kernel asked for this address and got no answer (flags 0x0).
         rows.append(f"{NOBODY} 0x1 0x0 {MACS[N1]} * eth0")
         (folder / "arp").write_text("\n".join(rows) + "\n")
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -112,10 +120,10 @@ class BootHost:
             "user www-data;", "user root;"
         )
         text = text.replace("worker_processes auto;", "worker_processes 1;")
-        # Who waits for strangers waits longer than this file's clients do.
+        # The slow clients of this file must not end by nginx's own timeouts.
         text, count = re.subn(r"(client_\w+_timeout) \d+s", r"\1 900s", text)
         assert count == 3
-        # Its package may not be installed, only the program: then its folders are not there.
+        # Without nginx's package, its default folders do not exist.
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         places = "".join(f"{kind}_temp_path {self.folder}/{kind};" for kind in kinds)
         text = text.replace("/var/log/nginx", str(self.folder)).replace("http {", f"http {{ {places}", 1)
@@ -123,7 +131,7 @@ class BootHost:
 
     def answers(self) -> bool:
         try:
-            # As long as the program behind it does not listen, nginx has an error of its own.
+            # While the program does not listen yet, nginx answers with another error.
             return self.fetch(N1, "none/write.json") == 403
         except OSError:
             return False
@@ -151,6 +159,7 @@ class BootHost:
         return self.ask("PUT", f"/boot-reports/{name}", sender, data)[0]
 
     def discovered(self, data: bytes, sender: str = N1, mac: str = MACS[N1], attempt: str = ATTEMPT) -> int:
+        """Send the report of an unknown machine, and return the status."""
         return self.put(data, sender, f"discover-{attempt}/{mac.replace(':', '-')}.json")
 
     def report(self, node: str = "n1", secret: str = SECRET) -> Any:
@@ -158,6 +167,7 @@ class BootHost:
         return json.loads(path.read_text()) if path.exists() else None
 
     def alarms(self, kind: str, node: str = "n1", secret: str = SECRET) -> list[str]:
+        """Return a node's alarms of this kind (``refused`` or ``conflict``)."""
         path = self.folder / f"http/boot-reports/{node}-{secret}.alarms"
         lines = path.read_text().splitlines() if path.exists() else []
         return [line.partition(" ")[2] for line in lines if line.startswith(kind)]
@@ -169,7 +179,7 @@ class BootHost:
 
 @pytest.fixture
 def host() -> Iterator[BootHost]:
-    # Not pytest's own: the path of a socket has 107 characters at most.
+    # pytest's own folders have long names, and the path of a socket has at most 107 characters.
     with tempfile.TemporaryDirectory(prefix="boot-") as folder:
         Path(folder).chmod(0o755)
         site = BootHost(Path(folder))
@@ -235,7 +245,7 @@ def test_a_name_in_an_address_becomes_no_header_and_no_alarm(host: BootHost, end
         for path in (f"/nodes/{name}/write.json", f"/boot-reports/{name}.json"):
             assert host.ask("GET", path, STRANGER)[0] >= 400
             assert host.ask("PUT", path, STRANGER, b"{}")[0] >= 400
-    # Nothing was claimed in the node's place, and it is believed.
+    # The node still gets its order, and its report counts.
     assert [host.fetch(), host.put(WRITTEN)] == [200, 201]
     assert host.alarms("conflict") == []
 
@@ -426,7 +436,7 @@ def test_a_report_before_the_order_or_after_its_end_is_refused(host: BootHost) -
     path.unlink()
     assert [host.put(WRITTEN), host.fetch()] == [403, 403]
     assert host.report() is None
-    # A new attempt has a secret of its own: what was recorded of the one before has no part in it.
+    # A new attempt has its own secret, and a report with the old secret does not count.
     host.order("n1", MACS[N1], SECRET[::-1])
     assert host.fetch() == 200
     assert host.put(WRITTEN) == 403
@@ -462,7 +472,8 @@ def test_an_unknown_machine_reports_once_and_in_its_own_name(host: BootHost) -> 
     assert host.discovered(b"late", N2, MACS[N2]) == 403
 
 
-# A boot host's bridge, and in networks of their own a node and a stranger, who takes the node's IP address.
+# A script that makes a boot host's bridge, a node and a stranger, each in its own network. The stranger
+# requests the order, takes the node's IP address and sends a forged report. Each `ask` prints a status.
 NETWORK = """
 ip link set lo up; ip link add br0 type bridge; ip addr add 192.0.2.1/24 dev br0; ip link set br0 up
 for last in 1 9; do
@@ -505,7 +516,7 @@ def test_the_kernel_s_own_table_distinguishes_a_stranger_who_takes_the_node_s_ad
     done = subprocess.run(
         ["unshare", "--net", "bash", "-c", script], capture_output=True, text=True, check=False
     )
-    # The node is believed, and no stranger; who takes its address is seen for what they are.
+    # Only the node gets its order and is believed. The stranger is named with its own MAC address.
     assert done.stdout.split() == ["403", "200", "403", "403", "201"], done.stderr
     assert host.report() == WRITTEN
     assert [one.split(")")[0] for one in host.alarms("conflict")] == [

@@ -1,4 +1,10 @@
-"""Boot reports of unknown machines: their content is bounded, sanitized, and never the name of a file."""
+"""Test ``rackproof.jobs.reimage.boot_reports``, which reads the reports of unknown machines.
+
+A machine that boots over the network without an order reports its serial number, MAC addresses and disks, so
+that an operator can match it with a node of the inventory. Any host in that network can send such a report.
+The tests check that its size and texts are limited, that only files named by a MAC address are read, and that
+a second report from a MAC address makes the machine no node.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Test which BMC belongs to which node: ranges, matches, leftovers, and BMCs that never finish an answer."""
+"""Test ``rackproof.jobs.reimage.discovery``, which finds the BMC of each node.
+
+playbooks/discover.yml asks the BMCs at given addresses for serial numbers, matches them with the inventory's
+``reimage_serial``, and writes the addresses into an inventory file. The tests check the address ranges, the
+matches, that every BMC and node without a match is reported, and that a BMC that never finishes an answer
+does not stop the others.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +42,7 @@ MAC = "52:54:00:00:00:01"
 OTHER = "52:54:00:00:00:02"
 
 
+# `ranged` are the addresses from ranges and networks, of which silence is no problem. None means all.
 @pytest.mark.parametrize(
     ("words", "addresses", "ranged"),
     [
@@ -43,7 +50,7 @@ OTHER = "52:54:00:00:00:02"
         (["10.0.0.254-10.0.1.1"], ["10.0.0.254", "10.0.0.255", "10.0.1.0", "10.0.1.1"], None),
         (["10.0.0.0/30"], ["10.0.0.1", "10.0.0.2"], None),
         (["fd00::fe-fd00::ff"], ["fd00::fe", "fd00::ff"], None),
-        # Who is named is awaited, whichever comes first.
+        # An address that is also named by itself must answer, in either order.
         (["10.0.0.1-10.0.0.2", "10.0.0.2"], ["10.0.0.1", "10.0.0.2"], ["10.0.0.1"]),
         (["10.0.0.2", "10.0.0.1-10.0.0.2"], ["10.0.0.2", "10.0.0.1"], ["10.0.0.1"]),
         (["http://127.0.0.1:8000/"], ["http://127.0.0.1:8000/"], []),
@@ -92,6 +99,7 @@ def test_a_node_is_matched_by_its_serial_number_however_it_is_written() -> None:
     }
 
 
+# `macs` has the BMC's MAC addresses and their links (None if unknown), and `known` the one of the inventory.
 @pytest.mark.parametrize(
     ("macs", "known", "written", "remark"),
     [
@@ -246,7 +254,7 @@ def test_each_bmc_has_its_time_and_no_more_are_asked_at_once_than_allowed() -> N
             now.discard(address)
 
     def clock() -> float:
-        # The time is over as soon as all others have answered, however long that takes them.
+        # The time is over as soon as all other BMCs have answered, however long that takes.
         return 100.0 if len(others) == 6 and not any(one.is_alive() for one in others) else 0.0
 
     addresses = ["a", "hangs", "b", "stumbles", "refuses", "c", "d"]
@@ -262,6 +270,7 @@ def test_each_bmc_has_its_time_and_no_more_are_asked_at_once_than_allowed() -> N
     }
 
 
+# Contents of an inventory file that Rackproof did not write.
 DAMAGED = (
     "[" * 5000,
     "{a: " * 5000,
@@ -316,7 +325,7 @@ def rack() -> Iterator[dict[str, FakeRedfish]]:
             },
             {"Id": "HGX_Baseboard_0", "SerialNumber": "B1", "macs": {MAC: "LinkUp"}},
         ),
-        # The service tag, which the machine's own system reads, too.
+        # Dell's service tag (SKU) is the serial number that the machine's own system reads.
         "n2": FakeRedfish(
             {"Id": "1", "SerialNumber": "CN123", "SKU": "S2", "Manufacturer": "Dell Inc.", "macs": {}}
         ),
@@ -330,7 +339,7 @@ def rack() -> Iterator[dict[str, FakeRedfish]]:
 @pytest.mark.slow
 def test_bmcs_say_who_they_are_by_redfish(rack: dict[str, FakeRedfish]) -> None:
     silent = "http://127.0.0.1:1"
-    # It lists interfaces, and cannot show them.
+    # This BMC lists interfaces of its baseboard, but cannot show them.
     rack["n1"].fault = "HGX_Baseboard_0/EthernetInterfaces"
     stranger = rack.pop("stranger")
     access = Access("", "ops", "secret")
@@ -416,7 +425,7 @@ def test_the_playbook_writes_an_inventory_that_the_next_one_reads(
     said = run("ansible-inventory", "-i", written, "--host", "n1")
     assert f'"reimage_mac": "{MAC}"' in said
     assert '"reimage_serial": "S{{ 1 }}"' in said
-    # With the file as an inventory nothing changes, and only who is still without a BMC is named.
+    # With the file as an inventory, nothing changes.
     said = run(*discover, "-i", written, discover_addresses=bmcs[:2])
     assert "status 0" in said, said
     assert "changed=0" in said

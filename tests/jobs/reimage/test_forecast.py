@@ -1,4 +1,9 @@
-"""The simulation of a fleet: against what can be worked out by hand, and in its limits."""
+"""Test ``rackproof.jobs.reimage.forecast``, which simulates how long it takes to re-image a fleet.
+
+`rackproof reimage plan` shows the hours for a number of nodes at once, and what limits them: the image
+server, the controller or the nodes. The tests compare the simulation with cases that can be computed by hand,
+and check its bounds on random fleets.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from hypothesis import strategies as some
 from rackproof.cli.main import main
 from rackproof.jobs.reimage.forecast import GBIT, Assumptions, forecast, saturation_nodes
 
-# Nothing but the image: all that is left can be worked out by hand.
+# An image of 1 GB and no other work, so that the times can be computed by hand. Rates are bytes per second.
 ONLY_IMAGE = Assumptions(
     image_bytes=1e9,
     server_rate=1e9,
@@ -38,7 +43,7 @@ def test_the_server_is_shared_and_saturates_where_it_has_to(at_once: int, second
     assert found.rolling_s == pytest.approx(seconds)
     assert found.image_s == pytest.approx(4 * max(1, at_once / 4))
     assert found.server_peak == pytest.approx(min(at_once * 2.5e8, 1e9))
-    # At 8 it is one half of each.
+    # At 8, the nodes and the server limit half of the time each.
     assert at_once == 8 or found.limited_by == ("server" if at_once > 8 else "nodes")
     assert saturation_nodes(ONLY_IMAGE) == 4
 
@@ -65,7 +70,7 @@ def test_more_at_once_is_never_slower_and_going_its_own_way_neither(
     assert found.rolling_s <= found.waves_s * (1 + 1e-9)
     assert forecast(nodes, at_once, seed=seed) == found
     assert found.server_peak <= Assumptions().server_rate * (1 + 1e-9)
-    # Whoever is out is out for the whole wave; never fewer node hours than one node after the other.
+    # At least one node is out of service during the whole time.
     assert found.out_of_service_node_hours * 3600 >= found.rolling_s * (1 - 1e-9)
     if at_once < nodes:
         assert forecast(nodes, nodes, seed=seed).waves_s <= found.waves_s * (1 + 1e-9)

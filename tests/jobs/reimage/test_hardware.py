@@ -1,4 +1,8 @@
-"""Test the changes in a node's hardware, and which of them stop the node."""
+"""Test ``rackproof.jobs.reimage.hardware``, which compares a node's hardware before and after a new image.
+
+Every change is reported with both values. A lost part, another machine, and hardware that is not known after
+the image stop the node. A swapped GPU and other firmware are only remarks.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from rackproof.jobs.reimage.hardware import compare_hardware
 
 
 def gpus(*names: str, vbios: str = "1") -> tuple[Gpu, ...]:
+    """Return GPUs with these UUIDs, in slots 0, 1, …"""
     return tuple(
         Gpu(index=i, uuid=f"GPU-{name}", bus_id=f"00:0{i}", vbios=vbios) for i, name in enumerate(names)
     )
@@ -24,6 +29,7 @@ NODE = Node(
 
 
 def described(after: Node, before: Node | None = NODE) -> list[tuple[str, Verdict | None]]:
+    """Return the text and verdict of each change. The verdict of a remark is None."""
     return [(one.text(), one.verdict) for one in compare_hardware(before, after)]
 
 
@@ -87,6 +93,7 @@ def test_memory_that_was_not_known_before_is_only_reported() -> None:
     assert described(bare, bare) == []
 
 
+# GPUs with equal or unknown bus ids or UUIDs. `after` are the positions of the GPUs that remain.
 @pytest.mark.parametrize(
     ("bus_ids", "uuids", "after"),
     [

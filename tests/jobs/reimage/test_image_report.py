@@ -1,4 +1,10 @@
-"""Test which reports of a node with a new image count, and which keys go into known_hosts."""
+"""Test ``rackproof.jobs.reimage.image_report``, which reads a node's report after it wrote its image.
+
+The report has the written disk and the public ssh host keys of the new system, which go into the controller's
+known_hosts. The boot host adds alarms: refused requests are remarks, and conflicts mean that the report may
+be forged. The tests check that a report with a conflict, or with keys that are malformed or another host's,
+adds no key.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +20,7 @@ from rackproof.jobs.reimage.image_report import MAX_KEY_CHARS, find_key_problem,
 
 
 def key(kind: str = "ssh-ed25519", content: bytes = b"made up") -> str:
+    """Return a public key in the form of ssh."""
     blob = len(kind).to_bytes(4, "big") + kind.encode() + content
     return f"{kind} {base64.b64encode(blob).decode()}"
 
@@ -47,7 +54,7 @@ def test_what_strangers_tried_is_a_remark_and_does_the_node_no_harm() -> None:
         "conflict second boot report, from 192.0.2.1 (x): not trusted",
         "conflict 192.0.2.9 has the secret of its boot report, and is not the machine",
         "conflict 192.0.2.9 requested its order with its MAC address, after 192.0.2.8",
-        # Whatever cannot be read is not a reason to believe.
+        # An alarm that cannot be read counts as a conflict.
         "\x00",
     ],
 )
@@ -110,7 +117,7 @@ def test_a_reason_is_cleaned() -> None:
         ([f"{KEY}\n* {KEY}"], "none"),
         ([f"* {KEY}"], "none"),
         ([f"@cert-authority {KEY}"], "none"),
-        # Of another kind than it begins with.
+        # The kind inside the key differs from the one before it.
         (["ssh-rsa " + KEY.split()[1]], "none"),
         (["ssh-ed25519 AAAA"], "none"),
         (["ssh-ed25519 AAA"], "none"),
@@ -138,7 +145,7 @@ def test_a_key_that_another_host_has_is_an_alarm(tmp_path: Path) -> None:
         )
     known = f"n1,192.0.2.1 {KEY}\nn7 {RSA}\n"
     assert find_key_problem([KEY], known, "192.0.2.1") == ""
-    # Names as ssh hashes them.
+    # ssh may hash the names in known_hosts.
     path = tmp_path / "known_hosts"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
     real = " ".join((tmp_path / "key.pub").read_text().split()[:2])
@@ -152,7 +159,7 @@ def test_a_key_that_another_host_has_is_an_alarm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "ending"),
-    # Bits that no byte has, and padding that there is no room for: base64 reads both as the same bytes.
+    # Base64 texts with unused bits or extra padding, which decode to the same bytes.
     [(b"ab", "Yh=="), (b"ab", "Yv=="), (b"abc", "YmN="), (b"a", "Fh="), (b"a", "Fh====")],
 )
 def test_another_text_for_the_same_key_is_no_key(content: bytes, ending: str) -> None:
@@ -160,7 +167,7 @@ def test_another_text_for_the_same_key_is_no_key(content: bytes, ending: str) ->
     mine = theirs[: -len(ending.rstrip("=")) - theirs.count("=")] + ending
     assert mine != theirs
     assert base64.b64decode(mine.split()[1]) == base64.b64decode(theirs.split()[1])
-    # As the other host's it would not be found.
+    # A search for this text would not find the other host's key.
     assert find_key_problem([mine], f"n7 {theirs}\n", "192.0.2.1") == "reports host keys that are none"
 
 
@@ -171,7 +178,7 @@ def test_another_text_for_the_same_key_is_no_key(content: bytes, ending: str) ->
         ([{"status": "written", "host_keys": [RSA]}], True),
         (["", "no JSON", {"host_keys": None}, {"host_keys": [7, {}]}, []], True),
         ([{"status": "written", "host_keys": [RSA, KEY]}], False),
-        # What else is wrong with the other report does not make the key its own.
+        # Other errors in the second report do not matter.
         ([{"host_keys": [KEY, KEY, 1]}], False),
         (["", {"status": "failed", "host_keys": [KEY]}], False),
     ],

@@ -1,4 +1,9 @@
-"""Power and boot through IPMI: ipmitool against pyghmi's server, and against BMCs that misbehave."""
+"""Test power and boot of a node through a BMC with IPMI (``rackproof.jobs.reimage.ipmi``).
+
+Rackproof runs the program ipmitool. Most of the tests use it with a fake BMC of the library pyghmi, and some
+replace it by a script with a certain output. They check that each order is read back, that an error names the
+node and a remedy, and that no password is in a command line or an output.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +35,7 @@ from .fake_ipmi import FakeIpmi
 
 
 def needs_ipmitool(test: Any) -> Any:
+    """Mark a test as slow, and skip it without ipmitool."""
     test = pytest.mark.slow(test)
     reason = "needs ipmitool (tools/install-test-packages)"
     return pytest.mark.skipif(not shutil.which("ipmitool"), reason=reason)(test)
@@ -123,6 +129,7 @@ def test_where_nobody_listens_it_ends_before_the_time_that_a_call_may_take(node:
         read_power_status(opener(node, call_timeout_s=60))
 
 
+# A fake ipmitool, which records its arguments, environment and input.
 PROGRAM = """#!/bin/sh
 echo "$*" >> {folder}/calls; env >> {folder}/calls; cat > {folder}/input
 cat {folder}/said >&2
@@ -178,7 +185,7 @@ def test_a_machine_without_the_program_reports_it(monkeypatch: pytest.MonkeyPatc
         ("8004000000", ("Pxe", "Once")),
         ("a004000000", ("Pxe", "Once")),
         ("C004000000", ("Pxe", "Continuous")),
-        # A device without the bit that says that it counts: so the BMC forgot it.
+        # A boot device without the valid bit: the BMC no longer uses it.
         ("0004000000", ("Pxe", "Disabled")),
         ("8000000000", ("None", "Disabled")),
         ("e008000000", ("Hdd", "Continuous")),
@@ -248,6 +255,7 @@ def test_the_task_sets_boot_and_power_and_shows_no_password(node: FakeIpmi, tmp_
     assert node.power == "on"
 
 
+# A fake systemctl on which every unit runs, and a playbook that images node n1.
 SYSTEMCTL = "#!/bin/sh\necho LoadState=loaded; echo ActiveState=active; echo SubState=running\n"
 BY_IMAGE = """
 - hosts: all
@@ -307,5 +315,5 @@ def test_a_machine_that_says_another_serial_number_by_ipmi_is_not_touched(
     )
     (stood,) = tasks.read_progress(tmp_path / "results")
     assert "n1 is another machine: its BMC reports serial number SN-1" in stood.progress.reason, done.stdout
-    # Neither switched nor set to boot from the network.
+    # The machine was neither switched nor set to boot over the network.
     assert (node.orders, node.flags[1]) == ([], 0)

@@ -1,4 +1,10 @@
-"""A journal survives whatever ends its writer, and a full disk is found before a step begins."""
+"""Test the journal of a node in ``rackproof.jobs.reimage.run_files``.
+
+The journal is a file with the start and end of each step of re-imaging. The next run continues by it, so it
+must be right after a crash. The tests cut it off at every byte, kill its writer, damage it, and fill the
+disk. Whole entries must remain, damage must be an error, and a step must not begin if its end cannot be
+written.
+"""
 
 from __future__ import annotations
 
@@ -107,6 +113,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> None:
+    """Fill the file system of a folder."""
     with contextlib.suppress(OSError), open(folder / "ballast", "ab", buffering=0) as stream:
         while True:
             stream.write(b"\0" * 512)
@@ -126,7 +133,7 @@ def test_what_began_can_be_ended_on_a_disk_that_has_become_full(small_disk: Path
     failed = Entry(at=datetime.now(UTC), event="failed", step=Step.DRAIN, reason="x" * 6000)
     append_entry(path, failed)
     assert read_journal(path) == (ENTRIES[0], failed)
-    # The reserve is used up: whoever wants to begin the next step has to have a new one.
+    # The reserved space is used up, and the next step needs new space before it may begin.
     fill(small_disk)
     with pytest.raises(JournalError, match="nothing was begun"):
         append_entry(path, ENTRIES[1], reserve=True)

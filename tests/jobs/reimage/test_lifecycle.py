@@ -1,4 +1,9 @@
-"""Test the state of a node by its journal, and the steps of a new attempt."""
+"""Test ``rackproof.jobs.reimage.lifecycle``, which computes the state of a node from its journal.
+
+Re-imaging is a sequence of steps (drain, record, boot, image, first_boot, provision, validate, return). The
+tests check which state a journal shows, with which step a new attempt begins, that no node is resumed without
+a validation, and the waves in which nodes are imaged.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +34,7 @@ BEGAN = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
 
 
 def journal(*said: tuple[Event, Step | None] | Entry) -> list[Entry]:
+    """Return a journal with one entry a minute."""
     return [
         one
         if isinstance(one, Entry)
@@ -38,6 +44,7 @@ def journal(*said: tuple[Event, Step | None] | Entry) -> list[Entry]:
 
 
 def through(*steps: Step) -> list[tuple[Event, Step | None]]:
+    """Return the events of steps that began and ended well."""
     found: list[tuple[Event, Step | None]] = []
     for step in steps:
         found += [("begun", step), ("done", step)]
@@ -60,7 +67,8 @@ def test_cut_off_in_any_step_the_next_run_goes_on_there_and_drains_again(step: S
     assert steps[0] is Step.DRAIN
     assert steps[-1] is Step.RETURN
     assert step in steps
-    # Nothing is done again that holds, but what an interrupted image or return cannot be repeated without.
+    # Completed steps are not repeated, except that an interrupted image needs a new boot, and an interrupted
+    # validation or return a new provisioning.
     again = {
         Step.IMAGE: Step.BOOT,
         Step.VALIDATE: Step.PROVISION,
@@ -119,7 +127,7 @@ def test_no_journal_returns_a_node_that_was_not_returned(said: list[tuple[Event,
     steps = remaining_steps(now)
     assert steps[0] is Step.DRAIN
     assert steps[-1] is Step.RETURN
-    # Whoever returns a node has validated it in the same attempt.
+    # A node is returned only after it was validated in the same attempt.
     assert {Step.PROVISION, Step.VALIDATE} < set(steps)
     assert all(STEPS.index(a) < STEPS.index(b) for a, b in pairwise(steps))
 
@@ -156,6 +164,7 @@ def test_limits_name_what_is_wrong_with_them() -> None:
             step_limits(bad)  # type: ignore[arg-type]
 
 
+# 18 nodes in three racks of six. All are in one partition, and every second one is in another.
 FLEET = {f"n{i:02}": {"per_rack": [f"r{i // 6}"], "per_partition": ["all", f"p{i % 2}"]} for i in range(18)}
 
 

@@ -1,4 +1,9 @@
-"""Test the files of role netboot: Ansible renders, dnsmasq reads, and the writing program follows them."""
+"""Test the files that role netboot makes for the boot host, and that the programs that read them accept them.
+
+The role configures dnsmasq (DHCP and TFTP), nginx, the boot scripts of iPXE, the order of a node (an entry),
+and the script that removes entries after their time (a lease). A playbook renders the files for three boot
+hosts. The tests check the files, start dnsmasq with them, and run the script with leases of different ages.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +59,7 @@ PLAYBOOK = """
         dest: "{{{{ mine }}}}/rendered.json"
         mode: "0644"
 """
+# Variables of a good inventory. The lease of an entry is 900 s, and that of a discovery 960 s.
 GIVEN: dict[str, Any] = {
     "netboot_interface": "lo",
     "netboot_address": "192.0.2.1",
@@ -89,7 +95,7 @@ GIVEN: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with what a good inventory gives in proxy/ and installer/, and a bad one in server/."""
+    """Return a folder with the files of good inventories (proxy/, installer/) and of a bad one (server/)."""
     folder = tmp_path_factory.mktemp("netboot")
     image = folder / "node.raw"
     image.write_bytes(b"boot" * 1000)
@@ -210,11 +216,11 @@ def test_dnsmasq_understands_both_ways_and_answers_only_who_has_an_entry(proxy: 
         assert f"conf-dir={folder}/discover,*.conf" in lines
         assert f"dhcp-hostsdir={folder}/dhcp-hosts" in lines
         assert "port=0" in lines
-        # Another dnsmasq here has its own.
+        # Another dnsmasq of this host has its own file.
         assert "pid-file=/run/rackproof-netboot-dnsmasq.pid" in lines
     assert "dhcp-range=192.0.2.0,proxy" in (proxy / "dnsmasq.conf").read_text()
     assert f"dhcp-leasefile={server}/leases" in (server / "dnsmasq.conf").read_text()
-    # Beside another DHCP server no address is ever given.
+    # Beside another DHCP server, no address is assigned.
     assert (proxy / "dnsmasq.conf").read_text().count("dhcp-range") == 1
     assert "dhcp-option=option:router,192.0.2.254" in (server / "dnsmasq.conf").read_text()
 
@@ -246,7 +252,7 @@ def test_an_entry_expires_by_itself_also_without_a_readable_lease(proxy: Path, t
     folder, now = tmp_path / "netboot", time.time()
     for name in ("dhcp-hosts", "entries", "http/nodes"):
         (folder / name).mkdir(parents=True)
-    leases = {  # what it says, and how many seconds ago
+    leases = {  # content, and age in seconds
         "young": (text, 800),
         "old": (text.replace("-ef", "-01"), 901),
         "tomorrow": (text.replace("-ef", "-02"), -86400),
@@ -273,7 +279,7 @@ def test_an_entry_expires_by_itself_also_without_a_readable_lease(proxy: Path, t
     for name, ago in (("n1-old.json", 8 * 86400), ("n1-old.alarms", 8 * 86400), ("n1-new.json", 6 * 86400)):
         (folder / "http/boot-reports" / name).write_text("{}")
         os.utime(folder / "http/boot-reports" / name, (now - ago, now - ago))
-    # An entry that is being made: its lease comes first.
+    # An entry that is being made has only its lease yet.
     (folder / "entries/coming").write_text(text)
     program = tmp_path / "bin/systemctl"
     program.parent.mkdir()
@@ -310,12 +316,12 @@ def test_what_is_left_of_an_entry_ends_and_what_is_made_meanwhile_does_not(
     folder = tmp_path / "netboot"
     for name in ("dhcp-hosts", "entries", "http/nodes/left", "http/nodes/new", "bin"):
         (folder / name).mkdir(parents=True)
-    # Cut off as it was made, or taken away: nothing answers it any more, and its order is still there.
+    # This entry was interrupted while it was made or removed. Its lease is old, and its order is still there.
     (folder / "entries/left").write_text(text)
     os.utime(folder / "entries/left", (0, 0))
     (folder / "http/nodes/left/write.json").write_text("{}")
     (folder / "http/nodes/52-54-00-ab-cd-ef.ipxe").write_text("#!ipxe\n")
-    # A new run's, in the place of one that was killed: made while the clock goes on.
+    # The entry of a new run is written while the script runs: `date` waits and then renews the lease.
     (folder / "dhcp-hosts/new").write_text("52:54:00:ab:cd:01,set:rackproof\n")
     (folder / "entries/new").write_text(text.replace("-ef", "-01"))
     clock = f"#!/bin/sh\n/bin/date +%s\nsleep 1.1\ntouch {folder}/entries/new\n"
@@ -364,7 +370,7 @@ kill $!; wait
         (None, [1]),
         # all unknown machines, and each machine that has an entry
         ("proxy", [1, 4]),
-        # Who was named, known or not. (The other name was none.)
+        # The machine that was named, known or not. (The other name was no MAC address.)
         ("server", [1, 3]),
     ],
 )
@@ -399,6 +405,7 @@ def test_dnsmasq_answers_unknown_machines_only_while_boot_reports_are_accepted(
 
 
 def test_the_time_to_tell_ends_by_itself(proxy: Path, tmp_path: Path) -> None:
+    """After its lease, or with a damaged one, a discovery ends: unknown machines get no more answer."""
     text = json.loads((proxy / "rendered.json").read_text())["discover_lease"]
     assert text == f"960 {'b' * 32}\n"
     program = tmp_path / "bin/systemctl"
@@ -437,7 +444,7 @@ def test_the_time_to_tell_ends_by_itself(proxy: Path, tmp_path: Path) -> None:
         assert any((folder / "http/boot-reports").glob("discover-*")) == (not over), name
         assert ("the time for boot reports from unknown machines is over" in done.stdout) == over, name
     assert (tmp_path / "called").read_text() == "restart rackproof-netboot-dnsmasq.service\n" * 5
-    # No lease: reports to a discovery that another took over go; those of one that begins stay.
+    # Without a lease, old folders of reports are removed, and a new one stays, because its discovery begins.
     folder = tmp_path / "old/http/boot-reports"
     for name, ago in (("discover-past", 400), ("discover-now", 0)):
         (folder / name).mkdir()
@@ -465,7 +472,7 @@ def test_the_script_has_the_place_of_the_order_and_nothing_that_would_prove_it(p
     assert order["image"]["url"] == "http://192.0.2.1:8080/artefacts/node.raw"
     assert order["image"]["timeout_s"] == 21600
     assert order["report"].endswith(served["report_file"].rpartition("/")[2])
-    # And it is what the program on the node takes.
+    # The program on the node accepts this order.
     from .test_write_image import load
 
     writer = load()
@@ -495,7 +502,7 @@ def test_ubuntu_s_installer_is_booted_with_a_seed_that_both_of_its_readers_take(
 
     served = json.loads((rendered / "installer/rendered.json").read_text())
     assert served["entry_problems"] == []
-    # What is not served is reported: the installer's kernel, ramdisk and ISO are not artefacts here.
+    # The installer's kernel, ramdisk and ISO are not among the artefacts, so they are reported.
     assert len(served["problems"]) == 3
     script = (rendered / "installer/node.ipxe").read_text()
     (kernel,) = [line for line in script.splitlines() if line.startswith("kernel")]

@@ -1,4 +1,9 @@
-"""Test the inputs of an image: the requested list, the layout of the disk, the boot loader."""
+"""Test roles/node_image/files/rackproof-build-image, which builds the nodes' image and the writing ramdisk.
+
+The tests call its functions without building an image. They check that a wrong list is refused, the
+partitions and the boot loader, files of the site, the digest of the inputs (which decides whether to build
+again), the ramdisk's start script, and the signed file for Secure Boot.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +26,7 @@ from rackproof.jobs.reimage.images import BLOCK_BYTES, describe_image
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "roles/node_image/files/rackproof-build-image"
 MIB = 2**20
+# The list of an image, as the role writes it.
 WANTED: dict[str, Any] = {
     "suite": "bookworm",
     "architecture": "amd64",
@@ -33,7 +39,7 @@ WANTED: dict[str, Any] = {
 }
 
 
-# A made-up key.
+# Made-up keys, with which orders for nodes are signed.
 PUBLIC = "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"
 PRIVATE = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"  # canary, made up
 
@@ -100,7 +106,7 @@ def test_a_description_names_the_root_partition_that_the_builder_made(disk: Path
     assert root is not None
     assert root.begin == builder.ROOT_AT
     assert root.begin + root.bytes == WANTED["size_mib"] * MIB - builder.TAIL
-    # What is written last is the partition table and the boot loader, and no file.
+    # The first block, which is written last, has only the partition table and the boot loader.
     assert builder.BIOS_AT + builder.BIOS_SIZE <= BLOCK_BYTES <= min(builder.ESP_AT, builder.ROOT_AT)
 
 
@@ -237,7 +243,7 @@ def test_another_key_of_orders_is_another_ramdisk(tmp_path: Path) -> None:
         builder.digest_of_inputs(WANTED, str(PROGRAM), key, "") for key in (PUBLIC, PUBLIC.replace("A", "B"))
     )
     assert one != other
-    # And the same disk: its names are of the list alone.
+    # The same list, program and key give the same digest.
     assert one == builder.digest_of_inputs(json.loads(json.dumps(WANTED)), str(PROGRAM), PUBLIC, "")
 
 
@@ -257,7 +263,7 @@ def test_a_private_key_is_never_a_part_of_the_ramdisk(tmp_path: Path, text: str)
     [
         ("rackproof.order=http://h/a quiet", "http://h/a"),
         ("quiet rackproof.order=http://h/a?b=c", "http://h/a?b=c"),
-        # A greedy pattern took the last, or a part of another word.
+        # A greedy pattern would take the last one, or a part of another word.
         ("rackproof.order=http://h/a console=ttyS0 rackproof.order=http://evil/", "http://h/a"),
         ("x-rackproof.order=http://evil/ rackproof.order=http://h/a", "http://h/a"),
         ("rackproof-order=http://evil/ rackproof.order=*", "*"),
@@ -275,10 +281,11 @@ def test_the_ramdisk_reads_its_arguments_word_by_word(tmp_path: Path, line: str,
         text=True,
         check=True,
     )
-    # What comes after it still finds files by patterns.
+    # The shell still expands patterns of file names afterwards.
     assert done.stdout == (f"{value}\n" if value else "") + f"{tmp_path}/cmdline\n"
 
 
+# An output of objdump for the loader to which the signed file's parts are added.
 OBJDUMP = """
 /usr/lib/systemd/boot/efi/linuxx64.efi.stub:     file format pei-x86-64
 
@@ -308,7 +315,7 @@ def test_kernel_ramdisk_and_arguments_are_signed_as_one_file(
     builder.signed_kernel(str(tmp_path), made, given)
     _, copied, signed = called
     places = {word.split("=")[0]: int(word.split("=")[1], 16) for word in copied if "=0x" in word}
-    # One behind the other, each on pages of its own, behind those that are there.
+    # The parts follow the existing ones, and each begins on its own page.
     assert sorted(places.values())[0] == 0x14000
     assert all(at % 4096 == 0 for at in places.values())
     assert places[".initrd"] - places[".linux"] == 8192 or places[".linux"] - places[".initrd"] == 4096
@@ -355,6 +362,7 @@ def test_another_certificate_or_other_arguments_are_another_file(tmp_path: Path)
     assert len(set(found)) == 3
 
 
+# Fakes of the commands that the ramdisk's start script calls.
 FAKES = """
 ip() { :; }; sleep() { :; }
 stay() { echo "stay: $1"; exit; }
@@ -378,7 +386,7 @@ busybox() {
             {"report.ipxe": "kernel x rackproof.mac=${netX/mac} rackproof.report=http://h/r\n"},
             "eth1 52:54:00:00:00:02  http://h/r",
         ),
-        # Of what the script has besides, nothing counts.
+        # Other words of the boot script are ignored.
         (
             {"52-54-00-00-00-02.ipxe": "rackproof.mac=evil rackproof.order=http://h/$(id) rackproof.key=x"},
             "eth1 52:54:00:00:00:02 http://h/$(id) ",

@@ -1,4 +1,9 @@
-"""Orders are signed by a key that others cannot read, and only for a boot that asks."""
+"""Test ``rackproof.jobs.reimage.order_signature``, with which the controller signs the order of a node.
+
+The ramdisk on a node draws a random number (nonce) at each boot and reports it. The signature covers the
+order and this number, so that an old order cannot be replayed. The tests check the signature, that nothing is
+signed without a valid number, and that a key that cannot be used, or that others can read, is reported.
+"""
 
 from __future__ import annotations
 

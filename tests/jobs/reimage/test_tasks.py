@@ -1,4 +1,9 @@
-"""A run over a results folder: started, killed, continued, the nodes that it refuses, its last message."""
+"""Test ``rackproof.jobs.reimage.tasks``, which begins, continues and ends a run of reimage.yml.
+
+The run has a folder with the journal of each node and its hardware before and after. The tests kill runs,
+damage files, swap machines, and start again. The next run must continue where each node stood, refuse nodes
+whose state is unknown, never take a node of another run, and resume only a node that passed its checks.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +41,20 @@ def _no_database(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def started(results: Path, nodes: dict[str, list[str]] | None = None, **options: Any) -> ReimageContext:
+    """Begin a run. Without an owner_pid, it is a dry run."""
     given = {"method": "rack", "owner_pid": os.getpid()} | options
     return begin_run(results, nodes or NODES, **given)
 
 
 def work(run: ReimageContext, node: str, *steps: Step) -> None:
+    """Begin and end steps of a node."""
     for step in steps:
         write_step(run, node, "begun", step)
         write_step(run, node, "done", step)
 
 
 def facts(serial: str = "S1", uuids: tuple[str, ...] = ("a", "b")) -> dict[str, Any]:
+    """Return the raw facts of a node with these GPUs."""
     xml = "".join(
         f'<gpu id="00000000:0{i}:00.0"><product_name>GB300</product_name><uuid>GPU-{uuid}</uuid>'
         f"<minor_number>{i}</minor_number></gpu>"
@@ -95,7 +103,7 @@ def test_the_next_run_goes_on_where_a_killed_one_was(tmp_path: Path, last: Step)
     found = {one.node: one for one in tasks.read_progress(tmp_path)}
     assert found["n1"].progress.state == "running"
     assert found["n2"].progress.state == "waiting"
-    # Killed: the claims are gone with the process.
+    # The run is killed, and its claims on hosts end with the process.
     (tmp_path / run_files.CLAIMS / host_claims.CLAIMS).unlink()
     (mine,) = tasks.read_progress(tmp_path, ["n1"])
     assert (mine.progress.state, mine.progress.step) == ("interrupted", last)
@@ -107,7 +115,7 @@ def test_the_next_run_goes_on_where_a_killed_one_was(tmp_path: Path, last: Step)
     assert second.todo["n2"] == STEPS
     taken = hardware.read_record(Path(second.folder), "before", "n1")
     if STEPS.index(last) > STEPS.index(Step.RECORD):
-        # What it was before is what it was before the first attempt.
+        # The record of the hardware before is the first attempt's.
         assert Step.RECORD not in second.todo["n1"]
         assert taken is not None
         assert taken.serial == "first"
@@ -125,13 +133,13 @@ def test_another_method_or_again_starts_from_the_beginning(
     work(run, "n1", *STEPS[:5])
     second = started(tmp_path)
     assert second.todo["n1"] == (Step.DRAIN, Step.PROVISION, Step.VALIDATE, Step.RETURN)
-    # The boot that has to be another one is taken over, too.
+    # The id of the old boot is taken over, too. The first boot of the new image must have another one.
     with pytest.raises(ReimageError, match="n1 still runs the system that was to be replaced"):
         hardware.check_first_boot(second, "n1", facts())
     assert hardware.check_first_boot(second, "n1", facts() | {"boot_id": "two"}) == ()
     (said_,) = hardware.check_first_boot(second, "n2", facts())
     assert "whether it has booted since is not known" in said_
-    # A node that answers and does not state its boot proves nothing, whatever is known from before.
+    # A node that does not state its boot is refused, whether the old boot is known or not.
     for node in ("n1", "n2"):
         with pytest.raises(ReimageError, match=f"{node} does not state which boot this is"):
             hardware.check_first_boot(second, node, facts() | {"boot_id": ""})
@@ -142,7 +150,7 @@ def test_another_method_or_again_starts_from_the_beginning(
         hardware.check_first_boot(second, "n1", facts())
     assert f"cannot read {path}" in started(tmp_path, owner_pid=None).refused["n1"]
     path.rmdir()
-    # Another way to install is another image; what the node was before any of it is still what it was.
+    # Another method starts from the first step, but the record of the hardware before remains.
     monkeypatch.setattr(tasks, "METHODS", ("rack", "another"))
     other = started(tmp_path, method="another")
     assert other.todo["n1"] == STEPS
@@ -163,7 +171,7 @@ def test_a_node_that_got_another_image_and_did_not_return_is_imaged_again(tmp_pa
     second = started(tmp_path, images=new)
     assert second.todo["n1"] == STEPS
     assert second.todo["n2"] == (Step.DRAIN, *STEPS[5:])
-    # And so is one of which it is not known.
+    # If the image is not known, the node is imaged again, too.
     work(second, "n2", Step.DRAIN)
     assert started(tmp_path).todo["n2"] == STEPS
 
@@ -185,7 +193,7 @@ def test_two_runs_never_take_the_same_node(tmp_path: Path) -> None:
             started(tmp_path)
         assert len(run_files.run_folders(tmp_path)) == 1
         started(tmp_path, {"n2": ["r1"]})
-        # Nor does a benchmark take a node that is being imaged.
+        # A benchmark cannot take a node that is being imaged.
         with pytest.raises(host_claims.HostClaimedError):
             host_claims.claim_hosts(tmp_path, ["n1"], os.getppid())
     finally:
@@ -234,7 +242,7 @@ def test_what_a_damaged_journal_or_run_asks_for_starts_from_the_beginning_and_no
     path = run_files.journal_path(Path(second.folder), "n1")
     kept = path.read_bytes()
     path.write_bytes(b"0 nothing\n" + kept)
-    # Moved away, it would leave the older one, which knows nothing of an image that was cut off since.
+    # If an operator moved the damaged journal away, the older one would count, which lacks the newer attempt.
     path.rename(tmp_path / "aside")
     assert started(tmp_path, {"n1": ["r1"]}, owner_pid=None).todo == {"n1": (STEPS[0], *STEPS[5:])}
     (tmp_path / "aside").rename(path)

@@ -1,4 +1,8 @@
-"""Test the start of the suite vms: machines that differ, a whole inventory, units that start and end."""
+"""Test the programs of testrack/vms, which make the virtual machines of the suite vms.
+
+That suite re-images virtual machines as if they were nodes. These tests start no machine. They check that no
+two machines share a serial number or an address, the libvirt domains, the inventory, and the fake systemctl.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +119,7 @@ def test_no_address_is_the_racks_own_and_every_name_is_known(tmp_path: Path) -> 
 def test_the_inventory_says_all_that_imaging_asks_for(tmp_path: Path) -> None:
     (tmp_path / "key.pub").write_text("ssh-ed25519 AAAA vms\n")
     (tmp_path / "netboot.json").write_text(json.dumps({"netboot_kernel": "vmlinuz"}))
-    # This checkout may have no rack.
+    # The checkout may have no test rack, so the test makes the files of its mirror.
     (tmp_path / "mirror/images").mkdir(parents=True)
     (tmp_path / "mirror/images/SHA256SUMS").write_text("5d0c  check.sqsh\n")
     found = vms.inventory([vms.machine(1, tmp_path)], tmp_path, tmp_path, secrets=tmp_path)["all"]
@@ -148,7 +152,7 @@ def test_a_unit_starts_once_reloads_and_ends(
     reloaded, ready = tmp_path / "reloaded", tmp_path / "ready"
     # A signal that comes before its trap is set would end the shell.
     script = f'trap "touch {reloaded}" USR1; touch {ready}; while :; do sleep 0.1; done'
-    # An empty system has no kill but the shell's; and no shell catches SIGHUP that nohup had it ignore.
+    # A minimal system has no program kill. USR1 is used, because nohup makes the shell ignore SIGHUP.
     kill = "import os, signal, sys; os.kill(int(sys.argv[1]), signal.SIGUSR1)"
     (tmp_path / "units/one.service").write_text(
         f"[Service]\nExecStart=/bin/sh -c '{script}'\nExecReload={sys.executable} -c '{kill}' $MAINPID\n"
@@ -174,7 +178,7 @@ def test_a_unit_starts_once_reloads_and_ends(
         while systemctl.pid("bad.service"):
             time.sleep(0.05)
 
-    # It waits half a second, in which a busy machine may not even start the shell.
+    # The fake waits half a second, which is too short for a busy machine, so the test waits for the end.
     monkeypatch.setattr(systemctl, "time", SimpleNamespace(sleep=until_it_ends))
     with pytest.raises(SystemExit, match="no"):
         systemctl.main(["start", "bad.service"])

@@ -1,4 +1,10 @@
-"""The program that writes an image to a disk: only the right disk of the right machine, only right blocks."""
+"""Test roles/netboot/files/rackproof-write-image, which writes an image to a node's disk.
+
+The program runs in a ramdisk on the node. It fetches the order, checks its signature and the machine's serial
+number, writes the image block by block, and writes the first block last, so that an incomplete disk does not
+boot. The tests use files as disks and a faulty image server. They check that no other disk, machine or order
+is written, and that the program reports each refusal and failure.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +51,10 @@ BLOCK = writer.BLOCK
 
 
 class Server:
-    """An image server with faults."""
+    """An image server with faults, which also serves an order and stores reports.
+
+    ``faults`` are those of the next requests: ``503``, ``cut`` (half an answer) or ``whole`` (no range).
+    """
 
     def __init__(self, image: bytes) -> None:
         self.image = image
@@ -53,7 +62,7 @@ class Server:
         self.asked: list[str] = []
         self.reports: list[dict[str, Any]] = []
         self.order = b""
-        # Makes the signature of a request for one; returns None for as long as there is none.
+        # Return the signature for a boot's request, or None if there is none yet.
         self.sign: Callable[[dict[str, Any]], str | None] = lambda asked: None
         self.places: list[str] = []
         self.answers = 204
@@ -149,10 +158,12 @@ def machine(tmp_path: Path) -> Path:
 
 
 def found(machine: Path) -> list[dict[str, Any]]:
+    """Return the disks that the program finds."""
     return writer.disks(str(machine / "sys"), str(machine / "dev"), str(machine / "dev/disk"))
 
 
 def content(machine: Path) -> dict[str, str]:
+    """Return the digest of each disk."""
     return {
         name: hashlib.sha256((machine / "dev" / name).read_bytes()).hexdigest()
         for name in ("sda", "sdb", "nvme0n1")
@@ -171,7 +182,7 @@ def test_the_named_disk_gets_the_image_and_no_other_is_touched(server: Server, m
     assert {k: v for k, v in content(machine).items() if k != "sda"} == {
         k: v for k, v in before.items() if k != "sda"
     }
-    # A block of nothing is not fetched, and the first comes last.
+    # The block of zeros is not fetched, and the first block comes last.
     assert [int(one[6:].split("-")[0]) // BLOCK for one in server.asked] == [2, 3, 0]
 
 
@@ -234,7 +245,7 @@ def test_what_makers_leave_in_the_place_of_a_serial_number_is_no_machine_s(
         with pytest.raises(writer.RefusedError, match="is not a serial number"):
             carry_out(order(server, serial=filler), machine, serial=filler)
     assert content(machine) == before
-    # And a number that the inventory does not quote is one.
+    # A number without quotes in the inventory is a serial number.
     assert carry_out(order(server, serial=7007), machine, serial="7007")[0]["serial"] == "D1"
 
 
@@ -360,7 +371,7 @@ def test_power_cut_at_any_block_leaves_a_disk_that_does_not_boot(server: Server,
         with pytest.raises(PowerCut):
             writer.carry_out(order(server), found(machine), "M1", (), progress, pause=0.0)
         assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
-    # And the next time it is written whole.
+    # The next attempt writes the whole image.
     carry_out(order(server), machine)
     assert (machine / "dev/sda").read_bytes()[: len(IMAGE)] == IMAGE
 
@@ -379,7 +390,7 @@ def test_the_new_system_gets_its_identity_before_its_disk_can_boot(server: Serve
 
     def settle(path: str, image: dict[str, Any], seed: dict[str, str]) -> list[str]:
         disk = Path(path).read_bytes()
-        # All but the first block is there.
+        # The whole image except the first block is on the disk.
         seen.append((path, seed, disk[:BLOCK].strip(b"\0"), disk[BLOCK : len(IMAGE)] == IMAGE[BLOCK:]))
         return ["ssh-ed25519 AAAA"]
 
@@ -430,7 +441,7 @@ def test_a_system_that_cannot_be_given_its_identity_never_boots(
 
 
 def test_only_the_public_halves_of_host_keys_are_reported(tmp_path: Path) -> None:
-    """The mounted system is a folder that stays, and its ssh-keygen writes two files."""
+    """A folder imitates the mounted system, and the fake chroot writes a key pair."""
     called = []
 
     def call(words: list[str], **_: Any) -> None:
@@ -511,7 +522,7 @@ def test_a_signed_order_is_carried_out(
     assert write_as_ordered(server, keys, machine, monkeypatch) == 0
     assert (machine / "dev/sda").read_bytes()[: len(IMAGE)] == IMAGE
     assert [one["status"] for one in server.reports] == ["asked", "begun", "written"]
-    # And the next boot draws another number.
+    # The next boot draws another nonce.
     assert writer.main([f"{server.url}/write.json", "--key", str(keys.public)]) == 0
     assert server.reports[0]["nonce"] != server.reports[3]["nonce"]
 
@@ -522,6 +533,7 @@ def replaced(signature: str, at: int) -> str:
     return base64.b64encode(data).decode()
 
 
+# Answers to the request for a signature that must not be accepted, with the reason that is reported.
 NOT_SIGNED = "not signed by this site's controller for this boot"
 FORGERIES: dict[str, tuple[Callable[[Server, Keys, dict[str, Any]], str | None], str]] = {
     "none": (lambda server, keys, asked: None, "did not sign the order"),
@@ -717,7 +729,7 @@ def identity(machine: Path) -> dict[str, Any]:
     for name, address, carrier in (
         ("eth0", "52:54:00:AA:00:01", "1"),
         ("eth1", "52:54:00:aa:00:02", "0"),
-        # Down: whether it has a link cannot be read.
+        # This interface is down, so its link cannot be read.
         ("eth2", "52:54:00:aa:00:03", None),
         ("lo", "00:00:00:00:00:00", "1"),
         ("ib0", ":".join(["80"] * 20), "1"),
@@ -759,7 +771,7 @@ def test_the_boot_report_of_a_hundred_disks_is_no_larger_than_the_server_takes(t
     assert len(json.dumps(report)) < 60000
 
 
-# Whatever opens, runs or removes something is an event that Python reports.
+# A program that runs another one and prints Python's audit events of writing, running and removing.
 WATCHED = """
 import os, runpy, sys
 def watch(event, args):
@@ -781,7 +793,7 @@ runpy.run_path(program, run_name="__main__")
 
 
 def test_a_boot_report_opens_nothing_for_writing_and_runs_nothing(server: Server, tmp_path: Path) -> None:
-    # The watch sees what it is there for.
+    # First check that the watch sees writes and processes.
     (tmp_path / "x.py").write_text(
         "import os\nos.open(os.devnull, os.O_RDWR)\nopen(os.devnull, 'w')\nos.system('true')"
     )
@@ -798,7 +810,7 @@ def test_a_boot_report_opens_nothing_for_writing_and_runs_nothing(server: Server
     assert server.places == ["/boot-reports/attempt/52-54-00-aa-00-01.json"]
     (report,) = server.reports
     assert set(report) == {"serial", "manufacturer", "model", "uuid", "macs", "disks"}
-    # It asked for no order, and for no image.
+    # It requested no image.
     assert server.asked == []
 
 

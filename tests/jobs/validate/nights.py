@@ -1,4 +1,7 @@
-"""Nights of a made-up fleet, through records as real nights come."""
+"""Make the runs of a made-up fleet in many nights, for tests that judge nights.
+
+Each node measures the speed of its four GPUs and one latency. A test may change single values.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ TONIGHT = datetime(2026, 11, 21, 6, tzinfo=UTC)
 GPUS = 4
 
 Change = Callable[[str, int, int, int], float | None]
+"""A function of the metric, the node, the slot and the age of the night in days. See :func:`night_runs`."""
 
 
 def uuid(node: int, slot: int) -> str:
@@ -28,7 +32,14 @@ def fleet_node(number: int, *, name: str = "", sku: str = "h200", chips: tuple[s
 def night_runs(
     nodes: list[Node], ago: int = 0, change: Change | None = None, noise: float = 0.003
 ) -> list[Run]:
-    """Return a night's runs. ``change(metric, node, slot, ago)`` is a factor, None leaves it unmeasured."""
+    """Return a night's runs, with normal noise.
+
+    Args:
+        nodes: The nodes.
+        ago: The age of the night in days.
+        change: Returns the factor of a value, or None if the value was not measured.
+        noise: The relative standard deviation of the values.
+    """
     runs = []
     for number, node in enumerate(nodes):
         dice = random.Random(f"{node.serial} {ago}")
@@ -64,11 +75,12 @@ def night_runs(
 
 
 def several_nights(nodes: list[Node], change: Change | None = None, nights: int = 15) -> list[Run]:
+    """Return the runs of the last nights, tonight's first."""
     return [run for ago in range(nights) for run in night_runs(nodes, ago, change)]
 
 
 def floors() -> dict[str, list[SkuReference]]:
-    """Return the SKU's references."""
+    """Return references of the SKU, with which the values of a healthy node pass."""
     gemm = Reference(value=793, low=-0.07, warn=-0.05, high=0.25, unit="TFLOP/s", source="data sheet")
     latency = Reference(value=5, high=0.2, low=-0.5, unit="us", source="data sheet")
     return {

@@ -1,4 +1,9 @@
-"""Slurm's host and the nodes behind it, for tests of measuring: it answers the command lines of Jobs."""
+"""Imitate Slurm's host and its nodes, for tests of the measurements of a night.
+
+A probe is a short measurement of one node, and a pair one of two nodes. Rackproof starts them as Slurm jobs
+through a shell on Slurm's host. :class:`Slurm` answers these shell commands, and the other functions return
+the logs of jobs.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from pathlib import Path
 from rackproof.nodes.probe_slurm_jobs import MARK, JobRunner, ProbePlan
 
 ROOT = Path(__file__).resolve().parents[3]
+# A rack of 18 nodes with four GPUs each, and the folder of the jobs' files on Slurm's host.
 RACK = tuple(f"r1-n{number:02d}" for number in range(1, 19))
 GPUS = 4
 SPOOL = "/tmp/rackproof-night.test"
@@ -22,6 +28,7 @@ def gpu(node: str, slot: int) -> str:
 
 
 def line(key: str, value: object, kind: str = "POINT_IN_TIME", **metadata: object) -> str:
+    """Return a line of an MLPerf log."""
     moment_ms = 1795318443480 + {"init_start": -1000, "run_stop": 5000}.get(key, 0)
     about = {"namespace": "", "time_ms": moment_ms, "event_type": kind, "key": key, "value": value}
     return ":::MLLOG " + json.dumps(about | {"metadata": {"file": "probe.py", "lineno": 1} | metadata})
@@ -47,17 +54,26 @@ def measurement(name: str, value: float, unit: str, direction: str, **labels: st
 
 
 def digest(node: str, slot: int, bits: str = "a" * 64) -> str:
+    """Return the line with the digest of a GPU's training step. Equal GPUs have the same digest."""
     labels = {"gpu": gpu(node, slot), "gpu_index": str(slot)}
     return line("training_digest", {"digest": bits, "loss": 1.0, "alike": "H200, torch 2", "labels": labels})
 
 
 def section(name: str, text: str, status: int | None = 0) -> str:
+    """Return a program's output between its marks. With status None, the program did not end."""
     end = "" if status is None else f"\n{MARK}end {status}\n"
     return f"{MARK}begin {name}\n{text}{end}"
 
 
 def node_says(node: str, *, wrong: int = 0, bits: dict[int, str] | None = None, speed: float = 790.0) -> str:
-    """Return what the job of a sound node says, or of one whose GPU 2 is not."""
+    """Return the output of a node's job.
+
+    Args:
+        node: The node.
+        wrong: The number of wrong values of GPU 2.
+        bits: Digests of training steps by slot, if they differ from the fleet's.
+        speed: The speed of GPU 0 in TFLOP/s.
+    """
     slots = range(GPUS)
     gemm = [
         measurement("gemm_best", speed + slot, "TFLOP/s", "higher", dtype="bf16", gpu=gpu(node, slot))
@@ -74,6 +90,7 @@ def node_says(node: str, *, wrong: int = 0, bits: dict[int, str] | None = None, 
 
 
 def pair_says(value: float = 380.0, wrong: int = 0) -> str:
+    """Return the output of a pair's job, with its bandwidth in GB/s and the number of wrong sums."""
     labels = {"size_bytes": str(1 << 30), "nodes": "2"}
     numbers = [
         measurement("fabric_busbw", value, "GB/s", "higher", **labels),
@@ -88,7 +105,11 @@ Answer = Callable[[tuple[str, ...]], "tuple[str, int | None, float]"]
 
 @dataclass
 class Slurm:
-    """Time passes only during sleep(). ``most`` is the largest number of nodes at work at once."""
+    """A shell on Slurm's host. Time passes only during :meth:`sleep`.
+
+    ``most`` is the largest number of nodes that had a job at once. From ``silent_from`` on, in seconds, the
+    host does not answer.
+    """
 
     answer: Answer
     now: float = 0.0
@@ -132,10 +153,12 @@ class Slurm:
 
 
 def sound(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
+    """Return the answer of a healthy node or pair."""
     return (node_says(nodes[0]) if len(nodes) == 1 else pair_says(), 0, 45.0)
 
 
 def plan(**changes: object) -> ProbePlan:
+    """Return a plan with a large budget. Jobs may use a quarter of a partition at a time."""
     return ProbePlan(
         **(  # type: ignore[arg-type]
             {

@@ -1,4 +1,9 @@
-"""Test which nodes are drained, left alone, and resumed."""
+"""Test ``rackproof.jobs.validate.fleet.drain_policy``, which decides which nodes a night drains or resumes.
+
+A night drains a node from Slurm for a certain failure, within a share of each partition. It resumes a node
+that a night drained after the failed checks passed in two nights. The tests check the nodes that are left
+alone, the share, and which evidence counts as a pass of which failure.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +45,7 @@ def drained(reason: str) -> SlurmState:
 
 
 def members(count: int, ours: tuple[str, ...] = ()) -> dict[str, dict[str, bool]]:
+    """Return a partition of nodes n01, n02, …, and whether a night drained each of them."""
     return {"batch": {f"n{number:02d}": f"n{number:02d}" in ours for number in range(1, count + 1)}}
 
 
@@ -82,6 +88,7 @@ def test_who_is_left_alone(one: NodeNight, why: str) -> None:
     assert bool(why) == bool(decided[0].why)
 
 
+# Four nodes are bad. Nights may drain 15 % of a partition, and `ours` are drained already.
 @pytest.mark.parametrize(
     ("size", "ours", "drained"),
     [(18, (), 2), (18, ("n18",), 1), (18, ("n17", "n18"), 0), (6, (), 0), (40, (), 4)],
@@ -158,17 +165,18 @@ def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
     assert once.hold.passes == 1
 
 
+# The code of a failure, the evidence that a night read, and the passes after this night.
 @pytest.mark.parametrize(
     ("code", "read_again", "passes"),
     [
         ("xid_79", READ, 1),
         ("xid_79", (), 0),
         ("xid_79", ("health:gpus", "health:kernel_log"), 0),
-        # A metric may be called like evidence.
+        # This metric has the name of a piece of evidence.
         ("floor:kernel_log", READ, 0),
         ("floor:gemm_best dtype=bf16", ("gemm_best dtype=bf16",), 1),
         ("fleet:gemm_best dtype=bf16", ("gemm_best dtype=fp8", "memory_copy", "job"), 0),
-        # A lone measurement compares nothing; neither does another comparison, or another metric's.
+        # A comparison needs the same comparison of the same metric, and not only a measurement.
         ("fleet:gemm_best dtype=bf16", ("gemm_best dtype=bf16", "job"), 0),
         ("fleet:gemm_best dtype=bf16", ("gemm_best dtype=bf16", "drift:gemm_best dtype=bf16"), 0),
         ("fleet:gemm_best dtype=bf16", ("fleet:gemm_best dtype=fp8", "gemm_best dtype=bf16"), 0),
@@ -179,7 +187,7 @@ def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
         ("drift:memory_copy", ("memory_copy", "fleet:memory_copy", "drift:memory_copy"), 1),
         ("drift:gemm_best", ("gemm_best dtype=bf16", "fleet:gemm_best dtype=bf16"), 0),
         ("drift:gemm_best", ("gemm_best dtype=bf16", "drift:gemm_best dtype=bf16"), 1),
-        # Slurm keeps the first word alone.
+        # Slurm's reason has only the first word of a code.
         ("floor:gemm_best", ("gemm_best dtype=bf16",), 1),
         ("floor:gemm_best", ("gemm_best_of dtype=bf16",), 0),
         ("bits:training step", ("training-step",), 1),
@@ -189,10 +197,10 @@ def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
         ("probe:gemm wrong_values", ("memory", "job"), 0),
         ("probe:job", ("gemm", "job"), 1),
         ("probe:job", ("gemm",), 0),
-        # Written before programs were named: all of them have to end well.
+        # Codes of earlier versions name no program, so all programs must end well.
         ("probe:wrong_values", ("job",), 1),
         ("probe:wrong_values", ("gemm",), 0),
-        # no partner to prove it with
+        # Without a partner, the pair is not measured.
         ("pair:fabric", ("job",), 0),
     ],
 )
@@ -245,15 +253,15 @@ def test_a_drain_of_ours_of_which_nothing_has_the_cause_is_not_lifted() -> None:
 @pytest.mark.parametrize(
     ("hours", "apart", "counted"),
     [
-        # Minutes apart: by hand, by a timer that fires twice, after an interruption.
+        # Hours after the first night. Nights that are less than `hours` apart count once.
         (12, (0, 0.1, 0.2, 1, 11.9), 1),
         (12, (0, 12), 2),
         (12, (0, 24), 2),
-        # A run in between puts nothing off.
+        # A night in between does not delay the second pass.
         (12, (0, 6, 12.1), 2),
         (23.5, (0, 12), 1),
         (0, (0, 0), 2),
-        # A clock that was ahead: what it counted is counted from now on.
+        # The clock was ahead in the first night, so its pass counts from the next night on.
         (12, (1000, 0, 1), 1),
         (12, (1000, 0, 12), 2),
     ],
@@ -332,7 +340,7 @@ def test_a_policy_of_one_pass() -> None:
     ],
 )
 def test_where_the_nights_are_lost_slurm_remembers_what_failed(reason: str, plan: str) -> None:
-    """Health that passes twice does not take back a measurement that failed."""
+    """Two nights of good health do not heal a measurement that failed."""
     state = SlurmState(known=True, state="IDLE+DRAIN", drained_by="ours", reason=f"{DRAIN_PREFIX} {reason}")
     before: dict[str, NodeNight] = {}
     for number in range(2):
@@ -345,7 +353,7 @@ def test_where_the_nights_are_lost_slurm_remembers_what_failed(reason: str, plan
 
 
 def test_the_first_reason_is_one_that_explains_the_verdict() -> None:
-    """A GPU that other programs use is found before its slow speed is judged."""
+    """The first reason has the night's verdict, in whatever order the reasons were found."""
     reasons = (
         NightReason(check="probe", verdict=Verdict.UNPROVEN, metric="gemm", part="g", text="in use"),
         NightReason(check="floor", verdict=Verdict.FAIL, metric="gemm", part="g", text="too slow"),

@@ -1,4 +1,10 @@
-"""Test the evidence for each code that heals a drained node, and nights without this evidence."""
+"""Test ``rackproof.jobs.validate.fleet.healing``, which lists the evidence that a drained node needs.
+
+A night drained the node for a failure with a code, such as ``nvlink_down``. A later night counts as a pass
+only if it read the evidence that this failure is over. The tests check that every code that can drain has a
+row or an exception, that a healthy node has all evidence, and that a missing reading, or only an idle GPU
+after heat, heals nothing. The last tests run whole nights.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +55,7 @@ EXPECTED = Expectation(
 )
 
 
-# The table has every code that can drain.
+# The table has a row for every code that can drain a node.
 
 
 MADE_UP = {
@@ -59,7 +65,7 @@ MADE_UP = {
     "mismatch_*": ("mismatch_gsp", "mismatch_module_nvidia"),
     "service_*": ("service_munge", "service_docker"),
 }
-"""Codes of a family of the registry."""
+"""Examples of codes for each family of the registry."""
 
 
 def codes_that_drain() -> Iterator[str]:
@@ -71,7 +77,7 @@ def codes_that_drain() -> Iterator[str]:
 
 
 def test_every_code_that_can_drain_has_a_row_unless_it_needs_an_inspection_of_hardware() -> None:
-    """A boot empties the kernel log, and repairs no memory module, link, disk or card."""
+    """Errors in the kernel log disappear with a boot, but a boot does not repair this hardware."""
     found = set(codes_that_drain())
     assert len(found) > 60
     inspected = {
@@ -116,14 +122,14 @@ def test_nor_does_a_check_of_numbers_that_no_single_node_can_prove(code: str) ->
     assert lacking_for(code, ["gemm", "fabric", "job"]) is None
 
 
-# A sound node has all of it, and each reading that lacks keeps its codes from healing.
+# A healthy node has all evidence. If a reading is missing, its codes do not heal.
 
 
 def snapshot(name: str, boot: str = "later", unrepairable: bool = True, **changed: Any) -> NodeSnapshot:
     answer = copy.deepcopy(recorded_answers()[name])
     answer["facts"]["boot_id"] = boot
     xml = answer["facts"]["tools"]["nvidia_smi_xml"]["stdout"]
-    # As drivers write it that are newer than the rack's.
+    # Newer drivers than the rack's report this value.
     newer = "</tpc_repair_pending><unrepairable_memory>No</unrepairable_memory>"
     if unrepairable:
         xml = xml.replace("</tpc_repair_pending>", newer)
@@ -134,7 +140,7 @@ def snapshot(name: str, boot: str = "later", unrepairable: bool = True, **change
 
 
 def with_traffic(words: int, received: int | None = None) -> dict[str, Any]:
-    """Return the ports of a node after so many words of traffic since its boot."""
+    """Return the ports of a node with this traffic since its boot, in words of four bytes."""
     data = {"port_xmit_data": words, "port_rcv_data": words if received is None else received}
     ports = snapshot("n1-sound").ports
     return {"ports": tuple(port.model_copy(update={"counters": port.counters | data}) for port in ports)}
@@ -147,6 +153,7 @@ HEAT = ("throttled", "slowed_down", "temperature", "too_hot", "memory_temperatur
 
 
 def node(tonight: NodeSnapshot = SOUND, **more: Any) -> DrainedNode:
+    """Return a drained node that has all evidence, unless something is changed."""
     known = {"expected": EXPECTED, "idle": True, "failed": BEFORE, "before": BEFORE, "soaked": GPUS}
     return DrainedNode(tonight=tonight, **(known | more))
 
@@ -170,6 +177,7 @@ def each_gpu(last_only: bool = False, **changed: Any) -> NodeSnapshot:
     return SOUND.model_copy(update={"gpus": tuple(gpus)})
 
 
+# A code, and a value of a GPU that is missing, implausible or of another unit than healthy GPUs have.
 ABSENT = [
     ("fabric_unhealthy", {"fabric_health": ""}),
     ("fabric_unhealthy", {"fabric_health": "Not Supported"}),
@@ -204,7 +212,7 @@ ABSENT = [
     ("pcie_width", {"pcie_width_max": None}),
     ("pcie_width", {"pcie_width_max": 8, "pcie_width": 8}),
     ("pcie_generation", {"pcie_generation": None}),
-    # At rest a link is slow on purpose, and nothing shows how fast it can be.
+    # An idle link is slow on purpose, so its generation does not show how fast it can be.
     ("pcie_generation", {"pcie_generation": 1}),
     ("pcie_generation", {"pcie_generation_max": 3, "pcie_generation": 3}),
     ("gpu_serial_changed", {"serial": ""}),
@@ -227,7 +235,7 @@ def test_a_reading_that_lacks_heals_nothing(code: str, changed: Answer, last_onl
 @settings(max_examples=20, deadline=None)
 @given(st.sets(st.sampled_from(sorted(GPUS))))
 def test_heat_heals_only_after_a_soak_of_each_gpu(code: str, soaked: set[str]) -> None:
-    """An idle GPU is cool, whatever its sensors read."""
+    """An idle GPU is cool even with a broken cooler, so only a soak (a long load) counts."""
     assert heals(code, node(soaked=soaked)) == (soaked == GPUS)
 
 
@@ -274,12 +282,12 @@ def test_the_last_command_measures_what_the_drain_needs(codes: tuple[str, ...], 
 
 
 def test_a_pending_repair_heals_on_a_driver_that_knows_no_unrepairable_memory() -> None:
-    """GB300's driver 580.95 and the published answers of B200 and H100 have repairs, and not that."""
+    """Driver 580.95 on GB300, and published answers of B200 and H100, report only pending repairs."""
     older = snapshot("n1-sound", unrepairable=False)
     assert {gpu.memory_unrepairable for gpu in older.gpus} == {None}
     assert heals("repair_pending", node(older))
     assert not heals("memory_unrepairable", node(older))
-    # A reset has done what it asks for; no boot is needed.
+    # A reset is enough for a repair, and no boot is needed.
     assert heals("repair_pending", node(older.model_copy(update={"boot_id": "earlier"})))
 
 
@@ -315,6 +323,7 @@ def test_only_models_without_repairs_need_not_report_them(names: list[str], heal
     assert not heals("repair_pending", node(SOUND.model_copy(update={"gpus": tuple(silent)})))
 
 
+# Words of four bytes, sent and received, in the night that failed and tonight. Counters may restart.
 @pytest.mark.parametrize(
     ("failed", "tonight", "healed"),
     [
@@ -335,7 +344,7 @@ def test_errors_of_packets_heal_only_after_traffic(
         failed=BEFORE.model_copy(update=with_traffic(*failed)),
     )
     assert heals("port_port_rcv_errors", drained) is heals("port_port_xmit_discards", drained) is healed
-    # A link that is up sends symbols always.
+    # A link that is up always sends symbols, so symbol errors need no traffic.
     assert heals("port_symbol_error", drained)
 
 
@@ -352,12 +361,12 @@ def tools(**statuses: str) -> NodeSnapshot:
 @pytest.mark.parametrize(
     ("code", "drained"),
     [
-        # A log that was not read, was cut off, hung.
+        # The kernel log was not read, or it was cut off.
         *(("xid_79", node(tools(kernel_log=status))) for status in ("", "absent", "failed", "hung")),
         ("xid_48", node(SOUND.model_copy(update={"truncated": ("kernel_log",)}))),
         ("kernel_error", node(tools(kernel_log="failed"))),
         ("gpu_init_failed", node(tools(kernel_log="absent"))),
-        # No boot since: whatever the log lacks, nothing has mended it.
+        # Without a boot since the failure, a log without the error does not show a repair.
         ("xid_79", node(SOUND.model_copy(update={"boot_id": "earlier"}))),
         ("xid_79", node(SOUND.model_copy(update={"boot_id": ""}))),
         ("sxid_20034", node(SOUND.model_copy(update={"boot_id": "earlier"}))),
@@ -379,7 +388,7 @@ def tools(**statuses: str) -> NodeSnapshot:
         ("nvlink_missing", node(tools(nvlink_status="failed"))),
         # While a job runs, the owner of the memory is unknown.
         ("memory_in_use", node(idle=False)),
-        # The snapshot that was better is gone.
+        # The snapshot before the failure is gone.
         ("gpu_serial_changed", node(before=None)),
         ("gpu_memory", node(before=None)),
         ("pcie_width", node(before=None)),
@@ -417,14 +426,14 @@ def test_what_was_not_read_of_a_node_heals_nothing(code: str, drained: DrainedNo
 
 
 def test_a_disk_that_is_read_only_for_the_second_night_is_not_healed() -> None:
-    """Last night's snapshot has it, too, so that it is not new: the one before the drain had it not."""
+    """The comparison is with the night before the drain, because last night's disk was read-only, too."""
     disk = {"source": "/dev/sda1", "type": "ext4", "options": "rw", "super_options": "rw"}
     then = BEFORE.model_copy(update={"mount_table": {"/": disk}})
     for options in ({"options": "ro"}, {"super_options": "ro,errors=remount-ro"}):
         now = SOUND.model_copy(update={"mount_table": {"/": disk | options}})
         assert not heals("mount_read_only", node(now, before=then, failed=now))
     assert heals("mount_read_only", node(SOUND.model_copy(update={"mount_table": {"/": disk}}), before=then))
-    # By design, before the drain as well.
+    # A mount that was read-only before the drain is meant so.
     boot = {"/boot": disk | {"options": "ro"}}
     now = SOUND.model_copy(update={"mount_table": {"/": disk} | boot})
     assert heals(
@@ -445,7 +454,7 @@ SICK += [SOUND, each_gpu(pcie_width=8), each_gpu(True, memory_total_bytes=1 << 3
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(SICK), st.data())
 def test_less_evidence_never_heals(sick: NodeSnapshot, data: st.DataObject) -> None:
-    """Each value of a node or of one GPU gone: no code heals that did not before."""
+    """If a value of a node or GPU is removed, no further code heals."""
     could = all_healed(sick)
     if data.draw(st.booleans()) and sick.gpus:
         place = data.draw(st.integers(0, len(sick.gpus) - 1))
@@ -484,14 +493,14 @@ def nothing(value: Any) -> Any:
     return None if value is None or isinstance(value, int | float) else type(value)()
 
 
-# Through the code of validate.yml: the examples of the issue, and more, in nights.
+# Whole nights through the functions that validate.yml calls.
 
 NAMES = ("n1", "n2", "n3")
 LATER = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def in_smi(pattern: str, text: str) -> Callable[[Answer], None]:
-    """Return a change of the first place that a pattern has in nvidia-smi's answer."""
+    """Return a function that replaces the first match of a pattern in nvidia-smi's answer."""
 
     def change(answer: Answer) -> None:
         smi = answer["facts"]["tools"]["nvidia_smi_xml"]
@@ -598,7 +607,7 @@ def test_the_soak_of_a_night_counts_if_it_found_no_fault(
     kept = {"n1": SimpleNamespace(snapshot=SOUND)}
     probed = ProbeNight(asked=240, sound={"n1": sound})
     assert (soaked_gpus(runs, probed, kept)["n1"] == GPUS) == soaks  # type: ignore[arg-type]
-    # On a night's CPUs, no GPU was loaded.
+    # Without a run of the probes, no GPU was under load.
     assert soaked_gpus([], probed, kept)["n1"] == frozenset()  # type: ignore[arg-type]
 
 
@@ -624,11 +633,11 @@ def test_the_soak_of_a_night_counts_if_it_found_no_fault(
 def test_a_node_returns_by_what_was_read_and_never_by_what_was_not(
     tmp_path: Path, code: str, fault: Callable[[Answer], Any], absence: Callable[[Answer], Any]
 ) -> None:
-    """A night that drains, nights in which the very reading lacks, and two in which it is well."""
+    """One night drains the node, two lack the reading, and nights with the reading after a boot resume it."""
     results = tmp_path / "results"
     ours: dict[str, str] = {}
     boot = ["boot-1"]
-    # Where the inventory expects little, little that lacks makes a night unproven.
+    # If the inventory expects few readings, a missing reading does not make a night unproven.
     expected: dict[str, Any] = {"gpus": 4, "gpu_readings": [], "slurm": False}
     if code in ("fabric_unhealthy", "mig_on", "gpu_memory", "ecc_off"):
         expected |= {"gpu_readings": ["ecc", "temperature"], "nvlinks": 18, "ports": 1}
@@ -645,7 +654,7 @@ def test_a_node_returns_by_what_was_read_and_never_by_what_was_not(
             for key in ("begin", "epoch"):
                 answer["health"][key] += number * 86_400
             answer["health"]["since"] = answer["health"]["begin"] - 86_400
-            # The last boot is long over, and its log is another one's.
+            # The kernel log is empty, because the boot was long ago.
             answer["health"]["tools"]["kernel_log"]["stdout"] = ""
             if name == "n1" and change is not None:
                 change(answer)

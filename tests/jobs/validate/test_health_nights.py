@@ -1,4 +1,9 @@
-"""Simulated nights of health: every fault on the right part in its first night, no healthy node drained."""
+"""Test the health checks of nights on a simulated rack with 18 nodes and the usual noise.
+
+Healthy nodes get hot, count corrected errors, and log XIDs of users' programs. In more than 1,000 nights of
+single nodes, none of them may be drained. In 50 nights, one or two nodes get a real fault. Each fault must be
+found in its first night, on the right GPU, and drain only this node.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +28,7 @@ pytestmark = pytest.mark.slow
 RACK = tuple(f"r1-n{number:02d}" for number in range(1, 19))
 HEALTHY_NIGHTS, FAULTY_NIGHTS = 56, 50
 DAY = 86_400.0
+# The Unix time of the first night. Nights are a day apart.
 START = 1_795_000_000.0
 
 
@@ -34,7 +40,7 @@ def no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Rack:
-    """A rack over the nights: what wears on goes on, what noise does differs every night."""
+    """A rack in many nights. Wear, such as corrected errors, grows, and noise differs every night."""
 
     def __init__(self, results: Path, seed: int) -> None:
         self.results, self.dice, self.night = results, random.Random(seed), 0
@@ -60,7 +66,7 @@ class Rack:
             if fault is not None and place == slot:
                 fault(values, extra)
             if dice.random() < 0.005:
-                # What users' programs do to themselves, every other night somewhere.
+                # Users' programs cause XIDs of their own, about every third night on some GPU.
                 log.append(
                     f"NVRM: Xid (PCI:000{place}:06:00): {dice.choice((13, 31, 43))}, pid=1, name=python3"
                 )
@@ -87,6 +93,10 @@ class Rack:
         return answer
 
     def make_night(self, faults: dict[int, tuple[Any, int]], lost: float = 0.002) -> dict[str, NodeNight]:
+        """Make a night with faults by node (the fault and the slot of its GPU).
+
+        Each healthy node does not answer with the probability ``lost``.
+        """
         night = begin_night(self.results, RACK, owner_pid=os.getpid())
         epoch = START + self.night * DAY
         for number, name in enumerate(RACK):
@@ -161,7 +171,7 @@ def test_no_healthy_node_is_drained_in_a_thousand_node_nights(tmp_path: Path) ->
             verdicts[one.verdict] = verdicts.get(one.verdict, 0) + 1
             seen += 1
     assert seen > 1000
-    # The noise is there, and is not what condemns.
+    # There is noise, but it fails no node.
     assert 0 < verdicts[Verdict.DEGRADED] < 0.1 * seen
     assert verdicts[Verdict.UNPROVEN] > 0
 
@@ -169,7 +179,7 @@ def test_no_healthy_node_is_drained_in_a_thousand_node_nights(tmp_path: Path) ->
 def test_every_fault_is_found_in_its_first_night_alone_and_in_pairs(tmp_path: Path) -> None:
     dice, rack = random.Random(2), Rack(tmp_path, 2)
     for trial in range(FAULTY_NIGHTS):
-        # Whoever was bad is mended and booted: what is found next is new.
+        # A night without faults is between, as after a repair, so that each fault is new.
         rack.make_night({}, lost=0)
         count = 1 + trial % 2
         where = dice.sample(range(18), count)

@@ -1,4 +1,6 @@
-"""Hostile nodes of a fleet, through what validate.yml calls: each is not proven, and no other is harmed.
+"""Test a fleet of 120 nodes in which many nodes send hostile answers to validate.yml.
+
+Each hostile node must fail or be unproven, and no other node may get another verdict.
 
 `make prove SUITE=perf` gives each of these answers, in its whole size, to one node of 1,000.
 """
@@ -20,7 +22,7 @@ def test_hostile_answers_of_many_nodes_harm_no_other(tmp_path: Path) -> None:
     hostile = {number: healthy(number) for number in FAULTY}
     for number, spoil in FAULTY.items():
         spoil(hostile[number], 1 / 64)
-    # Of all values of another type a part, another one from node to node: SUITE=perf tries each.
+    # Other nodes have one value of a wrong type each. This test tries some values, and SUITE=perf all.
     kinds = len(other_types(0))
     for at, number in enumerate(range(2 * len(HOSTILE) + 1, COUNT, 2)):
         first = at * 17 % kinds
@@ -29,7 +31,7 @@ def test_hostile_answers_of_many_nodes_harm_no_other(tmp_path: Path) -> None:
     assert harm(night, sorted(hostile)) == ""
     gating = {number for number in FAULTY if night[node_name(number)].verdict.gates}
     assert [spoil.__name__ for number, spoil in FAULTY.items() if number not in gating] == []
-    # What they said spoils no comparison of the next night.
+    # In the next night, the hostile answers spoil no comparison.
     night, _ = a_night(tmp_path, COUNT, {})
     assert harm(night, sorted(hostile)) == ""
 

@@ -1,4 +1,9 @@
-"""Test that the answers of one node change no verdict of another node."""
+"""Test that a hostile node cannot change the verdict of another node, or hang the night.
+
+A node may send huge or deep answers, wrong types, escape sequences, or serial numbers and GPUs of other
+nodes. The night must judge the other two nodes of this small fleet as usual, in bounded time, and the hostile
+node must fail or be unproven.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +36,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def tool(answer: dict[str, Any], name: str, text: str) -> None:
+    """Replace the output of a tool."""
     tools = answer["health"]["tools"] if name in answer["health"]["tools"] else answer["facts"]["tools"]
     tools[name] = {
         **tools.get(name, {}),
@@ -40,6 +46,9 @@ def tool(answer: dict[str, Any], name: str, text: str) -> None:
         "stderr": "",
         "truncated": False,
     }
+
+
+# Each of these functions spoils an answer. `size` is the share of the largest size that is tried.
 
 
 def links(answer: dict[str, Any], size: float = 1) -> None:
@@ -93,7 +102,7 @@ def escapes(answer: dict[str, Any], size: float = 1) -> None:
 
 
 def foreign(answer: dict[str, Any], size: float = 1) -> None:
-    """Name the GPUs of the first node in the place of its own."""
+    """Replace the node's GPUs by those of the first node."""
     for tools in (answer["facts"]["tools"], answer["health"]["tools"]):
         for one in tools.values():
             one["stdout"] = re.sub(r"GPU-[0-9a-f]{8}-", uuid(0, 0)[:13], one["stdout"])
@@ -128,7 +137,7 @@ HOSTILE: list[Callable[..., None]] = [
 def test_whatever_one_node_answers_the_others_are_judged(results: Path, spoil: Callable[..., None]) -> None:
     night(results, {})
     answer = deepcopy(machine(1))
-    # The whole size is tried by `make prove SUITE=perf`, among 1,000 nodes.
+    # `make prove SUITE=perf` tries the whole size, with 1,000 nodes.
     spoil(answer, size=1 / 4)
     begin = time.process_time()
     nodes = night(results, {SECOND: answer})
@@ -139,7 +148,7 @@ def test_whatever_one_node_answers_the_others_are_judged(results: Path, spoil: C
     texts = [text for one in nodes[SECOND].findings for text in (one.evidence, one.name, one.place)]
     assert texts == [sanitize(text, 4000) for text in texts]
     assert len(nodes[SECOND].findings) <= MOST_FINDINGS
-    # The next night can be compared with it.
+    # The next night can be compared with this one.
     assert verdicts(night(results, {}))[::2] == ["pass", "pass"]
 
 
@@ -160,7 +169,7 @@ def test_a_value_of_another_type_is_one_that_lacks(results: Path, part: str, val
     nodes = night(results, {SECOND: answer})
     first, second, third = verdicts(nodes)
     assert (first, third) == ("pass", "pass")
-    # Its clock is judged by when it answered, too.
+    # Without this value, the clock is judged by the time of the answer.
     assert second == ("pass" if part == "node.clock" else "unproven")
     assert not nodes[SECOND].unreached
 
@@ -170,7 +179,7 @@ def test_a_value_of_another_type_is_one_that_lacks(results: Path, part: str, val
 def test_what_sys_and_the_clock_never_show_is_unproven(results: Path, place: str, value: Any) -> None:
     answer = machine(1)
     health = answer["health"]
-    # Each name is at one place alone.
+    # Each name is at only one place of the answer.
     port, (link, *_) = health["hca"]["mlx5_0"]["1"], health["pci"].values()
     (owner,) = [one for one in (port, link, health) if place in one]
     owner[place] = value
@@ -205,7 +214,7 @@ def test_a_check_that_cannot_cope_with_a_node_leaves_the_others_judged(
     assert found(nodes[SECOND]) == {"not_checked"}
 
 
-# What it says of parts that are not its own.
+# Answers with parts of other nodes, by the kind of the false claim.
 
 
 def with_serial(number: int, serial: str) -> dict[str, Any]:
@@ -227,18 +236,18 @@ CLAIMS = {
 def test_a_node_that_names_another_s_parts_harms_itself_alone(results: Path, claim: str) -> None:
     night(results, {})
     for _ in range(3):
-        # However many nights it goes on, what it claims does not become its own.
+        # The claimed parts do not become its own, even after many nights.
         nodes = night(results, {SECOND: CLAIMS[claim]()})
         assert verdicts(nodes) == ["pass", "unproven", "pass"]
         assert found(nodes[SECOND]) == {"foreign_parts"}
         assert "by which another node that answers tonight is known" in nodes[SECOND].findings[0].evidence
-    # In the history they stay where they are.
+    # In the history, the parts remain with their owners.
     with open_store(results / "history.sqlite") as store:
         newest = store.run(night_folders(results)[0].name)
     homes = {gpu.uuid: node.name for node in newest.nodes for gpu in node.gpus}
     assert {homes[uuid(number, slot)] for number, slot in ((0, 0), (0, 3))} == {FIRST}
     assert homes[uuid(2, 1)] == THIRD
-    # Its own GPU, of which it had not spoken, is new for a night.
+    # The node's own GPUs, which it did not report meanwhile, are new for one night.
     nodes = night(results, {})
     assert verdicts(nodes)[::2] == ["pass", "pass"]
     assert found(nodes[SECOND]) <= {"gpu_new"}
@@ -253,7 +262,7 @@ def test_what_it_claims_while_the_owner_does_not_answer_is_not_its_own_when_that
     for _ in range(nights):
         nodes = night(results, {SECOND: CLAIMS[claim]()}, names=(SECOND, THIRD))
         assert nodes[SECOND].verdict.value == "unproven"
-    # Nor is it measured in the owner's name.
+    # The node is not measured either, because its numbers would be the owner's.
     last, *earlier = night_folders(results)
     kept = {name: one for name in (SECOND, THIRD) if (one := read_snapshot(last, name))}
     assert nodes_with_parts_of_others(earlier, kept) == {SECOND}

@@ -1,4 +1,9 @@
-"""Test whether a node is the one of the inventory and of earlier nights: names, serials, GPUs."""
+"""Test that a night recognizes each node by its host name, serial number and GPUs.
+
+If cables, addresses or GPUs were exchanged, findings would name the wrong node. The tests swap names,
+machines and GPUs. The night must make these nodes unproven and name where the parts were last seen, until
+they are back or an operator accepts them (validate_accept_identity).
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,7 @@ def night(
     accepted: tuple[str, ...] = (),
     names: tuple[str, ...] = NODES,
 ) -> dict[str, NodeNight]:
-    """Make a night in which nodes answer so, and others as ever."""
+    """Make a night with these answers. The other nodes answer as usual."""
     begun = begin_night(results, names, owner_pid=os.getpid())
     for name in names:
         store_snapshot(
@@ -64,7 +69,7 @@ def machine(number: int, hostname: str = "", chips: dict[int, str] | None = None
     answer["facts"]["hostname"] = hostname or NODES[number]
     smi = answer["facts"]["tools"]["nvidia_smi_xml"]
     for slot, chip in (chips or {}).items():
-        # A GPU takes its serial along.
+        # A GPU keeps its serial number.
         replace_gpu(answer, uuid(number, slot), chip)
         smi["stdout"] = smi["stdout"].replace(f"<serial>S{number}{slot}<", f"<serial>T{chip[-4:]}<")
     return answer
@@ -109,7 +114,7 @@ def test_two_nodes_whose_host_names_are_swapped_are_unproven_in_their_first_nigh
 
 
 def test_two_nodes_whose_addresses_are_swapped_are_unproven_until_that_is_mended(results: Path) -> None:
-    """Their host names were swapped as well: machines and GPUs show it."""
+    """The host names were swapped as well, so only the machines and GPUs show it."""
     night(results, {})
     swapped = {FIRST: machine(1, FIRST), SECOND: machine(0, SECOND)}
     for _ in range(3):
@@ -119,7 +124,7 @@ def test_two_nodes_whose_addresses_are_swapped_are_unproven_until_that_is_mended
         (moved,) = [one for one in nodes[FIRST].findings if one.code == "parts_moved"]
         assert f"SN0001 was last seen in {SECOND} on 2" in moved.evidence
         assert f"{uuid(1, 0)} was last seen in {SECOND} on 2" in moved.evidence
-    # The night that finds them where they were has nothing against them but the change.
+    # When the machines are back, the first night only remarks the change.
     assert Verdict.UNPROVEN not in {one.verdict for one in night(results, {}).values()}
     assert verdicts(night(results, {})) == ["pass"] * 3
 
@@ -153,7 +158,7 @@ def test_a_new_gpu_is_unproven_until_somebody_accepts_it(results: Path) -> None:
         assert "validate_accept_identity=true" in one.evidence
     night(results, repaired, accepted=NODES)
     assert verdicts(night(results, repaired)) == ["pass", "pass", "pass"]
-    # The old one in its place again is as strange as the new one was.
+    # If the old GPU returns, it must be accepted, too.
     assert verdicts(night(results, {})) == ["unproven", "pass", "pass"]
 
 

@@ -1,4 +1,8 @@
-"""Test that the expectations of the inventory are read strictly: no value turns a check off by mistake."""
+"""Test ``rackproof.jobs.validate.inventory``, which reads validate_expect and validate_limits of a node.
+
+These variables state the GPUs, ports and services that a node must have, and limits of health checks. The
+tests check that a wrong name, type or number is refused, because it would turn off a check by mistake.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Alert rules and dashboard ask for metrics that a night really writes, and are what their programs take."""
+"""Test the Prometheus alert rules and the Grafana dashboard of role nightly.
+
+A nightly writes metrics (``prometheus_metrics``). The tests check that the rules and panels use only metrics,
+labels and verdicts that a nightly writes, that promtool accepts the files, and the number of drained nodes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ NAME = re.compile(r"\brackproof_\w+")
 
 @pytest.fixture
 def written() -> dict[str, set[str]]:
-    """Return the metrics of a night with a bad node: name to the labels that it has."""
+    """Return the labels of each metric that a night with a bad node writes."""
     now = datetime.now(UTC)
     nodes = (
         NodeNight(node="n1", rack="r1", verdict=Verdict.FAIL),
@@ -45,6 +49,7 @@ def written() -> dict[str, set[str]]:
     return found
 
 
+# Reasons of drains by a night and by a person, and the times of acts before and during the night.
 OURS, OTHERS = "rackproof-night: xid_79", "bad fan, ticket 7"
 EARLIER, TONIGHT = timedelta(hours=-9), timedelta(minutes=1)
 
@@ -57,7 +62,8 @@ EARLIER, TONIGHT = timedelta(hours=-9), timedelta(minutes=1)
         ([("n8", "drain", OURS, EARLIER), ("n9", "drain", OURS, EARLIER)], 3),
         ([("n8", "drain", OURS, EARLIER), ("n8", "resume", "", EARLIER)], 1),
         ([("n8", "drain", OTHERS, EARLIER)], 1),
-        ([("n1", "drain", OURS, EARLIER), ("n2", "drain", OURS, EARLIER)], 1),  # of these Slurm was asked
+        # For the nodes of the night, Slurm's answer counts, and not the earlier acts.
+        ([("n1", "drain", OURS, EARLIER), ("n2", "drain", OURS, EARLIER)], 1),
         ([("n2", "drain", OURS, TONIGHT)], 2),
         ([("n1", "resume", "", TONIGHT)], 0),
     ],

@@ -1,4 +1,9 @@
-"""A nightly with a fake playbook: which messages are sent to whom, and the exit status."""
+"""Test ``rackproof.jobs.validate.nightly``, which runs validate.yml from a timer every night.
+
+A fake ansible-playbook makes the night. The tests check the exit status (0 pass or degraded, 2 bad node, 3
+unproven, 1 fault of the tool), the messages to a webhook and by mail, the metrics, time limits, and what
+happens to an interrupted night. Messages must show no secret, and no markup from a node.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,7 @@ from tests.jobs.validate.probes import ROOT
 from tests.jobs.validate.test_validating import NODES, gathered, look_at
 from tests.workloads.test_slow_servers import DrippingServer
 
-# Stands where ansible-playbook stands: makes a night with the package, or fails on request.
+# The fake ansible-playbook. It makes the night that the variable DO names, or fails.
 PLAYBOOK = """#!{python}
 import json, os, sys, time
 sys.path[:0] = {path!r}
@@ -52,7 +57,7 @@ sys.exit(2 if do != "good" else 0)
 
 
 class View(StringIO):
-    """A view that stores what a night showed."""
+    """A view that stores the events and the output of a night."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +74,7 @@ class View(StringIO):
 
 
 class Hook(BaseHTTPRequestHandler):
-    """A webhook that remembers, or refuses."""
+    """A webhook that stores messages in ``said``, and answers with ``status``."""
 
     said: ClassVar[list[str]] = []
     status = 200
@@ -342,7 +347,7 @@ def test_two_nightlies_at_once_are_refused_and_a_killed_one_is_not_in_the_way(
             run_nightly(settings, View())
         other.kill()
         other.wait()
-    # What the killed one left says that it was interrupted; an end, good or bad, says so too.
+    # The lock of the killed nightly has its process id. A nightly that ends empties the lock.
     assert (settings.results / nightly.LOCK).read_text() == str(other.pid)
     assert run_nightly(settings, View()).status == 0
     assert (settings.results / nightly.LOCK).read_text() == ""
@@ -393,7 +398,7 @@ def test_the_playbook_gets_no_secret_that_it_does_not_need(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "tmp").mkdir()
-    # What a killed one left goes; a folder of one that is alive stays.
+    # The folder of a nightly that was killed is removed, and that of a living process remains.
     for pid in (2**22 + 1, os.getppid()):
         (tmp_path / f"tmp/rackproof-nightly-{pid}-x").mkdir()
     said = View()

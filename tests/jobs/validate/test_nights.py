@@ -1,4 +1,9 @@
-"""A night is judged by core.judging, the fleet and the past. A missing number is unproven."""
+"""Test ``rackproof.analysis.anomaly``, which judges the measurements of a night.
+
+Each number is compared with its floor, with other nodes of the SKU, and with its own past. A number below its
+floor fails, an outlier degrades, and a missing number is unproven. A fault on many nodes is probably a fault
+of the tool, and drains no node. The tests change single values of a made-up fleet of 18 nodes with four GPUs.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +28,7 @@ FLEET = [fleet_node(number) for number in range(18)]
 
 
 def judged(runs: list[Run], policy: AnomalyPolicy | None = None, **more: object) -> Night:
+    """Judge the last of up to 15 nights."""
     return judge_night(readings_of(runs, TONIGHT, nights=15), floors(), policy=policy, **more)  # type: ignore[arg-type]
 
 
@@ -35,6 +41,8 @@ def not_passed(night: Night) -> set[str]:
 
 
 def on(node: int, slot: int | None, factor: float | None, metric: str = "gemm_best") -> Change:
+    """Return a change of one node's values tonight. Slot None means all slots, factor None no value."""
+
     def change(what: str, number: int, where: int, ago: int) -> float | None:
         hit = what == metric and number == node and slot in (None, where) and ago == 0
         return factor if hit else 1.0
@@ -164,6 +172,8 @@ def test_a_fleet_of_zeros_has_no_outliers() -> None:
 
 
 def ramp(node: int, slot: int, by: float) -> Change:
+    """Return a change of one GPU's speed that grows in 14 nights from nothing to the fraction ``by``."""
+
     def change(what: str, number: int, where: int, ago: int) -> float | None:
         return 1 + by * (14 - ago) / 14 if (what, number, where) == ("gemm_best", node, slot) else 1.0
 
@@ -217,6 +227,7 @@ def test_few_nights_say_nothing_about_drift() -> None:
 
 
 def bad_share(nodes: int) -> Change:
+    """Return a change with which the first nodes are 10 % slow, below their floor of 7 %."""
     return lambda what, number, _where, _ago: 0.9 if what == "gemm_best" and number < nodes else 1.0
 
 
@@ -266,6 +277,7 @@ def test_a_mixed_fleet_below_a_nominal_value_is_a_remark_once_its_past_is_known(
     assert night.notes[0].startswith("gemm_best dtype=bf16: 18 nodes lie beyond a warning bound, but most")
 
 
+# All nodes lose 5.5 % or 6.5 % (the warning is at 5 %, the floor at 7 %), tonight or in the last four nights.
 @pytest.mark.parametrize("nodes", [1, 3, 18])
 @pytest.mark.parametrize("share", [0.945, 0.935])
 @pytest.mark.parametrize("since", [1, 4])
@@ -299,7 +311,7 @@ def test_one_number_below_its_floor_after_good_nights_is_measured_again_first() 
     twice = judged(several_nights(FLEET, one_bad(1)), twice={("nightly", "SN0007")})
     assert of(twice, "node007").verdict is Verdict.FAIL
     assert of(judged(several_nights(FLEET, one_bad(2))), "node007").verdict is Verdict.FAIL
-    # Where nothing is known of the nights before, the floor stands.
+    # Without earlier nights, the floor decides.
     assert of(judged(several_nights(FLEET, one_bad(1), nights=1)), "node007").verdict is Verdict.FAIL
 
 
@@ -329,6 +341,7 @@ def test_units_never_meet() -> None:
 
 
 def bare(value: float, unit: str, direction: Direction | None) -> Readings:
+    """Return the readings of one number of one node."""
     one = np.zeros(1, np.int32)
     what = Measured("b", {}, "m", {}, unit, direction)
     return Readings((what,), (Part("node", "SN1", "n1", "h200"),), one, one, one, one, np.array([value]))
@@ -362,7 +375,7 @@ def test_floors_are_judged_exactly_as_judging_does(
 ) -> None:
     reference = Reference(value=base, low=low, high=high, warn=warn, unit="GB/s", source="s")
     expected = judge(Measurement(name="m", value=value, unit=unit, direction=direction), reference)
-    # As read from the history, where an infinity is NaN; both are not numbers that can be judged.
+    # The history has NaN for an infinity. Neither can be judged.
     night = judge_night(
         bare(value if math.isfinite(value) else math.nan, unit, direction),
         {},

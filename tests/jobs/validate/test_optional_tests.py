@@ -1,4 +1,10 @@
-"""A night runs the optional tests that are oldest, of suspect nodes sooner, and leaves none out for ever."""
+"""Test ``rackproof.jobs.validate.fleet.optional_tests``, which plans the long tests of a night.
+
+The tests ``sdc``, ``soak`` and ``llm`` take minutes of each GPU, so a night runs only some of them, within
+half of its budget in GPU-minutes. The test that ran longest ago on its node is the first, and a suspect node
+gets its turn sooner. The tests check the plans, and that every test runs on every node within a number of
+nights.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +47,7 @@ EVERY_NIGHT = ("gemm", "training-step")
 
 
 def night_with(**tests: tuple[str, ...]) -> ProbeNight:
+    """Return a night with the optional tests that each node ran."""
     return ProbeNight(asked=1000.0, tests=tests)
 
 
@@ -53,6 +60,7 @@ def nodes_named(names: str, suspect: str = "", gpus: int = 1) -> list[ProbeTarge
     return [ProbeTarget(name, gpus, "h200", "r1", ("batch",), suspect=name in suspect) for name in names]
 
 
+# Nodes a, b and c have one GPU each. `minutes` is the budget, and `past` are earlier nights, newest first.
 @pytest.mark.parametrize(
     ("chosen", "minutes", "suspect", "past", "expected"),
     [
@@ -89,7 +97,7 @@ def test_what_a_night_runs(
 
 
 def test_nodes_are_suspect_by_their_last_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unproven is none: a node that was not measured would jump the queue every night."""
+    """An unproven node is not suspect. Otherwise a node that was not measured would be first every night."""
     known = {one.value: SimpleNamespace(verdict=one) for one in Verdict}
     asked: list[int] = []
 
@@ -119,7 +127,7 @@ def test_a_test_that_no_budget_holds_is_reported_with_its_own_minutes() -> None:
         "llm never runs on a: its job may take 168 GPU-minutes",
         "soak never runs on a: its job may take 208 GPU-minutes",
     ]
-    # The largest of several nodes.
+    # The minutes are those of the largest node.
     two = nodes_named("a", gpus=4) + nodes_named("b", gpus=8)
     assert [remark.split(", ")[0] for remark in oversized_tests(replace(how, minutes=60.0), two)] == [
         "llm never runs on a,b: its job may take 168 GPU-minutes",
@@ -130,7 +138,7 @@ def test_a_test_that_no_budget_holds_is_reported_with_its_own_minutes() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_every_test_of_every_node_runs_within_some_nights_and_suspects_sooner(seed: int) -> None:
-    """The bound is what all tests take, divided by what a night takes of them at least."""
+    """The bound is the GPU-minutes of all tests, divided by the least GPU-minutes of them in one night."""
     dice = random.Random(seed)
     nodes = [
         ProbeTarget(f"n{number:02d}", dice.choice([1, 2, 4, 8]), suspect=number < 2)
@@ -145,10 +153,10 @@ def test_every_test_of_every_node_runs_within_some_nights_and_suspects_sooner(se
     )
     how = plan(chosen=chosen, minutes=longest * dice.uniform(1, 6))
     at_least = BUDGET_SHARE * how.minutes - max(added.values())
-    # A suspect's test comes again when it waited a third as long: so often at most while another one waits.
+    # A suspect's test repeats when it waited a third as long. These are its most repeats while another waits.
     repeats = 2 + math.log(len(turns) * SUSPECT_FACTOR, SUSPECT_FACTOR / (SUSPECT_FACTOR - 1))
     total = sum(added[turn] * (repeats if turn[0].suspect else 1) for turn in turns)
-    # One test a night runs at least.
+    # At least one test runs each night.
     one_by_one = sum(repeats if node.suspect else 1 for node, _ in turns)
     bound = math.ceil(min(total / at_least, one_by_one) if at_least > 0 else one_by_one)
     past: list[ProbeNight] = []
@@ -163,7 +171,7 @@ def test_every_test_of_every_node_runs_within_some_nights_and_suspects_sooner(se
         past.insert(0, night_with(**tonight))
     waits = {turn: _waits(nights) for turn, nights in ran.items()}
     assert max(max(some) for some in waits.values()) <= bound
-    # A small test may fill what a night has left: like is compared with like.
+    # A small test may fill the rest of a night, so only equal tests on equal nodes are compared.
     for (suspect, test), (other, same) in itertools.product(turns, turns):
         if suspect.suspect and not other.suspect and (test, suspect.gpus) == (same, other.gpus):
             assert len(ran[suspect.name, test]) >= len(ran[other.name, test])
@@ -237,7 +245,7 @@ def test_a_planned_test_that_did_not_run_is_unproven_and_one_that_was_left_out_k
 def test_a_drained_node_has_every_named_test_and_its_bounds_are_the_benchmarks(
     said: dict[str, float], wrong: set[str]
 ) -> None:
-    """As acceptance of reimage.yml measures it: by ssh, without a budget."""
+    """The acceptance of reimage.yml measures a drained node so: through ssh, without a budget."""
     name = "r1-n01"
     how = plan(chosen=("soak",), minutes=0.0)
     some = [ProbeTarget(name, GPUS, "h200", "r1", ("batch",), busy="out of service")]

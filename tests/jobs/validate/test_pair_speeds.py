@@ -1,4 +1,10 @@
-"""Only a floor, other pairs of tonight, or pairs of earlier nights prove the speed of a pair."""
+"""Test ``rackproof.analysis.pair_speeds``, which judges the all-reduce of two nodes (a pair).
+
+The bandwidth of a pair shows the network between its nodes. It is compared with the floor of the SKU, with
+the other pairs of tonight, or with pairs of earlier nights of the same rack. If none of these exists, the
+speed is unproven, even if the sums are right. The tests check each comparison, and what it means for the
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +31,7 @@ FABRIC_ONLY = plan(chosen=("fabric",), share=1)
 
 
 def floor(unit: str = "GB/s", **labels: str) -> SkuReference:
+    """Return a reference of 380: the speed fails below 353.4, warns below 368.6, and ends at 456."""
     bounds = Reference(value=380, low=-0.07, warn=-0.03, high=0.2, unit=unit, source="S")
     return SkuReference(metric="fabric_busbw", labels=labels, reference=bounds)
 
@@ -35,11 +42,11 @@ def floor(unit: str = "GB/s", **labels: str) -> SkuReference:
         (380, [floor()], True, "pass"),
         (365, [floor()], True, "degraded"),
         (300, [floor()], False, "fail"),
-        # Too good to be true, or of another unit: the sums are right, the speed proves nothing.
+        # A speed above the upper bound or in another unit proves nothing, although the sums are right.
         (600, [floor()], True, "unproven"),
         (380, [floor("Gbit/s")], True, "unproven"),
         (380, [], True, None),
-        # Of a size that was not measured.
+        # The reference is for a size that was not measured.
         (300, [floor(size_bytes="1")], True, None),
         # The worst of several counts.
         (365, [floor(), floor("Gbit/s")], True, "unproven"),
@@ -70,6 +77,7 @@ def pairs(*values: float) -> list[PairResult]:
     ]
 
 
+# Bandwidths in GB/s. Five pairs are enough for a comparison.
 @pytest.mark.parametrize(
     ("tonight", "before", "expected"),
     [
@@ -78,9 +86,9 @@ def pairs(*values: float) -> list[PairResult]:
         # Few pairs: those of earlier nights of the same kind count, too.
         ([380], [379, 381, 380, 382], ["pass"]),
         ([300], [379, 381, 380, 382], ["fail"]),
-        # Enough of tonight: a fleet that became slower together shows that elsewhere.
+        # With enough pairs tonight, earlier nights do not count. Other checks find a fleet that is slower.
         ([300] * 5, [380] * 50, ["pass"] * 5),
-        # Too few altogether: nothing says what is right, whether they agree or not.
+        # With too few pairs altogether, the right speed is unknown.
         ([380], [], [None]),
         ([380, 300], [380], [None, None]),
         ([380] * 4, [], [None] * 4),
@@ -106,9 +114,9 @@ def test_what_a_floor_leaves_unproven_other_pairs_do_not_prove() -> None:
         (Verdict.DEGRADED, True, True, False, False),
         (None, True, True, True, False),
         (None, True, False, False, True),
-        # That a floor exists and does not hold is not a lack of references.
+        # A floor exists, so this is not a missing reference.
         (Verdict.UNPROVEN, True, False, True, False),
-        # Who failed is blamed, or a suspect: that stands elsewhere.
+        # A failed pair has its own reasons.
         (Verdict.FAIL, False, True, False, False),
         (None, False, True, False, False),
     ],
@@ -143,7 +151,7 @@ def rack(
 
 
 class Jobs:
-    """Keeps the commands that would run. Each pair is busy."""
+    """A runner of jobs that stores their scripts, and answers that the nodes are busy."""
 
     def __init__(self) -> None:
         self.started: dict[tuple[str, ...], str] = {}

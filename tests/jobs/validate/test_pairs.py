@@ -1,4 +1,9 @@
-"""Every pair meets. A suspect meets a good partner. The bad nodes are found, and no other node is accused."""
+"""Test ``rackproof.jobs.validate.fleet.pairing``, which chooses pairs of nodes and finds the bad ones.
+
+Each night, the nodes run an all-reduce in pairs, as in a round-robin tournament. If a pair fails, its nodes
+are suspect and meet a good partner, so that the bad node or link is known. The tests check on random racks
+that every pair meets, that the bad nodes are found, and that no good node is blamed.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +61,7 @@ def test_a_rack_of_18_needs_17_nights() -> None:
 def test_suspects_meet_different_good_nodes_that_they_have_not_met() -> None:
     found = second_partners(["a", "b"], ["c", "d", "a"], [("a", "c"), ("a", "b")])
     assert found == {"a": "d", "b": "c"}
-    # Who could take either gives way to who could take only one.
+    # A suspect with two possible partners leaves the other one to a suspect with only one.
     assert second_partners(["a", "b"], ["c", "d"], [("b", "d")]) == {"a": "d", "b": "c"}
 
 
@@ -99,18 +104,19 @@ def test_a_thousand_suspects_get_their_partners_at_once(suspects: int, good: int
     assert not set(found.items()) & set(met)
 
 
+# Whether pairs passed, and then the nodes that are bad, the pairs with a bad link, and the suspect nodes.
 @pytest.mark.parametrize(
     ("results", "bad", "pairs", "suspects"),
     [
         ({}, set(), set(), set()),
         ({("a", "b"): True}, set(), set(), set()),
         ({("a", "b"): False}, set(), set(), {"a", "b"}),
-        # b passes with c: a is the suspect, and bad once a second good partner says so.
+        # b passes with c, so a is suspect. It is bad once it also fails with a second good partner.
         ({("a", "b"): False, ("b", "c"): True}, set(), set(), {"a"}),
         ({("a", "b"): False, ("b", "c"): True, ("a", "d"): False, ("d", "e"): True}, {"a"}, set(), set()),
-        # Both pass with others: the link between them.
+        # Both pass with others, so the link between them is bad.
         ({("a", "b"): False, ("b", "c"): True, ("a", "d"): True}, set(), {("a", "b")}, set()),
-        # Two bad nodes that met each other first.
+        # a fails with b, and with two nodes that pass with others.
         (
             {("a", "b"): False, ("a", "c"): False, ("c", "d"): True, ("a", "e"): False, ("e", "f"): True},
             {"a"},

@@ -1,4 +1,9 @@
-"""A job of the night begins, although Ansible's ssh takes its terminal away at once."""
+"""Test the start of a night's Slurm jobs (``rackproof.nodes.probe_slurm_jobs.JobRunner``).
+
+Ansible's ssh runs a command in a terminal and closes it at once, which could kill a job before it began. The
+tests use a real terminal and a fake srun. They also check a job that never begins, and scripts that are
+written again after a lost connection.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ STARTS = 20
 
 
 def in_a_terminal(command: str) -> tuple[int, str, str]:
-    """Run a command as sshd does with a terminal: gone with the end of its shell."""
+    """Run a command in a terminal that is closed at the end of its shell, as sshd does."""
     child, terminal = pty.fork()
     if child == 0:
         os.execvp("sh", ["sh", "-c", command])  # noqa: S606  (a terminal of its own)

@@ -1,4 +1,10 @@
-"""Test the probes of a night: the measured nodes, the blamed parts, and the bounds."""
+"""Test the measurements of a night: ``probe_scheduler``, ``node_readings`` and the probes' job scripts.
+
+A night measures idle nodes with short programs (probes) and pairs of nodes, as Slurm jobs within a budget of
+GPU-minutes. The tests use a simulated Slurm. They check which nodes are measured, which node, GPU or link is
+blamed for a fault, that other nodes are not blamed, that the budget is never exceeded, and that hostile
+output of one node is not used for others.
+"""
 
 from __future__ import annotations
 
@@ -71,12 +77,15 @@ def night(
     how_: ProbePlan | None = None,
     some: list[ProbeTarget] | None = None,
 ) -> tuple[ProbeNight, Slurm]:
+    """Measure a night of a rack whose jobs have these answers."""
     slurm, how_, some = Slurm(answer), how_ or plan(), some or targets()
     got, _ = probe_night(how_, some, past, runner(slurm, how_, tuple(one.name for one in some)))
     return got, slurm
 
 
 def failing(*bad: str, links: tuple[frozenset[str], ...] = (), hang: bool = False) -> Answer:
+    """Return answers in which pairs with a bad node or link have wrong sums, or hang."""
+
     def answer(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
         if len(nodes) > 1 and (set(bad) & set(nodes) or any(link <= set(nodes) for link in links)):
             return (section("fabric", "", None), None, 1e9) if hang else (pair_says(wrong=3), 0, 30.0)
@@ -86,6 +95,7 @@ def failing(*bad: str, links: tuple[frozenset[str], ...] = (), hang: bool = Fals
 
 
 def verdicts(one: ProbeNight, verdict: Verdict = Verdict.FAIL) -> dict[str, list[str]]:
+    """Return the codes of each node's reasons that have this verdict."""
     found = {name: [why.code for why in mine if why.verdict is verdict] for name, mine in one.reasons.items()}
     return {name: codes for name, codes in found.items() if codes}
 
@@ -97,7 +107,7 @@ def test_a_sound_rack_is_measured_and_nobody_is_blamed() -> None:
     assert not got.between
     assert len(got.pairs) == 9
     assert slurm.most <= 4  # a quarter of 18
-    # 18 jobs of a node and 9 of two, rounded up to the next look.
+    # 18 jobs of a node and 9 of two nodes, of 45 s each, rounded up to the next poll.
     assert got.spent == pytest.approx((18 + 9 * 2) * GPUS * 48 / 60, rel=0.1)
     assert describe_probes(got)[0].startswith("measured: 18 nodes, 9 pairs, ")
 
@@ -244,6 +254,7 @@ def test_what_is_no_digest_is_none(text: str) -> None:
 
 
 def crash(times: int, status: int = 1, name: str = "gemm") -> Answer:
+    """Return answers in which a program of one node crashes so many times."""
     left = [times]
 
     def answer(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
@@ -374,7 +385,7 @@ def test_a_budget_that_measures_nothing_names_what_it_needs(minutes: float) -> N
     reasons = set(got.left_out.values())
     assert all(f"validate_probe_gpu_minutes is {minutes:g}: set it to 44 at least" in one for one in reasons)
     assert len(got.left_out) == len(RACK)
-    # What is named is enough for one node.
+    # The named minutes are enough for one node.
     assert night(how_=plan(minutes=44.0, chosen=("gemm",)))[0].measured
 
 
@@ -443,7 +454,7 @@ def test_a_script_holds_no_more_than_bash_needs() -> None:
         ("srun: error: Unable to allocate resources: Requested nodes are busy", "1", "busy"),
         ("srun: job 5 queued and waiting for resources", "1", "busy"),
         ("srun: Required node not available (down, drained or reserved)", "1", "busy"),
-        # The nodes are free: these are mistakes in the request, and every night would repeat them.
+        # These are mistakes in the request, and not busy nodes. Every night would repeat them.
         ("srun: error: Unable to allocate resources: Invalid account", "1", "lost"),
         (
             "srun: error: Unable to allocate resources: Requested node configuration is not available",
@@ -463,7 +474,7 @@ def test_how_a_job_ended(text: str, status: str, expected: str) -> None:
 
 
 def test_what_names_no_gpu_is_the_nodes_and_links_stay_links() -> None:
-    """One run holds the numbers of all nodes: nothing else would tell whose they are."""
+    """The record has the numbers of all nodes in one run, so each number needs a label of its node."""
     ends = {"from": gpu(RACK[0], 0), "to": gpu(RACK[0], 1)}
     wrong = measurement("wrong_values", 0, "1", "lower")
     peer = log(measurement("peer_copy", 395.0, "GB/s", "higher", **ends), wrong)
@@ -492,7 +503,7 @@ def test_a_job_that_fails_after_its_programs_ended_well_is_no_pass() -> None:
 
 
 def test_who_failed_once_and_could_not_be_asked_again_is_not_called_bad() -> None:
-    """The budget ends before the second try."""
+    """A second try is impossible, because the budget is used up."""
     how_ = plan(chosen=("gemm",), minutes=18 * 4 * 3.0, node_limit_s=180, share=1)
     spent = 18 * GPUS * 48 / 60
 
@@ -522,7 +533,7 @@ def test_a_bandwidth_that_is_none_does_not_pass(value: float) -> None:
 
 
 def test_a_small_budget_lets_other_pairs_meet_every_time_round() -> None:
-    """Two pairs a night of the two rounds of four nodes, with time for one: in four nights each has met."""
+    """Four nodes have six pairs. The budget is enough for one pair a night, so all meet in six nights."""
     nodes = RACK[:4]
     how_ = plan(chosen=("fabric",), minutes=32.0, share=1)
     past: tuple[ProbeNight, ...] = ()
@@ -535,7 +546,7 @@ def test_a_small_budget_lets_other_pairs_meet_every_time_round() -> None:
 
 @pytest.mark.parametrize(("speeds", "checked"), [(3, 4), (4, 3)])
 def test_a_gpu_that_said_nothing_has_not_passed(speeds: int, checked: int) -> None:
-    """Measure no other GPU of its kind, so that no fleet shows the right number of GPUs."""
+    """No other node is measured, so the node's own number of GPUs shows that one result is missing."""
     name = RACK[0]
     gemm = [
         measurement("gemm_best", 790.0, "TFLOP/s", "higher", dtype="bf16", gpu=gpu(name, slot))
@@ -610,7 +621,13 @@ SDC_PATHS = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64", "special", "atomics"
 
 
 def sdc_says(wrong: dict[int, int], fewest: float = 5000, leave: str = "") -> str:
-    """Return what the probe of silent corruption logs, with so many wrong bf16 words of some GPUs."""
+    """Return the output of probe sdc (silent data corruption).
+
+    Args:
+        wrong: The number of wrong bf16 words by slot.
+        fewest: The smallest number of launches of a path. The bound is 4603.
+        leave: A path whose measurement odd_answers is missing.
+    """
     events = [
         measurement(
             "wrong_copied_words", 0, "1", "lower", **{"from": gpu(RACK[0], one), "to": gpu(RACK[0], two)}
@@ -677,7 +694,7 @@ def test_an_optional_test_runs_where_it_is_named_and_carries_its_files(
 
 
 def test_a_program_is_given_only_options_that_it_has() -> None:
-    """An unknown one would end it at once, night after night."""
+    """An unknown option would end the program every night."""
     for probe in PROBES:
         source = (ROOT / "workloads" / probe.program).read_text()
         source += (ROOT / "workloads/common.py").read_text() * ("common.probe_parser" in source)
@@ -690,7 +707,7 @@ def test_a_program_is_given_only_options_that_it_has() -> None:
 
 
 def imported_with(program: str) -> set[str]:
-    """Return the files of a program and of the workloads that it imports, by whatever way."""
+    """Return the files of a program and of the workloads that it imports, also indirectly."""
     files, left = set(), [program]
     while left:
         path = ROOT / f"workloads/{left.pop()}.py"

@@ -1,4 +1,9 @@
-"""A node suspect by speed is measured again in the same night: bad twice is bad, bad once is degraded."""
+"""Test ``rackproof.jobs.validate.fleet.retest``, which measures a suspect node again in the same night.
+
+A single slow number may be chance, so no node is drained for one. A node that is slow twice fails, and one
+that is slow once is degraded. If it cannot be measured again, it is unproven until a later night measures it.
+The tests make whole nights of six nodes, in which one node's jobs have given speeds.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +28,7 @@ from tests.jobs.validate.test_validating import gathered
 
 SOME = RACK[:6]
 BAD = SOME[2]
+# The floor is 737.49 TFLOP/s. Healthy GPUs have 790 to 793, so 745 or 765 is an outlier above the floor.
 REFERENCES = ({"metric": "gemm_best", "value": 793, "low": -0.07, "unit": "TFLOP/s", "source": "S"},)
 BUSY = ("srun: error: Unable to allocate resources: Requested nodes are busy", 1, 2.0)
 DIES = (section("python", "") + section("gemm", "CUDA error: 700", 1), 0, 20.0)
@@ -30,10 +36,12 @@ Answer = tuple[str, int | None, float]
 
 
 def at(speed: float, **more: Any) -> Answer:
+    """Return the answer of the bad node's job with this speed in TFLOP/s."""
     return node_says(BAD, speed=speed, **more), 0, 45.0
 
 
 def states(**drained: str) -> dict[str, dict[str, Any]]:
+    """Return Slurm's states of the nodes, and who drained some of them."""
     return {
         name: {
             "known": True,
@@ -48,7 +56,7 @@ def states(**drained: str) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[NodeNight, ProbeNight]]:
-    """Make nights a day apart, in which the bad node's jobs answer so, one after the other."""
+    """Return a function that makes a night, in which the bad node's jobs have these answers in turn."""
     day = [timedelta(0)]
 
     class Clock(datetime):
@@ -166,7 +174,7 @@ def test_a_budget_that_is_used_up_is_reported_and_nobody_drained_for_one_number(
     said = "not measured again: the night's GPU-minutes are used up"
     assert any(said in one for one in node.reason_texts())
     assert probed.unconfirmed == (BAD,)
-    # What was left open counts in the next night that measures the node.
+    # The unconfirmed failure counts in the next night that measures the node.
     node, probed = night(slow, how_=SCANTY, seconds=178.0)
     assert (node.verdict.value, node.plan) == ("fail", "drain"), node.reason_texts()
     assert any("when it was last measured: 600 TFLOP/s is below" in one for one in node.reason_texts())
@@ -184,7 +192,7 @@ def test_what_was_left_open_is_over_with_a_good_number(
 def test_two_nights_of_one_day_do_not_turn_one_bad_number_into_a_failure(
     night: Callable[..., tuple[NodeNight, ProbeNight]],
 ) -> None:
-    """Numbers of the last 24 hours are judged: the first night's, too."""
+    """The second night judges the numbers of the last 24 hours, so also those of the first night."""
     night(at(600), BUSY, hours=1)
     node, _ = night(at(790))
     assert (node.verdict.value, node.plan) == ("unproven", "")
@@ -203,7 +211,7 @@ def test_who_is_drained_by_a_night_is_not_measured_again(
 def test_one_good_measurement_counts_once_however_many_nights_there_are(
     night: Callable[..., tuple[NodeNight, ProbeNight]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second look on the same day sees the same numbers, and proves nothing new."""
+    """A second night of the same day has the same numbers, and is no further pass."""
     assert night(at(600), at(601))[0].plan == "drain"
     ours = states(**{BAD[-3:]: "ours"})
     good = classify_exit(node_says(BAD), "0", 4.0)
@@ -211,7 +219,7 @@ def test_one_good_measurement_counts_once_however_many_nights_there_are(
     node, _ = night(slurm=ours, hours=12)
     assert node.why == "stays drained: the failed checks have passed 1 of 2 times", node.reason_texts()
     assert {"gemm", "gemm_best dtype=bf16", "job", "training-step"} <= set(node.read_again)
-    # Beside the others it was compared; of its own past there is one night, and that is the slow one.
+    # It was compared with the fleet, but not with its own past, which is only the slow night.
     assert "fleet:gemm_best dtype=bf16" in node.read_again
     assert not any(one.startswith("drift:") for one in node.read_again)
     for _ in range(2):
@@ -232,10 +240,10 @@ def number(value: float, direction: Direction | None = Direction.HIGHER, unit: s
         ([number(1)], [number(2)], [2]),
         ([number(2)], [number(1)], [2]),
         ([number(2, Direction.LOWER)], [number(1, Direction.LOWER)], [1]),
-        # Several numbers of one measurement: the worst of them stands for it.
+        # If a measurement has several numbers, the worst is compared.
         ([number(1)], [number(3), number(2)], [2]),
         ([number(1), number(3)], [number(2)], [2, 3]),
-        # The better one of two is unknown: both stay, and the worst counts.
+        # If the better one is unknown, both remain, and the worst counts.
         ([number(1, None)], [number(2, None)], [1, 2]),
         ([number(1)], [number(2, unit="ms")], [1, 2]),
         ([number(1)], [number(float("inf"))], [1, float("inf")]),

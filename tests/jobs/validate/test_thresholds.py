@@ -1,4 +1,9 @@
-"""The inventory's thresholds are free of the known mistakes, and each mistake is found where it is made."""
+"""Test ``rackproof.jobs.validate.fleet.reference_lint``, and run it on the shipped references.
+
+A reference is the expected speed of a SKU with its bounds. Public health checks have known mistakes in them,
+such as wrong units, floors above the hardware's peak, or floors that a node passes with NVLS (the reduction
+in NVLink switches) off. The tests check that each mistake is found, and that inventory/group_vars has none.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +40,7 @@ GOOD: list[dict[str, Any]] = [
 
 
 def mistakes(at: int, **changes: Any) -> list[tuple[str, str]]:
+    """Return the findings on good references of which one was changed."""
     changed = [*GOOD]
     changed[at] = {**GOOD[at], **changes}
     return [(one.kind, one.text) for one in lint_references({"h200": changed}, units=UNITS, sizes=SIZES)]
@@ -44,6 +50,7 @@ def test_good_references_have_no_slip() -> None:
     assert lint_references({"h200": GOOD}, units=UNITS, sizes=SIZES) == ()
 
 
+# Each case changes the reference with this index in GOOD.
 @pytest.mark.parametrize(
     ("at", "changes", "said"),
     [
@@ -84,6 +91,7 @@ def test_what_is_left_open_is_a_gap() -> None:
     ]
 
 
+# A slice is a virtual machine with one, two or four GPUs of a machine, such as sku_h100_x4.
 SLICE = re.compile(r"(\w+)_x[124]")
 
 
@@ -99,7 +107,7 @@ def shipped_skus(root: Path) -> dict[str, dict[str, Any]]:
 
 def inventory(root: Path) -> tuple[ReferenceFinding, ...]:
     skus = {
-        # A slice has GPUs of the same model: what their references cannot exceed is the same, too.
+        # A slice has the references of the whole machine, so only the whole machine is checked.
         name: one["bench_sku_references"]
         for name, one in shipped_skus(root).items()
         if not SLICE.fullmatch(name)
@@ -140,7 +148,7 @@ def test_every_sku_of_the_inventory_is_known_and_covered_but_for_what_nobody_pub
 
 def test_what_a_sku_expects_of_links_follows_from_what_it_is(root: Path) -> None:
     """Whole machines, NVL72 and slices of several GPUs have links and a fabric. A slice of one has none."""
-    # V100 know no fabric, and their links are not counted.
+    # V100 have no fabric, and their links are not counted.
     skus = {name: one for name, one in shipped_skus(root).items() if name not in ("dgx1", "hyperplane")}
     groups = yaml.safe_load((root / "inventory/hosts.yml").read_text())["all"]["children"]
     for name, one in skus.items():

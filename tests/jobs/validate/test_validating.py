@@ -1,4 +1,9 @@
-"""A night from begin to close, without a playbook: what is kept, compared, explained and shown."""
+"""Test a whole night of job validate without a playbook (``rackproof.jobs.validate.tasks``, ``judge``).
+
+A night takes a snapshot of each node, judges the fleet, decides on drains, and writes its record, pages and
+history. The nights here have three nodes with four GPUs, whose answers a test may change. The tests check the
+records and verdicts, Slurm's states, damaged files, clocks that jump, and the explanation of a node.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +53,21 @@ SHARE = 0.4
 
 
 def gathered(number: int, *, log: str = "", margin: int = 30, gone: int = -1) -> dict[str, Any]:
+    """Return the answer of a node.
+
+    Args:
+        number: The node's number.
+        log: A line of the kernel log.
+        margin: The degrees Celsius below the temperature limit.
+        gone: The slot of a missing GPU.
+    """
     slots = [slot for slot in range(4) if slot != gone]
     chips = [gpu_xml(number, slot, gpu_temp_tlimit=f"{margin} C") for slot in slots]
     return healthy_gathered(number, gpus=chips, log=log)
 
 
 def look_at(night: NightContext, number: int, answer: dict[str, Any] | None = None, **more: Any) -> str:
+    """Store the snapshot of a node."""
     return store_snapshot(
         night,
         NODES[number],
@@ -65,6 +79,7 @@ def look_at(night: NightContext, number: int, answer: dict[str, Any] | None = No
 
 
 def slurm(**ours: str) -> dict[str, Any]:
+    """Return Slurm's states of the nodes, and who drained some of them (``n02="ours"``)."""
     return {
         name: {
             "known": True,
@@ -181,7 +196,7 @@ def test_without_slurm_and_with_a_broken_history_the_night_is_judged(results: Pa
     )
     assert judged.drain == ()
     night = read_night(night_folders(results)[0])
-    # Whether Slurm has them in service is not known.
+    # It is not known whether Slurm has the other nodes in service.
     assert [one.verdict.value for one in night.nodes] == ["unproven", "fail", "unproven"]
     assert {"slurm_state_unknown"} == {one.code for one in night.nodes[0].findings}
     assert any("Slurm could not be queried" in one for one in night.remarks)
@@ -247,9 +262,9 @@ def test_a_clock_that_jumps_back_neither_hides_nor_doubles_a_night(
         a_night(results, {}, slurm=slurm(n02="ours"))
     kept = [read_night(folder) for folder in night_folders(results)]
     assert len({one.night_id for one in kept}) == 4
-    # A GPU that comes back is a change, which is looked at for a night.
+    # A GPU that comes back is a change, which degrades one night.
     assert [one.nodes[1].verdict.value for one in kept] == ["pass", "pass", "degraded", "fail"]
-    # A pass by a clock that was ahead counts; the next one only when hours have gone by again.
+    # A pass by a clock that was ahead counts. The next one counts only hours later.
     assert [one.nodes[1].plan for one in kept] == ["return", "", "", "drain"]
     assert all(one.started <= one.ended for one in kept)
 
@@ -362,12 +377,13 @@ def test_what_runs_of_the_day_measured_is_judged_with_health(results: Path) -> N
     text = explain.explanation_text(explain.explain_node(results, "r1-n02"))
     assert re.search(r"floor gemm_best dtype=bf16 on GPU-\S+ \(slot 2\): .*\(S\), .2\d", text), text
     assert "ansible-playbook bench.yml -l r1-n02" in text
-    # The night's own numbers are in the history, too, and have no floors: they are not what is judged.
+    # The history also has the night's own numbers. They have no floors and are not judged, so only the
+    # metrics of the runs lack a reference.
     a_night(results, {})
     (good, *_) = read_night(night_folders(results)[0]).nodes
     assert {one.metric.partition(" ")[0] for one in good.reasons} == {"gemm_best", "latency"}
     assert {one.check for one in good.reasons} == {"reference"}
-    # Where a missing reference does not gate, it does not gate here.
+    # With bench_require_references=false, a missing reference does not gate.
     a_night(results, {}, policy=night_policy(require_references=False))
     assert verdicts(results)[0] == "pass"
 
@@ -389,7 +405,7 @@ def test_what_runs_of_the_day_measured_is_judged_with_health(results: Path) -> N
 def test_a_nights_program_is_judged_by_the_references_of_its_benchmark(
     results: Path, metric: str, labels: dict[str, str], unit: str, value: float, factor: float, verdict: str
 ) -> None:
-    """The values are from a machine with four H100. A night keeps them under the name of all its programs."""
+    """The values are from a machine with four H100. The history has them under the probes' common name."""
     references = yaml.safe_load((ROOT / "inventory/group_vars/sku_h100.yml").read_text())
     one = Measurement(name=metric, value=value * factor, unit=unit, direction=Direction.HIGHER, labels=labels)
     now = datetime.now(UTC)
@@ -406,7 +422,7 @@ def test_a_nights_program_is_judged_by_the_references_of_its_benchmark(
 
 
 def test_what_a_large_group_measured_is_judged_too(results: Path) -> None:
-    """Its name is cut short: five nodes that reduced together are four and one more."""
+    """The name of a large group is shortened: five nodes are shown as four and one more."""
     names = tuple(f"r1-n{number:02d}" for number in range(1, 6))
     nodes = tuple(fleet_node(number, name=name) for number, name in enumerate(names))
     now = datetime.now(UTC)
@@ -590,7 +606,7 @@ def test_what_was_done_is_what_slurm_says_and_not_what_was_asked() -> None:
         "e": "returned to service",
         "f": "Slurm does not take it back: DOWN",
     }
-    # Slurm's host is gone: that shows with each node that waits for its return.
+    # If Slurm's host does not answer, each node that waits for its return reports that.
     lost = {"unreachable": True, "msg": "no route to host"}
     assert tasks.collect_actions({}, lost, ["e"]) == {"e": "could not be returned: no route to host"}
     assert tasks.collect_actions({}, {"skipped": True}, ["e"]) == {}
@@ -599,7 +615,7 @@ def test_what_was_done_is_what_slurm_says_and_not_what_was_asked() -> None:
 @pytest.mark.parametrize(
     ("before", "drained", "back", "state", "service"),
     [
-        # The night drains the node, resumes it, or fails to do so, and a night that does neither.
+        # The night drains the node, resumes it, fails to resume it, or does neither.
         (
             ("IDLE", "none"),
             {"state_after": "IDLE+DRAIN", "drained_by": "ours"},
@@ -654,7 +670,7 @@ def test_the_kept_state_of_slurm_is_the_one_after_the_act(
 
 
 def test_two_names_of_one_machine_prove_neither(results: Path) -> None:
-    """A slip in the inventory: the machine that the other name means was never looked at."""
+    """Two names of the inventory may lead to one machine, so that another machine was never checked."""
     a_night(results, {1: gathered(0)})
     assert verdicts(results) == ["unproven", "unproven", "pass"]
     (one,) = read_night(night_folders(results)[0]).nodes[0].findings
