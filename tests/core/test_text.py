@@ -110,8 +110,8 @@ def test_a_rounded_number_looks_like_others_of_its_size(value: float, text: str)
     assert quantity(value, "GB/s") == f"{text} GB/s"
 
 
-# Blanks and invisible characters may hide the rest of a line. If not all of it was read, the text ends with an
-# ellipsis.
+# Blanks and invisible characters may hide the rest of a line. If not all of it was read, the text ends with
+# an ellipsis.
 @pytest.mark.parametrize(
     ("text", "limit", "expected"),
     [

@@ -8,8 +8,8 @@ A kind of fault has these keys:
 * ``begins``: ``later`` (default), ``first_night``: of its node, or ``rollout``: in the night in which its
   node gets another firmware
 * ``shape``: ``step`` (default); ``ramp``: grows to its size ``over_nights``; ``stairs``: half of its size,
-  then all of it after ``over_nights``; ``every``: every so many nights; ``chance``: by chance; ``warm``: in nights
-  in which a job had warmed the node; ``noisy``: no shift, its size is the spread that is added
+  then all of it after ``over_nights``; ``every``: every so many nights; ``chance``: by chance; ``warm``: in
+  nights in which a job had warmed the node; ``noisy``: no shift, its size is the spread that is added
 * ``lasts``: the number of nights after which it is gone
 * ``replaces``: the GPU is replaced in the first night, and the new one is bad
 """
