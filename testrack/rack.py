@@ -130,6 +130,7 @@ class Rack:
             )
 
     def _bring_up(self, create: list[Host], start: list[Host]) -> None:
+        """Make the first hosts, and start the others."""
         if create:
             self.nodes.make_keys(create)
             images = {"node": self.images.node()}

@@ -1,4 +1,9 @@
-"""A bundle is refused by the names of altered, missing and strange files, and on another Python."""
+"""Test the bundle, which is one file that installs Rackproof on machines without network.
+
+tools/make-bundle makes it of a checkout, wheels, packages and images, with a manifest of all files.
+tools/install-bundle compares every file before it runs anything. A file that was altered, is missing or is
+not in the manifest is named, and so is another Python or machine.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +40,7 @@ def program(root: Path) -> ModuleType:
 
 @pytest.fixture
 def bundle(root: Path, tmp_path: Path, program: ModuleType) -> Path:
-    """Return an unpacked bundle: a tree of few files, whose make says what it was started with."""
+    """Return an unpacked bundle of few files, whose Makefile prints with which variables it was started."""
     folder = tmp_path / "a site's bundle"
     texts = {
         "Makefile": "venv: ; @echo made with $$RACKPROOF_PYTHON: $$PIP_NO_INDEX $$PIP_FIND_LINKS\n",
@@ -53,6 +58,7 @@ def bundle(root: Path, tmp_path: Path, program: ModuleType) -> Path:
 
 
 def write_manifest(folder: Path, program: ModuleType, **changed: Any) -> None:
+    """Write the manifest of a folder, with some entries replaced."""
     names = sorted(
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
@@ -77,6 +83,8 @@ def write_manifest(folder: Path, program: ModuleType, **changed: Any) -> None:
 
 @pytest.fixture
 def install(bundle: Path) -> Install:
+    """Return a function that runs tools/install-bundle of the unpacked bundle."""
+
     def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         kept = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PIP_FIND_LINKS": "/elsewhere"}
         return subprocess.run(
@@ -109,7 +117,7 @@ def test_a_whole_bundle_is_installed_from_its_own_wheels(bundle: Path, install: 
 def test_pip_of_a_bundle_finds_no_packages_of_the_caller(
     bundle: Path, install: Install, program: ModuleType, names: tuple[str, ...]
 ) -> None:
-    """pip would leave out what it finds there, and .venv would lack it later."""
+    """pip leaves out packages that it finds in the caller's folders, and .venv would lack them later."""
     (bundle / "Makefile").write_text("venv: ; @echo made with $$PYTHONPATH$$PYTHONHOME.\n")
     write_manifest(bundle, program)
     # The folder of the running Python is the only home with which it starts.
@@ -150,17 +158,20 @@ def test_a_bundle_is_nobody_elses_to_write(
 
 
 def alter(path: Path) -> None:
+    """Change one bit of a file, so that its size stays the same."""
     content = bytearray(path.read_bytes())
     content[0] ^= 1
     path.write_bytes(content)
 
 
 def relink(path: Path) -> None:
+    """Replace a file or link by a link to /etc."""
     path.unlink()
     path.symlink_to("/etc")
 
 
 WHEEL = "bundle/wheels/one-1.0-py3-none-any.txt"
+# A file of the bundle, a damage, and the words of the refusal.
 DAMAGES: list[tuple[str, Callable[[Path], Any], str]] = [
     (WHEEL, alter, f"{WHEEL} was altered"),
     (WHEEL, lambda path: path.write_text("a whee"), f"{WHEEL} was altered"),
@@ -196,6 +207,7 @@ def test_what_is_not_as_listed_is_refused_by_its_name(
 ENTRY = {"path": "a", "size": 1, "sha256": "0" * 64}
 
 
+# Texts are whole manifests. A mapping replaces entries of a good one, and None is no value of any key.
 @pytest.mark.parametrize(
     "text",
     [
@@ -359,6 +371,7 @@ def test_make_venv_of_a_bundle_verifies_it_first(root: Path, bundle: Path) -> No
 
 
 def wheel(folder: Path, name: str, metadata: str) -> Path:
+    """Make a wheel that has only metadata."""
     path = folder / f"{name}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{name}-1.0.dist-info/METADATA", f"Name: {name}\nVersion: 1.0\n{metadata}\n")
@@ -409,6 +422,7 @@ def test_the_glibc_of_the_wheels_is_the_newest_that_one_of_them_needs(
 
 @pytest.fixture
 def mirror(tmp_path: Path) -> Path:
+    """Return a package mirror with one repository of one package."""
     folder = tmp_path / "mirror"
     lists = folder / "lambda/dists/stable/main/binary-amd64"
     lists.mkdir(parents=True)
@@ -451,6 +465,7 @@ def test_a_mirror_that_would_fail_there_is_refused_here(
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
+    """Return an OCI layout with one image. Its index, manifest, config and layer are blobs."""
     folder = tmp_path / "images"
     blobs = folder / "blobs/sha256"
     blobs.mkdir(parents=True)

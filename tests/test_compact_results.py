@@ -1,4 +1,7 @@
-"""Compact records, as tools/compact-results makes them from run folders."""
+"""Test tools/compact-results, which makes small records for docs/results from run folders.
+
+A compact record keeps what was measured and judged, and the digests of the logs, but not the logs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from rackproof.store.run_folder import write_run
 
 
 def test_a_compact_record_keeps_what_was_judged(root: Path, tmp_path: Path) -> None:
-    """The worst GPU, every GPU's value and the log's digest. A second call changes nothing."""
+    """The record has the worst GPU, every GPU's value and the log's digest. A second call changes nothing."""
     reference = Reference(value=100, low=-0.05, unit="TB/s", source="data sheet")
     values = {"0": 99.0, "1": 98.0}
     run = Run(

@@ -1,4 +1,8 @@
-"""The page "My node is drained": each reason, variable, option and file that it names exists."""
+"""Test that each reason, variable, option and file on the page docs/using/drained.md exists.
+
+The page helps an operator whose node is drained. Its table must have every reason that roles and jobs write.
+test_docs_names.py uses the functions of this file for all pages.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +68,7 @@ def commands_of(text: str, program: str) -> Iterator[list[str]]:
 
 @cache
 def options_of_ansible_playbook() -> frozenset[str]:
+    """Return all options of ansible-playbook."""
     cli = PlaybookCLI(["ansible-playbook"])
     cli.init_parser()
     return frozenset(cli.parser._option_string_actions)
@@ -80,7 +85,7 @@ def problem_of_command(words: list[str]) -> str:
                 return ""
             if words[0].startswith("-") and command.name == "reimage":
                 words = ["run", *words]
-            # Nodes are named in the place of a command there.
+            # `rackproof evidence NODE` is short for `rackproof evidence make NODE`.
             if command.name == "evidence" and words[0] not in command.commands:
                 words = ["make", *words]
             found = command.get_command(context, words[0])
@@ -95,6 +100,7 @@ def problem_of_command(words: list[str]) -> str:
 
 
 def variables_of_roles(root: Path) -> set[str]:
+    """Return the variables that the roles' argument specs list."""
     names = set()
     for path in root.glob("roles/*/meta/argument_specs.yml"):
         for spec in yaml.safe_load(path.read_text())["argument_specs"].values():
@@ -161,6 +167,7 @@ def test_a_command_that_is_gone_is_seen(command: str, problem: str) -> None:
     assert problem_of_command(command.split()) == problem
 
 
+# The owner of the drain in Slurm, its reason, and whether `rackproof explain` names the page.
 @pytest.mark.parametrize(
     ("drained_by", "reason", "leads"),
     [

@@ -1,4 +1,8 @@
-"""Every path, link, test, command, target, variable and code that the pages for people name exists."""
+"""Test that every name on the pages for people exists.
+
+A name is a path, link, test, command, make target, variable or finding code in a page's code. The function of
+each kind returns the names of a text that do not exist.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +70,7 @@ def rooms() -> frozenset[str]:
 
 
 def names_a_path(word: str) -> bool:
+    """Return whether a word begins like a path of the checkout or of the package."""
     first, _, rest = word.partition("/")
     if not rest or word[-1] in "=|":
         return False
@@ -102,6 +107,7 @@ def paths_of(text: str) -> set[str]:
 
 
 def missing_paths(text: str) -> set[str]:
+    """Return the paths that a page names and the checkout does not have."""
     return {
         path for path in paths_of(text) if not is_tracked(path) and path.rstrip("/") not in MADE_BY_READERS
     }
@@ -114,6 +120,7 @@ def anchor(heading: str) -> str:
 
 
 def broken_links(page: Path, text: str) -> set[str]:
+    """Return the links of a page whose file or heading does not exist."""
     broken = set()
     for target, part in LINK.findall(re.sub(CODE, "", text)):
         path = (page.parent / target).resolve() if target else page
@@ -156,6 +163,7 @@ def missing_names(text: str) -> set[str]:
 
 
 def missing_targets(text: str) -> set[str]:
+    """Return the make targets that a page names and the Makefile does not have."""
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
     named = {
         word

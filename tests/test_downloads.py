@@ -1,4 +1,8 @@
-"""Everything that is fetched is proven by a hash or a key, and listed with what proves it."""
+"""Test that everything which is fetched is verified by a hash or a key, and is listed as such.
+
+docs/inside/downloads.md lists each download with what proves it. These tests search all shipped files for
+downloads, compare them with the table, and check that packages have hashes and that no branch is fetched.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ from rackproof.core.records import Run
 from rackproof.report.view import container_text
 
 CONTROLLER = "constraints.txt"
+"""The file of requirements of the controller."""
 LOCKS = (
     CONTROLLER,
     "testrack/svc/requirements.txt",
@@ -31,6 +36,7 @@ LOCKS = (
     "workloads/torch/requirements-no-deps.txt",
     "workloads/torch/requirements.txt",
 )
+"""All files of requirements with versions and hashes."""
 
 
 def locked(text: str) -> dict[str, list[str]]:
@@ -88,6 +94,7 @@ def test_whoever_installs_compares_hashes_and_builds_nothing_from_sources(root: 
 
 TABLE = "docs/inside/downloads.md"
 ELSEWHERE = ("docs/", "tests/", "testrack/tests/", "molecule/")
+"""Folders whose files are not searched, because no site runs them."""
 MODULES = {
     "apt_key", "apt_repository", "bower", "composer", "deb822_repository", "dnf", "docker_image", "flatpak",
     "docker_image_pull", "gem", "get_url", "git", "hg", "maven_artifact", "npm", "pip", "podman_image",
@@ -111,11 +118,13 @@ COMMANDS = {
     rf"(?:add|ci|collection|copy|download|get|install|sync)\b|(?:debootstrap|mmdebstrap){WORD}-|\baws\s+s3\b|\brsync://",
     "script": r"\bdownload_\w+\.(?:sh|py)\b|\bbash\s+\"\$downloader\"",
 }
+"""A pattern of each kind of download by a command or a Python function."""
 MOVING = re.compile(r"https?://[^\s'\"]*/(?:main|master|trunk|HEAD|latest|refs/heads/[^\s'\"]*)/[^\s'\"]*")
+"""An address whose content changes, because it names a branch or the latest version."""
 
 
 def tasks(node: Any) -> Iterator[tuple[str, Any]]:
-    """Return every key and value of a YAML document."""
+    """Yield every key and value of a YAML document."""
     if isinstance(node, dict):
         for key, value in node.items():
             yield str(key), value
@@ -126,7 +135,7 @@ def tasks(node: Any) -> Iterator[tuple[str, Any]]:
 
 
 def mappings(node: Any) -> Iterator[dict[str, Any]]:
-    """Return every mapping of a YAML document."""
+    """Yield every mapping of a YAML document."""
     if isinstance(node, dict):
         yield node
     for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
@@ -134,7 +143,7 @@ def mappings(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def of_modules(text: str) -> Iterator[str]:
-    """Return the kinds of the downloads that tasks of a YAML text do."""
+    """Yield the kinds of the downloads that tasks of a YAML text do."""
     for key, value in tasks(yaml.safe_load(text)):
         name = key.rpartition(".")[2]
         if (
@@ -332,6 +341,7 @@ GUARD = r"ansible\.builtin\.match\('(sha256:[^']+)'\)|'match', '(\^sha256:[^']+)
 """The pattern by which a role refuses a checksum that is not a digest."""
 
 
+# A SHA-256 has 64 hexadecimal digits. One more or less, another algorithm, or an address is refused.
 @pytest.mark.parametrize("role", ["netboot", "nvidia_container", "ofed"])
 @pytest.mark.parametrize(
     ("checksum", "taken"),

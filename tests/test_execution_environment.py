@@ -1,4 +1,8 @@
-"""The image for AWX has all that its build reads. Building it needs a registry, and runs elsewhere."""
+"""Test execution-environment.yml, from which ansible-builder makes an image for AWX.
+
+AWX runs playbooks in this container image. The tests check that the files for its build exist and suffice.
+Building it needs a registry, and is not a part of these tests.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,12 @@ STEPS = {
     "prepend_base", "append_base", "prepend_galaxy", "append_galaxy",
     "prepend_builder", "append_builder", "prepend_final", "append_final",
 }  # fmt: skip
+"""The steps of a build that ansible-builder knows."""
 
 
 @pytest.fixture
 def description(root: Path) -> dict[str, Any]:
+    """Return the content of execution-environment.yml."""
     loaded: dict[str, Any] = yaml.safe_load((root / NAME).read_text())
     return loaded
 

@@ -1,4 +1,8 @@
-"""Commands that messages advise: each can be typed as it stands, whatever names stand for."""
+"""Test that each command which a message advises can be typed as it is.
+
+The tests search the strings of all programs, roles and playbooks for commands of rackproof and
+ansible-playbook, and parse them. Values of a message count as NAME.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +52,7 @@ def commands_in(text: str) -> list[str]:
 
 @cache
 def advised(root: Path) -> frozenset[str]:
+    """Return all commands that messages of the checkout advise."""
     files = [
         path
         for folder in FOLDERS

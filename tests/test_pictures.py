@@ -1,4 +1,7 @@
-"""The drawings of docs/pictures are what tools/make-pictures makes, and every picture is shown somewhere."""
+"""Test that the drawings in docs/pictures are up to date, and that a page shows each picture.
+
+tools/make-pictures makes them.
+"""
 
 from __future__ import annotations
 

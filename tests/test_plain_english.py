@@ -1,4 +1,8 @@
-"""Words that docs/inside/words.md gives up stand nowhere that an operator or a contributor reads."""
+"""Test that docstrings, comments, tasks and pages use the words of docs/inside/words.md.
+
+The tests find words that were given up, docstrings that do not begin as they should, constructions that are
+not English, and lines of pages that are too long. Each rule has a test with wrong and right texts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A release: the version is one, and the wheel holds what the package needs outside of a checkout."""
+"""Test the parts of a release: one version, the wheel, the tarball and their digests.
+
+The wheel must have all files that the package needs without a checkout.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ HEADING = re.compile(r"^## (?:(Unreleased)|(\d+\.\d+\.\d+) \((\d{4}-\d{2}-\d{2})
 
 
 def project(root: Path) -> dict[str, object]:
+    """Return the table `project` of pyproject.toml."""
     found: dict[str, object] = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     return found
 
@@ -79,7 +83,7 @@ def test_the_installed_package_and_the_command_have_the_version(root: Path) -> N
 
 
 def test_a_checkout_that_is_not_installed_has_a_version_too(root: Path, tmp_path: Path) -> None:
-    """``PYTHONPATH=src`` without the package's metadata: no traceback."""
+    """With ``PYTHONPATH=src`` and without the package's metadata, there is no traceback."""
     shutil.copytree(root / "src/rackproof", tmp_path / "rackproof")
     program = (
         "import importlib.metadata as m\n"
@@ -100,7 +104,7 @@ def test_a_checkout_that_is_not_installed_has_a_version_too(root: Path, tmp_path
 
 @pytest.fixture(scope="module")
 def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a wheel of a copy of the tree: building leaves folders behind."""
+    """Return a wheel that was built from a copy of the tree, because building leaves folders behind."""
     folder = tmp_path_factory.mktemp("wheel")
     tree = folder / "tree"
     ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")

@@ -1,4 +1,7 @@
-"""Each promise of SECURITY.md names the test that holds it, and that test is there."""
+"""Test that each promise in SECURITY.md names an existing test that a suite runs.
+
+SECURITY.md has a table of promises for each adversary, such as a hostile node.
+"""
 
 from __future__ import annotations
 

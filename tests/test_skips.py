@@ -1,4 +1,7 @@
-"""In CI, a test is skipped for a known reason or fails."""
+"""Test that in CI a test is skipped only for a reason that conftest.py allows.
+
+Otherwise a missing tool could silently skip a whole suite. Elsewhere, any reason is allowed.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ KINDS = {
     "module": "pytest.skip({!r}, allow_module_level=True)\n",
     "xfail": "@pytest.mark.xfail(reason={!r})\ndef test_it():\n    assert False\n",
 }
+"""A test file for each way to skip a test, with a place for the reason."""
 
 
 def outcomes(root: Path, folder: Path, reason: str, ci: str) -> tuple[dict[str, str], str]:

@@ -1,4 +1,8 @@
-"""The pages on the source documents: every published row is there, and what they say of our records holds."""
+"""Test the pages that compare published results with Rackproof's own (docs/using/ddl.md and others).
+
+tools/source_pages.py generates their tables. Every published row must be there, and every statement about
+Rackproof's records must agree with the records in docs/results.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +47,7 @@ PAGES = {
 
 
 def rows(name: str) -> list[str]:
+    """Return the rows of a generated table, without its heading."""
     return source_pages.GENERATED[name]().splitlines()[2:]
 
 
@@ -147,6 +152,7 @@ def test_what_the_real_tf_cnn_benchmarks_measured_is_in_its_logs(real_logs: Path
 
 
 def experiment() -> list[dict[str, Any]]:
+    """Return the 14 fields of an experiment in the document, each with its place in a record."""
     return list(source_pages.stated("ddl")["experiment"])
 
 
@@ -299,8 +305,10 @@ SITE = {
     "bench_download_min_bytes_per_s": 1000,
     "bench_download_timeout_s": 600,
 }
+"""Variables of a site that a plan of the MNIST benchmarks needs."""
 
 
+# The number of GPUs, and words that one of the planned commands must have.
 @pytest.mark.parametrize(
     ("gpus", "wanted"),
     [

@@ -1,4 +1,8 @@
-"""Test the refusals of the static checks, and that neither the tree nor its history has a secret."""
+"""Test the static checks: secrets in the tree or its history, security rules, and shell scripts.
+
+The tests also check rules that no linter has: no role reads a fact as a variable, and no test measures the
+time of a busy machine.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ def test_no_secret_in_the_tree(root: Path) -> None:
 
 @pytest.mark.slow
 def test_no_secret_in_the_history(root: Path) -> None:
-    """Removed from the tree is not removed from a clone."""
+    """A secret that was removed from the tree is still in every clone."""
     with subprocess.Popen(
         ["git", "log", "--all", "-p", "--unified=0", "--no-ext-diff", "--no-textconv", "--format=%H"],
         cwd=root,

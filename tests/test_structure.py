@@ -1,4 +1,7 @@
-"""Rules of the house that a machine can check."""
+"""Test rules about the source tree: imports between packages, names, roles and generated files.
+
+docs/inside/architecture.md describes the folders of the package and the order of their imports.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,12 @@ NAMES_DEFINED_TWICE = frozenset(
         "select_benchmarks",
     }
 )
-"""Names that two modules define for good reasons: at most ten."""
+"""Names that two modules define for good reasons."""
 
 
 @cache
 def imports(path: Path) -> set[str]:
+    """Return the top-level packages that a file imports."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

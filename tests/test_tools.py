@@ -1,4 +1,7 @@
-"""The shell tools of the Makefile, with a PATH on which scripts fake Python, apt-get and browsers."""
+"""Test the shell tools that the Makefile starts: make-venv, apt-install, make-dist, and others.
+
+PATH has only scripts that fake Python, apt-get and browsers, so each machine can be imitated.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ import pytest
 NOT_ROOT = {"id": "echo 1000"}
 ROOT = {"id": "echo 0"}
 INSTALL = "-qq -o DPkg::Lock::Timeout=600 install -y --no-install-recommends"
+"""The arguments with which tools/apt-install calls apt-get."""
 Tool = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def python(version: str, venv: bool = True, pip: int = 0, pip_says: str = ":") -> str:
-    """Return a script that answers as a Python of that version; its output names the version."""
+    """Return a script that answers as a Python of that version. `pip` is the exit status of its pip."""
     fits = (3, 11) <= tuple(map(int, version.split("."))) <= (3, 13)
     made = f'#!/bin/sh\necho "$@" >> "${{0%/bin/python}}/installed"\n{pip_says}\n'
     # The start script of the command, as pip writes it.
@@ -177,7 +181,7 @@ def test_pytest_has_a_locale_that_ansible_starts_in(root: Path) -> None:
 def test_make_venv_shows_each_step_and_how_far_it_is(
     tool: Tool, tmp_path: Path, fetched: int, shown: list[str]
 ) -> None:
-    """It printed one line, and then nothing for nine minutes."""
+    """An installation takes minutes, so each step and every 25th package is shown."""
     lines = "".join(f'echo "Collecting p{number}";' for number in range(fetched))
     pip = f'{lines} echo "Installing collected packages: all"'
     done = tool("make-venv", str(tmp_path / "venv"), programs={"python3": python("3.11", pip_says=pip)})
@@ -191,7 +195,7 @@ def test_make_venv_shows_each_step_and_how_far_it_is(
 def test_pip_of_make_venv_finds_no_packages_of_the_caller(
     tool: Tool, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
-    """pip left out the packages that it found there, and the environment lacked them later."""
+    """pip leaves out packages that it finds in the caller's folders, and the environment would lack them."""
     seen = tmp_path / "seen"
     programs = {"python3": python("3.11", pip_says=f'echo "${{PYTHONPATH-}}${{PYTHONHOME-}}." >> "{seen}"')}
     done = tool("make-venv", str(tmp_path / "venv"), programs=programs, **dict.fromkeys(names, "/elsewhere"))

@@ -23,8 +23,11 @@ Raises:
 """
 
 READINGS = 5
+"""Number of readings at one moment."""
 FEWEST_READINGS = 3
+"""Number of readings at one moment if nvidia-smi is slow."""
 BETWEEN_S = 0.2
+"""Seconds between two readings."""
 SETTLE_S = 1.2
 """Seconds after a run in which the utilisation may still be the run's. nvidia-smi averages over up to a
 second."""
@@ -34,6 +37,7 @@ for each GPU."""
 TIME_LIMIT_S = 30.0
 """The longest time for all calls of one moment together."""
 MOST_PROCESSES = 16
+"""Largest number of processes that are listed for a GPU."""
 KEYS = ("memory_used_mib", "utilisation_percent", "sm_clock_mhz", "temperature_c", "power_w", "throttle")
 """The fields of a GPU's state, in the order of the cells; ``throttle`` has NVML's bits."""
 _FORM = "--format=csv,noheader,nounits"
@@ -42,7 +46,7 @@ GPU_QUERIES = (
     [f"--query-gpu={_FIELDS},clocks_event_reasons.active", _FORM],
     [f"--query-gpu={_FIELDS},clocks_throttle_reasons.active", _FORM],
 )
-"""The same question as drivers from 535 on and older ones name its last field."""
+"""Two forms of the same query. Only the name of the last field differs, first for drivers from 535 on."""
 PROCESS_QUERY = ["--query-compute-apps=gpu_uuid,pid,used_memory,process_name", _FORM]
 
 

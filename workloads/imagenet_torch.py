@@ -53,8 +53,11 @@ It is large enough to hide the host's own work, and small enough to show a wait 
 """
 
 LOG_INTERVAL_S = 1.0
+"""Seconds between two lines with the loss."""
 LOCAL_STEPS = {"cpu": 3, "cuda": 20}
+"""Number of steps without exchange that are timed on each device."""
 KEPT_STEPS = 2000
+"""Largest number of steps whose times are logged."""
 DDP_TIMEOUT_S = 600
 
 

@@ -50,10 +50,15 @@ KEPT_SHARE = 1 / 16
 QUEUED_STEPS = 2
 """Steps that the host may be ahead of the GPU."""
 TIMEOUT_S = 600.0
+"""Seconds that a rank waits for the others before it fails."""
 BUCKET_MIB = 100
+"""Size of the pieces in which DDP exchanges gradients."""
 LORA_LR = 1e-3
+"""Learning rate with LoRA."""
 FASTEST_LR = 3e-3
+"""Largest learning rate of a whole network. A wider network gets a smaller one."""
 KEPT_STEPS = 500
+"""Largest number of steps whose times and losses are logged."""
 
 
 def parser() -> argparse.ArgumentParser:

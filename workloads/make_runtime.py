@@ -42,9 +42,10 @@ REQUIREMENTS = ("requirements.txt", CUDA, "requirements-no-deps.txt")
 """The files of requirements in their order. The first one must exist."""
 ENVIRONMENT_ENTRIES = {"bin", "include", "lib", "lib64", "share", "tmp", "pyvenv.cfg", ".gitignore", MARKER}
 REPORT_S = 2.0
-LOCK_WAIT_S = 600.0
-LOCK_POLL_S = 2.0
 """Seconds between two reports of the environment's size."""
+LOCK_WAIT_S = 600.0
+"""Longest wait in seconds for the locks of another apt."""
+LOCK_POLL_S = 2.0
 NOT_MADE = 3
 """Exit status of --found if the environment is missing or outdated."""
 NO_NETWORK = (

@@ -65,7 +65,7 @@ NCCL_TESTS_LIMIT_S = 120.0
 NCCL_TESTS_DTYPES = {"float32": "float", "bfloat16": "bfloat16"}
 
 Source = tuple[int, int]
-"""Name a rank and a part that it sends."""
+"""A rank, and the number of one of the parts that it sends."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,17 @@ class Collective:
 
 
 def _one(_: int) -> int:
+    """Return 1, because each rank sends a single part."""
     return 1
 
 
 def _each(ranks: int) -> int:
+    """Return the number of ranks, because each rank sends a part to each of them."""
     return ranks
 
 
 def _shared(ranks: int) -> float:
+    """Return the share of the data that comes from other ranks."""
     return (ranks - 1) / ranks
 
 

@@ -30,14 +30,17 @@ from soak_series import READINGS, StepTimes, Window, Windows, counted_seconds
 
 FOLDER, FAULT = "soak-unfinished", "fault"
 LINE_S = 10.0
+"""Seconds of load in one line of the file."""
 GAP_S = 3600.0
 """Longest gap by default. A node that restarts is back by then, and the room has hardly changed."""
 ALIVE_EVERY_S = 5.0
+"""Seconds between two signs of life of a load."""
 SILENT_S = 60.0
 """A load that lived this long without a line was stuck before something ended it."""
 CLOCK_S = 2.0
 """The node's clock may be set back by less than this."""
 DIGITS = 32
+"""Length of a digest in the file."""
 FAULTS = frozenset({1, 3, *(128 + signum for signum in (4, 6, 7, 8, 11))})
 """Exit statuses of a soak that failed by itself, with an error or a signal such as SIGABRT or SIGSEGV."""
 

@@ -12,7 +12,7 @@ of Python 3.8 or newer, google-crc32c and Pillow are needed for TFRecords, and P
 workloads/imagenet).
 
 The last line of standard output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message gives the
-    remedy), 128 + N ended by signal N.
+remedy), 128 + N ended by signal N.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ class Console:
         print(f"[{self.elapsed:5.1f} s] {text}\n", end="", flush=True)
 
     def _known(self) -> dict[str, float]:
+        """Return the last duration of each step in seconds."""
         try:
             return dict(json.loads(self.timings.read_text()))
         except (OSError, ValueError):

@@ -23,7 +23,7 @@ DOCKERD = "/usr/sbin/dockerd"
 SOCKET = "unix:///var/run/docker.sock"
 RUNTIME = "runc-rack"
 CAP_SYS_RESOURCE = 24
-# Program or file -> the package that brings it.
+# A program or file, and the package that contains it.
 NEEDED = {
     DOCKER: "docker.io",
     DOCKERD: "docker.io",
@@ -127,7 +127,7 @@ class Engine:
             return False
 
     def start(self, console: Console) -> None:
-        """Make sure that an engine runs which can start this rack's containers."""
+        """Start an engine for this rack's containers, unless one runs that can start them."""
         self._put_runtime()
         if not self.answers():
             self._launch(console)

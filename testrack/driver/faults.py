@@ -75,6 +75,7 @@ def silent_on_purpose(faults: Mapping[str, Any], state: str) -> bool:
 
 
 def _inside(host: Host, *command: str) -> None:
+    """Run a command in a host's container. If it fails, its output is part of the error."""
     done = docker("exec", host.name, *command, check=False, timeout=120)
     if done.returncode != 0:
         words = (done.stderr or done.stdout).decode(errors="replace").strip()

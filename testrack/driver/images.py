@@ -37,8 +37,8 @@ DPKG_OPTIONS = (
     *("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*", "path-exclude=/usr/share/doc/*"),
     "path-include=/usr/share/doc/*/copyright",
 )
-# Terminals that do not exist, the kernel's list of fuse connections (it is the host's, and its
-# mount failed once at a node's boot), and timers that would wake 18 nodes at once on one machine.
+# Units that a node does not start: terminals that do not exist, the kernel's list of fuse connections (which
+# is the host's, and cannot always be mounted), and timers that would wake 18 nodes at once on one machine.
 MASKED = (
     *("getty@tty1.service", "console-getty.service", "getty-static.service"),
     "sys-fs-fuse-connections.mount",
@@ -159,6 +159,7 @@ class Images:
             return self._root_tar(name, packages, release)
 
     def _root_tar(self, name: str, packages: Sequence[str], release: str) -> tuple[Path, str]:
+        """Return the tar and its key. The caller holds the lock."""
         path = self.state / f"{name}-{release}.tar"
         key_file = path.with_suffix(".key")
         mirror = os.environ.get("RACK_DEBIAN_MIRROR", "")
@@ -202,6 +203,7 @@ class Images:
 
     @staticmethod
     def _exists(image: str) -> bool:
+        """Return whether the engine has an image."""
         return docker("image", "inspect", "--format", "{{.Id}}", image, check=False).returncode == 0
 
     @staticmethod
@@ -286,6 +288,7 @@ class Images:
         return folder
 
     def _install_s3_packages(self, requirements: Path, folder: Path) -> None:
+        """Install moto into a folder, for the services' host's Python."""
         command = [
             sys.executable,
             "-m",

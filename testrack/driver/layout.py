@@ -20,6 +20,7 @@ CONTROLLER_GROUP = "slurm_controller"
 SERVICES = "gb300-r01-svc"
 # Nodes of other SKUs, started on demand.
 ALSO = {"b200": ("b200-r01-n01", 41), "h100": ("h100-r01-n01", 42)}
+# Last numbers of the hosts' addresses.
 NODES_FROM, CONTROLLER_AT, SERVICES_AT = 11, 5, 6
 
 BLOCK_BEGIN = "# rackproof rack: begin (`make rack-down` removes this block)"

@@ -131,6 +131,7 @@ class Nodes:
 
     @staticmethod
     def _make_key(path: Path, comment: str) -> None:
+        """Make an ssh key, unless it exists."""
         if not path.exists():
             run(["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
 
@@ -139,8 +140,9 @@ class Nodes:
         return self.state / "hostkeys" / host.name
 
     def _public_key(self, host: Host) -> str:
+        """Return a host's public key."""
         public = self.host_key(host).with_suffix(".pub")
-        # A checkout that was removed and cloned again at the same place leaves its rack without keys.
+        # If a checkout is removed and cloned again at the same place, its rack is left without keys.
         if not public.exists():
             raise RackError(
                 f"{host.name} is there, but its key {public} is not: an earlier checkout at\n"
@@ -233,6 +235,7 @@ class Nodes:
         docker("cp", "-", f"{host.name}:/", data=files)
 
     def _own_files(self, host: Host) -> dict[str, Entry]:
+        """Return the files that only this host has, such as its keys."""
         key = self.host_key(host)
         files = {
             "/root/.ssh/authorized_keys": Entry(self.key.with_suffix(".pub").read_bytes(), 0o600),

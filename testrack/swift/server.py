@@ -164,6 +164,7 @@ def running_swift(root: Path, folder: Path) -> Iterator[Swift]:
 
 
 def _free_port() -> int:
+    """Return a port that nothing listens on."""
     with socket.socket() as asked:
         asked.bind(("127.0.0.1", 0))
         return int(asked.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Share helpers of tests on a running rack: its names, playbooks on its nodes, keys between them."""
+"""Provide helpers for tests on a running rack: names of hosts, playbooks, and ssh keys between nodes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def play(
     try:
         said, _ = process.communicate(timeout=timeout)
     finally:
-        # One that a test no longer waits for has claimed its nodes, and would fail the tests that follow.
+        # A playbook that goes on would keep its claim on the nodes, and the next tests would fail.
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
@@ -106,7 +106,7 @@ def trust(ssh: Command, mark: str, nodes: Sequence[str]) -> None:
 
 
 def distrust(ssh: Command, mark: str, nodes: Sequence[str]) -> None:
-    """Take back what trust did."""
+    """Remove what trust added."""
     for node in nodes:
         done = ssh(
             node,

@@ -16,19 +16,20 @@ RACK = Path(__file__).resolve().parents[1]
 
 
 def run(*command: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    """Run a command, and return its output and status."""
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 def idle(rack: Command) -> list[str]:
-    """Return which of the two can take work."""
-    # Asked for idle nodes only, sinfo lists idle ones that are drained, too.
+    """Return the nodes of PROVISIONED that are idle in Slurm."""
+    # `sinfo --states idle` would also list idle nodes that are drained.
     said = rack(CONTROLLER, "sinfo --noheader -N -o '%N %T'").stdout.split("\n")
     return [node for node in PROVISIONED if f"{node} idle" in said]
 
 
 @pytest.fixture(scope="session")
 def driver() -> Command:
-    """Run testrack/rack.py."""
+    """Return a function that runs testrack/rack.py."""
     return lambda *words, timeout=1200: run(sys.executable, str(RACK / "rack.py"), *words, timeout=timeout)
 
 
@@ -92,6 +93,7 @@ def shared_tensorflow(rack: Command, nodes: list[str], tensorflow_python: str) -
 
 
 def _shared(rack: Command, node: str, name: str, python_here: str, check: str) -> str:
+    """Return a Python on the shared folder. Copy this machine's libraries there if they are missing."""
     python = f"{SHARED}/{name}/bin/python"
     if rack(node, f"{python} -c '{check}'").returncode:
         copied = subprocess.run(  # noqa: S602  (a pipe; words of the tests alone)

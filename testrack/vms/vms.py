@@ -38,7 +38,7 @@ from driver.nodes import LABEL  # noqa: E402
 from rackhardware.state import make as make_hardware  # noqa: E402
 
 INSIDE = "RACKPROOF_VMS_INSIDE"
-"""Names the descriptor of the network namespace that the command was started in."""
+"""Variable with the descriptor of the network namespace in which the command was started."""
 BRIDGE, UPLINK = "vms0", "vms-rack"
 NETWORK, MASK = rack.SUBNET.partition(".0/")[0], 24
 HOST, SITE_DHCP, MACHINES_FROM, RAMDISKS = f"{NETWORK}.50", f"{NETWORK}.200", 50, (101, 199)
@@ -107,7 +107,7 @@ def machine(number: int, folder: Path, uefi: str = "") -> dict[str, str]:
     Its firmware and BMC report its fake hardware (rack-machine.service).
     """
     nvram = folder / f"vm{number}.nvram"
-    # The firmware's maker put a key for tests into it, which everyone knows.
+    # This firmware accepts a well-known key for tests.
     code, variables = (".secboot", ".snakeoil") if uefi == "secure" else ("", "")
     firmware = UEFI.format(
         secure='secure="yes" ' if uefi == "secure" else "",
@@ -137,7 +137,7 @@ def domain(one: dict[str, str], memory: int) -> str:
     """Return a machine's definition for libvirt."""
     text = DOMAIN.format(**one, sku=SKU, memory=memory)
     if "secure=" in one["firmware"]:
-        # Only there the system cannot write to the place of the firmware's keys.
+        # Only on this machine type, the system cannot write to the firmware's keys.
         text = text.replace('machine="pc"', 'machine="q35"').replace("<acpi/>", '<acpi/><smm state="on"/>')
     return text
 
@@ -282,6 +282,7 @@ def introduce(machines: list[dict[str, str]]) -> None:
 
 
 def run(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
+    """Run a command, which must succeed."""
     return subprocess.run([str(one) for one in words], check=True, text=True, **more)  # type: ignore[call-overload,no-any-return]
 
 
@@ -295,6 +296,7 @@ def until(what: str, holds: object, seconds: float = 60) -> None:
 
 
 def succeeds(*words: object) -> bool:
+    """Return whether a command succeeds within 30 s."""
     try:
         command = [str(one) for one in words]
         return subprocess.run(command, capture_output=True, check=False, timeout=30).returncode == 0

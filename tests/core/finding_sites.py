@@ -1,4 +1,8 @@
-"""Read from the source which finding codes the package can give, for the comparison with the registry."""
+"""Find each place in the source that gives a code to a finding.
+
+A finding has a code, such as `ecc_off`, which an operator looks up with `rackproof explain`.
+test_finding_codes.py compares the codes found here with the registry, src/rackproof/core/finding_codes.csv.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +40,7 @@ def code_sites() -> tuple[Site, ...]:
 
 @cache
 def _trees() -> dict[Path, ast.Module]:
+    """Return the syntax tree of each module of the package, without the module that reads the registry."""
     paths = sorted(path for path in SOURCE.rglob("*.py") if path != _REGISTRY)
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
@@ -81,6 +86,7 @@ def _returned(node: ast.FunctionDef) -> str:
 
 
 def _constants(tree: ast.Module) -> dict[str, str]:
+    """Return the texts that a module assigns to names at its top level, by name."""
     return {
         node.targets[0].id: node.value.value
         for node in tree.body
@@ -102,7 +108,7 @@ def _calls(node: ast.AST, reach: frozenset[str] = frozenset()) -> Iterator[tuple
 
 
 def _given(call: ast.Call, takers: dict[str, int], methods: dict[str, int]) -> ast.expr | None:
-    """Return the expression of a call's code, None where the call takes none."""
+    """Return the expression of a call's code, or None if the call takes no code."""
     function = call.func
     if isinstance(function, ast.Name):
         if function.id not in takers:

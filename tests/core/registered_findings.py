@@ -1,4 +1,8 @@
-"""Watch every finding that the package makes, and collect those that the registry of codes does not allow."""
+"""Collect the findings of all tests whose code, verdict or action the registry does not allow.
+
+conftest.py calls :func:`watch` before the tests, and a finding that core/finding_codes.csv does not list
+fails them.
+"""
 
 from __future__ import annotations
 

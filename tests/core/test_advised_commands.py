@@ -1,4 +1,8 @@
-"""A command that a message advises finds the results that the message is about."""
+"""Test that a command in a message reads the results folder that the message is about.
+
+Messages advise commands such as `rackproof accept PLAN`. Without --results, a command reads the usual folder.
+If a message is about another folder, core/advised_commands.py adds --results and a quoted path.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +36,8 @@ def test_every_command_with_a_results_folder_is_listed() -> None:
     assert sorted(READERS) == sorted(found)
 
 
+# Each row has a text of a message, and the same text with the folder /r/x. Only a command that takes
+# --results gets it: not a playbook run (bench), a word of a sentence, or a path with the name in it.
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -76,6 +82,8 @@ def test_a_command_is_one_line_and_names_the_same_file(name: str) -> None:
     assert shown == name.encode("utf-8", "surrogateescape")
 
 
+# NUL and half of a surrogate pair are in no file name, so U+FFFD replaces them. \udc80 to \udcff are bytes of
+# a name that are not UTF-8, and stay these bytes.
 @pytest.mark.parametrize(
     ("name", "word"),
     [

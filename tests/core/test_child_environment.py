@@ -1,4 +1,9 @@
-"""Programs that Rackproof starts get no secrets that they do not need."""
+"""Test that a program which Rackproof starts gets no secret that it does not need.
+
+Rackproof starts Slurm's tools, ipmitool, ssh-keygen, Ansible and playbooks. core/child_environment.py and the
+variable rackproof_environment remove the tokens and passwords of the controller from their environment. These
+tests set a canary for each secret, and look for it in each program.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +51,18 @@ ALL = {*ENVIRONMENT, *SITE, *SLURM, *SSH, *ANSIBLE}
 
 @pytest.fixture(autouse=True)
 def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set each secret to a URL with a canary."""
     for name in ALL:
         monkeypatch.setenv(name, f"http://user:canary-{name}@proxy")
 
 
 def use_ipmi() -> None:
+    """Start ipmitool once."""
     with open_machine("n1", Access(address="127.0.0.1", user="ops", password="x", protocol="ipmi")) as one:
         one.read_status()
 
 
+# `left` has the secrets that the program needs, and so still gets.
 @pytest.mark.parametrize(
     ("program", "start", "left"),
     [
@@ -202,7 +210,7 @@ def test_every_program_is_started_with_an_environment_of_its_own() -> None:
 def test_ansible_gets_a_locale_that_it_starts_in(
     environment: Callable[[], dict[str, str]], locale: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`rackproof lint-inventory`, `adopt` and `nightly` ended with an error of Ansible under LC_ALL=C."""
+    """Ansible ends with an error under a locale that does not exist or is not UTF-8, such as LC_ALL=C."""
     for name, value in locale.items():
         monkeypatch.setenv(name, value)
     assert environment()["LC_ALL"] == "C.UTF-8"

@@ -1,4 +1,9 @@
-"""Definitions: what is refused, and that the message names file, line and key."""
+"""Test that a mistake in a benchmark definition is refused before a run, with its place.
+
+A benchmark is a YAML file below benchmarks/, which sites also write themselves. core/definitions.py reads it.
+The tests change one thing in a good definition, and expect an error that names file, line and key, and offers
+a similar name. They also check limits for hostile files, and the points that a matrix gives.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +47,8 @@ def write(folder: Path, text: str = GOOD, name: str = "good.yml") -> Path:
     return path
 
 
+# Each row replaces a text of GOOD. `line` is the line of the message, from 1. It is 1 if the mistake is in no
+# single line.
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [
@@ -192,6 +199,7 @@ result: {judge: [{metric: eval_accuracy, at_most: 0.9}]}
 """
 
 
+# Each row replaces a text of CLUSTER, a definition that Slurm starts from a container image.
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
@@ -231,6 +239,7 @@ def test_a_benchmark_named_twice_is_chosen_once(tmp_path: Path) -> None:
 BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 9)
 )
+"""YAML whose aliases multiply: 10 values ten times at each of 8 levels, a billion when written out."""
 
 
 @pytest.mark.parametrize(
@@ -314,7 +323,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("name", "parameter"), NUMBERS)
 def test_a_number_that_no_program_can_use_is_refused_before_the_run(name: str, parameter: str) -> None:
-    """-5, 1e9 and NaN were planned as a batch size."""
+    """Each numeric parameter of a shipped definition has bounds, so -5, 1e15 or NaN cannot be planned."""
     definition = SHIPPED[name].definition
     least, most = definition.bounds[parameter]
     wrong: list[Scalar] = [-5, 1e15, math.nan, math.inf, True, "abc", least - 1, most * 2]
@@ -375,6 +384,7 @@ def test_bounds_that_do_not_fit_the_file_are_refused(tmp_path: Path, bounds: str
         definitions.load_definition(path, log_formats=FORMATS)
 
 
+# Each of the two matrices has 1036 values. With the third one of GOOD, the suite has 1037 or 2073 points.
 @pytest.mark.parametrize("axes", [1, 2])
 def test_the_matrices_of_a_suite_share_the_limit_of_points(tmp_path: Path, axes: int) -> None:
     matrices = "".join(f"    - {{batch_size: {list(range(64, 1100))}, target: 0.{n}}}\n" for n in range(1, 3))

@@ -1,4 +1,9 @@
-"""A table of evidence: what lacks is said, and what is harmless needs a reason."""
+"""Test the tables of evidence (core/evidence.py), which list what a judgement needs.
+
+A row of such a table names a reading, such as a node's clock. If the reading is missing or damaged, the
+judgement is unproven, and the message names the remedy. Only a row that is not needed, or has a written
+reason, may lack.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,7 @@ Answers = dict[str, object]
 
 
 def _row(name: str, **more: object) -> RequiredEvidence[Answers]:
+    """Return a row whose evidence is the answer of the same name."""
     return RequiredEvidence(
         name=name,
         read_from="a file",

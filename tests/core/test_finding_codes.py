@@ -1,4 +1,10 @@
-"""The registry of finding codes against the source, in both directions, and its lookup."""
+"""Test that the registry of finding codes and the source have the same codes.
+
+An operator looks up a code of a finding with `rackproof explain CODE`. The registry,
+src/rackproof/core/finding_codes.csv, has its meaning, verdicts and actions. These tests find each code that
+the source can give, and fail if the registry lacks it, or has one that nothing gives. They also check the
+lookup.
+"""
 
 from __future__ import annotations
 
@@ -70,12 +76,13 @@ MADE_WHILE_RUNNING: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
         f"slurm_{word.lower()}" for word in slurm_states._FAILED
     ],
 }
-"""Codes that no literal names, by file and expression, out of the tables that they come from."""
+"""Functions that return the codes of a place whose code is not a literal, by file and expression."""
 MEASURED = {f"{check}:*" for check in CHECKS}
 """Reasons of a night that the comparison of its measurements gives."""
 
 
 def _codes(site: Site) -> set[str]:
+    """Return the codes that a place gives, or an empty set if they are unknown."""
     made = MADE_WHILE_RUNNING.get((site.file, site.expression))
     return {*site.codes, *(made() if made else ())}
 
@@ -96,6 +103,7 @@ def _stated_verdicts(site: Site) -> set[str]:
 
 
 def _choices(value: ast.expr) -> list[ast.Attribute]:
+    """Return the attributes that are the value of an expression, or of the branches of a condition."""
     both = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
     return [one for one in both if isinstance(one, ast.Attribute)]
 
@@ -188,6 +196,7 @@ def test_nothing_is_near_the_name_of_a_node() -> None:
     assert near_codes("gb300-r01-n03") == []
 
 
+# `why` is a part of the complaint, or "" if the registry allows the finding.
 @pytest.mark.parametrize(
     ("code", "verdict", "action", "confidence", "why"),
     [

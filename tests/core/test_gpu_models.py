@@ -1,4 +1,9 @@
-"""A SKU's GPUs are known by their product name. No other model is mistaken for them."""
+"""Test that a node's GPUs are compared with the model of its SKU, by their product name.
+
+The model comes from the SKU's name, or from bench_sku_gpu_name. A GPU on an SXM board (H200) and the card of
+the same model (H200 NVL) are different products. core/gpu_models.py keeps their limits. A node with another
+model, or with an unknown one, is unproven in benchmarks and nights.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +27,8 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 from rackproof.store.history.references import physical_objection
 
 
+# `given` is bench_sku_gpu_name. A number of GPUs or nodes (x8, 8x) may be a part of the SKU's name, and two
+# models, or none, give "".
 @pytest.mark.parametrize(
     ("sku", "given", "model"),
     [
@@ -76,6 +83,8 @@ def test_a_model_is_a_word_of_the_product_name(name: str, model: str, same: bool
     assert is_model(name, model) is same
 
 
+# `speed` is the least GB/s of one NVLink in one direction (14 if the model is unknown). `own` is whether the
+# product has NVLinks without a bridge between cards.
 @pytest.mark.parametrize(
     ("name", "speed", "own"),
     [
@@ -102,6 +111,7 @@ def test_the_peaks_of_a_product() -> None:
     assert physics_of("NVIDIA GeForce RTX 4090") is None
 
 
+# `memory` is the data sheet's peak bandwidth in TB/s.
 @pytest.mark.parametrize(
     ("product", "memory"),
     [
@@ -119,6 +129,8 @@ def test_a_card_has_peaks_of_its_own(product: str, memory: float) -> None:
     assert physics.memory == memory
 
 
+# `speed` is a measured memory bandwidth in TB/s. A sound machine reaches less than the peak, and not much
+# less.
 @pytest.mark.parametrize(
     ("product", "speed", "believed"),
     [
@@ -134,6 +146,7 @@ def test_a_card_may_be_as_fast_as_its_own_data_sheet(product: str, speed: float,
     assert (physical_objection("memory_copy", {}, "TB/s", speed, product) == "") is believed
 
 
+# SKU, products of its GPUs, bench_sku_gpu_name, and the code of the finding (None: the model is right).
 @pytest.mark.parametrize(
     ("sku", "names", "given", "code"),
     [

@@ -1,4 +1,8 @@
-"""Host lists of Slurm: expanded and compressed."""
+"""Test the reading and writing of Slurm's host lists, such as n[01-04] (core/hostlist.py).
+
+Operators name nodes in this notation, and Slurm prints it. A list may be hostile, so its length, its ranges
+and its number of hosts are limited.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ import pytest
 from rackproof.core.hostlist import compress_hostlist, expand_hostlist, hostlist_problem
 
 
+# A number has at most 12 digits, and a name with ranges at most 255 characters. A part beyond these limits
+# gives no hosts, and the parts beside it still do.
 @pytest.mark.parametrize(
     ("text", "hosts"),
     [
@@ -35,6 +41,7 @@ def test_a_host_list_that_multiplies_stays_bounded() -> None:
     assert len(expand_hostlist("a[1-9999][1-9999][1-9999],b[1-9999][1-9999]")) <= 200_000
 
 
+# At most 100 hosts are allowed here. "" means that the list is usable.
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -66,6 +73,7 @@ def test_brackets_without_a_partner_take_no_time(text: str) -> None:
     assert time.process_time() - start < 1
 
 
+# Only ASCII digits are numbers, and the last 12 of them at most. The digits before belong to the name.
 @pytest.mark.parametrize(
     ("names", "text"),
     [

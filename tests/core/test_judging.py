@@ -1,4 +1,10 @@
-"""Judging, by tables: what passes, and everything that must not."""
+"""Test how a run's measurements become a verdict: pass, degraded, fail or unproven.
+
+core/judging.py compares a measurement with a reference, which is a value with bounds. The bounds are
+fractions of the value: with 100 and low=-0.07, less than 93 fails. Too good a value is unproven, because it
+is more likely wrong than fast. So is a missing, impossible or incomparable one. A run passes only if
+everything that it must show is there.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +22,17 @@ UP, DOWN = Direction.HIGHER, Direction.LOWER
 
 
 def reference(value: float = 100, **bounds: float | None) -> Reference:
+    """Return a reference of so many GB/s. The bounds are fractions of it."""
     return Reference(value=value, unit="GB/s", source="test", **bounds)
 
 
 def measured(value: float, name: str = "copy", unit: str = "GB/s", **labels: str) -> Measurement:
+    """Return a measurement, by default of a copy in GB/s."""
     return Measurement(name=name, value=value, unit=unit, labels=labels)
 
 
+# The reference is 100 GB/s. With UP, more is better: below 93 fails, from 93 to 96.5 is degraded, above 125
+# is too good. With DOWN, it is mirrored. Without a direction, both sides are bad.
 @pytest.mark.parametrize(
     ("value", "direction", "bounds", "verdict"),
     [
@@ -94,6 +104,8 @@ def test_a_reference_that_nothing_could_fail_proves_nothing(
     assert words in judged.reason
 
 
+# The reference is 100. For a time (us, s), a value above the warning is degraded, and for other units a value
+# below.
 @pytest.mark.parametrize(
     ("value", "unit", "warn", "expected"),
     [
@@ -129,6 +141,7 @@ def run(
     require: bool = True,
     logs: int = 1,
 ) -> tuple[str, tuple[str, ...]]:
+    """Return the verdict and the reasons of a run with these rules and measurements."""
     parsed = [ParsedLog(format="mllog", measurements=tuple(measurements), verdict=Verdict(log))] * logs
     outcome = judge_run(
         rules,
@@ -161,6 +174,7 @@ def test_a_candidate_counts_only_against_a_reference() -> None:
     assert run([QUALITY, rule], [ACCURATE, measured(math.nan)])[0] == "unproven"
 
 
+# `word` is a part of one of the reasons. `require` is whether a missing reference makes the run unproven.
 @pytest.mark.parametrize(
     ("case", "expected", "word"),
     [
@@ -329,6 +343,8 @@ def test_what_gates() -> None:
     assert [one.value for one in Verdict if one.gates] == ["fail", "unproven"]
 
 
+# The run is gemm on 4 GPUs, and the measurement has dtype bf16. The reference must agree wherever it names
+# something.
 @pytest.mark.parametrize(
     ("labels", "parameters", "of", "fits"),
     [
@@ -374,6 +390,7 @@ def test_a_baseline_of_zero_faults_is_fine() -> None:
 
 
 def verdict_with_baselines(measured_values: Sequence[Measurement], *baselines: SkuReference) -> str:
+    """Return the verdict of a gemm run whose SKU has these references. Only bf16 is not optional."""
     rules = [
         JudgeRule(metric="copy", labels={"dtype": "bf16"}, direction=UP),
         JudgeRule(metric="copy", labels={"dtype": "fp8"}, direction=UP, optional=True),
@@ -382,6 +399,7 @@ def verdict_with_baselines(measured_values: Sequence[Measurement], *baselines: S
     log = ParsedLog(format="test", measurements=tuple(measured_values), verdict=Verdict.PASS)
 
     def references(one: Measurement) -> list[Reference]:
+        """Return the references of the SKU for a measurement."""
         return [baseline.reference for baseline in baselines if baseline.fits("gemm", {}, one)]
 
     return judge_run(
@@ -416,6 +434,7 @@ def test_what_the_sku_has_a_reference_for_has_to_be_measured(
 DTYPES = [{"metric": "gemm_best", "labels": {"dtype": dtype}} for dtype in ("bf16", "fp8")]
 
 
+# `logged` has the number formats that the log has a measurement for, with "cpu" if it is the processor's.
 @pytest.mark.parametrize(
     ("logged", "references", "verdict"),
     [
@@ -471,6 +490,7 @@ def test_the_rule_of_the_processor_asks_for_no_reference_of_gpus(
     assert found.verdict == verdict, found.reasons
 
 
+# There is no reference, so a plausible number is only a candidate, and the run passes by its accuracy.
 @pytest.mark.parametrize(
     ("value", "unit", "direction", "verdict"),
     [
@@ -582,6 +602,9 @@ def test_a_time_without_a_direction_needs_an_upper_bound(
     assert judge(measured(value, unit="s"), given).verdict == expected
 
 
+# Each value is within its bound. Times, counts and rates are never negative, a time is never 0 (a sum of
+# seconds, such as slowed_seconds, may be), and a share or accuracy that is bounded from below is at most 1.
+# Temperatures, decibels, losses and differences may be negative.
 @pytest.mark.parametrize(
     ("name", "unit", "bound", "value", "expected"),
     [

@@ -1,4 +1,9 @@
-"""Patterns by which a definition reads plain output: what is refused before anything runs."""
+"""Test the patterns with which a definition reads the plain output of a program (core/line_rules.py).
+
+For a program without a log format of its own, such as STREAM, a site writes one regular expression for each
+metric, and one for a good end. A pattern that fits every line, has no number, or that RE2 cannot compile, is
+refused when the file is read.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from rackproof.core.line_rules import LineRules
 
 
 def rules(pattern: str = r"^Triad: +([0-9.]+)", good_end: str = "^Done", **more: object) -> LineRules:
+    """Return rules with one metric, triad, and a good end."""
     metric = {"pattern": pattern, "unit": "MB/s"}
     return LineRules.model_validate({"good_end": good_end, "metrics": {"triad": metric}, **more})
 
@@ -84,6 +90,7 @@ result:
 """
 
 
+# Each row replaces a text of DEFINITION. The message has the line, from 1.
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -1,4 +1,8 @@
-"""Test that RE2 compiles the patterns that an operator writes, and that a refusal names a remedy."""
+"""Test the compiling of an operator's regular expressions with RE2 (core/patterns.py).
+
+Python's `re` may take hours for some patterns, and RE2 never does. RE2 lacks a few constructs. A pattern with
+one is refused, and the message names a remedy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Test which variables hold secrets, by their names or by logins in URLs, and which only sound so."""
+"""Test how variables with secrets are recognized (core/secret_names.py).
+
+Plans and records keep the environment of a run, and must not keep a token or password. A variable is a secret
+by its name (HF_TOKEN) or its value (a login in a URL, a private key). These tests also have names that only
+sound like a secret, such as MAX_TOKENS.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +18,13 @@ NAMES = """
     COMET_API_KEY SENTRY_DSN SLACK_WEBHOOK_URL AZURE_STORAGE_KEY AZURE_CLIENT_SECRET KEY_PASSPHRASE
     REGISTRY_AUTH wandb_api_key api-key ENCRYPTION_KEY HTTP_AUTHORIZATION SESSION_COOKIE
 """
+"""Variables of common services that hold a secret."""
 EVERYDAY = """
     SLURM_MPI_TYPE NCCL_DEBUG NCCL_IB_PKEY UCX_IB_PKEY TOKENIZERS_PARALLELISM TOKENIZER_PATH
     MAX_TOKENS STANDIN_SECONDS DATADIR MODEL NCCL_TEST OMP_NUM_THREADS PWD PATH PATTERN MONKEY
     KEYBOARD PASSES AUTHOR COMPASS_X CUDA_VISIBLE_DEVICES
 """
+"""Variables of common programs that hold no secret."""
 
 
 @pytest.mark.parametrize(

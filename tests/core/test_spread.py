@@ -1,4 +1,9 @@
-"""The spread of a speed: what it is made of, and that one that swings by a factor is not a number."""
+"""Test the spread of a speed, and that samples which vary by a factor of 2 give no single speed.
+
+A workload reports how many samples a speed is made of, their median, and a low and a high end
+(core/spread.py, workloads/common.py). If high / low is above WIDEST_FACTOR, another process probably used the
+machine. The speed is then unproven, and cannot become a reference.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +27,8 @@ EVEN = Spread(count=200, low=98, median=100, high=102)
 SWINGS = Spread(count=200, low=40, median=100, high=102)
 
 
+# The spread is (count, low, median, high). Of five or more samples, low and high leave out 5 % at each end,
+# and at least one.
 @pytest.mark.parametrize(
     ("samples", "spread"),
     [
@@ -62,7 +69,7 @@ def test_workloads_state_the_same_spread(common: Any) -> None:
 
 
 def test_a_run_is_compared_in_ten_stretches(common: Any) -> None:
-    # Batches come in fours: one step waits for them, three do not. That is not a swing of the training.
+    # Every fourth step waits for data, so single steps differ by 4. The ten stretches hardly differ.
     even = common.spread_over_time([0.4, 0.1, 0.1, 0.1] * 20, 100.0)
     assert even.count == 10
     assert even.high / even.low < 1.1
@@ -81,6 +88,7 @@ def test_ends_that_do_not_ascend_are_no_spread(ends: tuple[float, ...]) -> None:
 def outcome(
     value: float, spread: Spread | None, *references: Reference, rule: JudgeRule = SPEED, **more: Any
 ) -> Outcome:
+    """Return the judgement of a run with a speed, and with a count of wrong values that is 0."""
     measured = (
         Measurement(name="speed", value=value, unit="GB/s", spread=spread),
         Measurement(name="wrong_values", value=0, unit="1"),

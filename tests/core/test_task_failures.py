@@ -1,4 +1,8 @@
-"""Test the one line that the result of a task becomes."""
+"""Test the one line by which a message explains why a task of a playbook failed.
+
+core/task_failures.py makes it from Ansible's result. If a module gave no answer at all, the reason is in what
+the node printed, for example that Python is missing.
+"""
 
 from __future__ import annotations
 

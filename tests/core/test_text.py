@@ -1,4 +1,7 @@
-"""Texts for people: numbers of things, and similar names."""
+"""Test how texts for people are written: plurals, numbers with units, and hostile text from logs.
+
+The functions are in core/text.py and core/same_reason.py. Every message, table and report uses them.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,6 @@ def _plain_counts(path: Path) -> list[str]:
 
 
 _SEVERAL = {
-    # Their callers write these texts only of several things.
     "src/rackproof/core/same_reason.py",
     "src/rackproof/jobs/bench/plan_text.py",
     "src/rackproof/jobs/inventory/csv_source.py",
@@ -59,6 +61,7 @@ _SEVERAL = {
     "src/rackproof/cli/find_run.py",
     "src/rackproof/report/charts.py",
 }
+"""Modules whose callers write such texts only of several things."""
 
 
 def test_every_number_of_things_has_its_singular() -> None:
@@ -75,6 +78,7 @@ def test_the_locale_of_the_process_stays(monkeypatch: pytest.MonkeyPatch, name: 
     assert locale.setlocale(locale.LC_ALL) == before
 
 
+# The values are bytes. A number of 400 digits is shown in PiB, the largest unit.
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -106,6 +110,8 @@ def test_a_rounded_number_looks_like_others_of_its_size(value: float, text: str)
     assert quantity(value, "GB/s") == f"{text} GB/s"
 
 
+# Blanks and invisible characters may hide the rest of a line. If not all of it was read, the text ends with
+# an ellipsis.
 @pytest.mark.parametrize(
     ("text", "limit", "expected"),
     [

@@ -1,4 +1,8 @@
-"""Test the bounds that no GPU exceeds, from the work of a model and the peak of a data sheet."""
+"""Test the limits that no run of MLPerf Training can exceed (core/training_limits.py).
+
+A log that claims a higher speed than its GPUs can reach is wrong. The limit is the peak of the GPUs divided
+by the work of the model, or a multiple of the fastest published result on the same GPUs.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +66,8 @@ def test_every_published_throughput_is_below_its_bound() -> None:
     assert judged > 0
 
 
+# 1.45 times the fastest published speed is still plausible (the bounds are 1.8, or 2.5 if few results are
+# published). 2.9 times is not.
 @pytest.mark.parametrize(
     ("training", "name", "gpus"),
     [
@@ -71,7 +77,7 @@ def test_every_published_throughput_is_below_its_bound() -> None:
         ("stable_diffusion", "NVIDIA H100-SXM5-80GB", 1024),
         ("gnn", "NVIDIA H200", 8),
         ("resnet", "NVIDIA H100 80GB HBM3", 3584),
-        # Of one or two results.
+        # GPUs with one or two published results.
         ("stable_diffusion", "TPU-trillium", 256),
         ("gpt3", "TPU-trillium", 512),
         ("gpt3", "TPU-v5p", 6144),
@@ -136,6 +142,8 @@ def test_published_speeds_are_possible_and_fall_with_the_number_of_gpus() -> Non
     assert fastest_published("bert", "TPU-v4", 8) is None
 
 
+# A platform is NODESxMODELxGPUS. If it does not state the GPUs of a node, MOST_OF_NODE is assumed, which only
+# makes the limit higher.
 @pytest.mark.parametrize(
     ("platform", "gpus"),
     [

@@ -1,4 +1,8 @@
-"""Raw answers may have any value anywhere. A reader never fails on one."""
+"""Test the readers of raw answers of nodes and files (core/untrusted.py).
+
+A node may answer with any JSON, by accident or on purpose. If a value has the wrong type, a reader returns an
+empty value or None, and never raises an error.
+"""
 
 from __future__ import annotations
 

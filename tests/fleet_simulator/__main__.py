@@ -1,12 +1,12 @@
-"""Simulate fleets, let judges judge them, and print what each found: ``make fleets``.
+"""Simulate fleets, let judges judge them, and print what each found (`make fleets`).
 
     python -m tests.fleet_simulator --fleets common,small --seeds 3
     python -m tests.fleet_simulator --judge package.module:make_judge --alarms fail --alarms fail,degraded
 
-``--judge``, which may be repeated, names a function without arguments that returns a judge: a function
-that is called with every night in turn (iterate over it for its ``Measurement``s; ``night.number``,
-``night.nodes``, ``night.retest(nodes)``) and returns a verdict per node. The baselines are always there for
-comparison, unless ``--only`` is given. All judges see the same nights.
+``--judge`` names a function without arguments that returns a judge, and may be repeated. A judge is a
+function that is called with every night in turn, and returns a verdict per node. A night yields its
+``Measurement``s, and has ``night.number``, ``night.nodes`` and ``night.retest(nodes)``. The baselines are
+always printed for comparison, unless ``--only`` is given. All judges see the same nights.
 """
 
 from __future__ import annotations

@@ -1,28 +1,28 @@
-"""Simple rules that others use, as judges: what any judge has to be better than.
+"""Judge nights by simple rules that others use. A good judge has to be better than these.
 
-A judge is a function that is called with one night after the other and returns verdicts by node; each of
-these returns ``fail`` for the nodes that it flags and nothing for the others. ``flags`` makes ``(node,
+A judge is a function that is called with one night after the other and returns verdicts by node. Each of
+these returns ``fail`` for the nodes that it flags, and nothing for the others. ``flags`` makes ``(node,
 night)`` of it.
 
 Sources:
 
-* ``median_minus_mads``: the usual robust outlier rule.
+* ``median_minus_mads``: the usual robust outlier rule. MAD is the median absolute deviation.
 * ``superbench_variance``: SuperBench's data diagnosis, rule ``variance`` with the criterion ``lambda x: x <
   -0.05`` that its documents use
   (https://microsoft.github.io/superbenchmark/docs/user-tutorial/data-diagnosis; ``RuleOp.variance`` in
-  superbench/analyzer/diagnosis_rule_op.py of github.com/microsoft/superbenchmark), with the baseline made by
-  its ``fix_threshold`` algorithm (superbench/analyzer/baseline_generation.py): the mean of what is left when
-  all that violates the rule is taken away, again and again.
+  superbench/analyzer/diagnosis_rule_op.py of github.com/microsoft/superbenchmark). Its baseline is made by
+  its ``fix_threshold`` algorithm (superbench/analyzer/baseline_generation.py): values that violate the rule
+  against the mean are removed, until none does.
 * ``superbench_similarity``: the criterion of the Validator in "SuperBench: Improving Cloud AI Infrastructure
   Reliability with Proactive Validation" (USENIX ATC 2024, arXiv 2402.06194): a node is defective if the
   cumulative distribution of its values is less than 0.95 similar to that of the criterion. It is written
-  after the paper's idea, not from its code, which is not public. Similarity is 1 minus the area between the
-  two distributions where the node's is worse, relative to the criterion's largest value; the criterion has
-  the median of all nodes at every quantile (the paper searches the most central node, which takes time with
-  the square of their number), without those that are defective.
+  after the paper's idea, because its code is not public. Similarity is 1 minus the area between the two
+  distributions where the node's is worse, relative to the criterion's largest value. The criterion has the
+  median of all nodes at every quantile, without those that are defective. (The paper searches the most
+  central node, which takes time with the square of their number.)
 * ``own_history``: a value is compared with the median of the same GPU's earlier nights.
 
-The fleet is compared within a SKU throughout; not even a simple rule compares a B200 with an H100.
+Only nodes of the same SKU are compared: not even a simple rule compares a B200 with an H100.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ from tests.fleet_simulator.simulation import Measurement
 
 Floats = NDArray[np.float64]
 FLAGGED = "fail"
+# Limits of the rules: rounds in which defective nodes are removed, the factor from a MAD to the standard
+# deviation of normal values, and the earlier nights that a GPU's own history needs.
 MOST_ROUNDS = 20
 MAD_OF_NORMAL = 1.4826
 NIGHTS_OF_HISTORY = 3

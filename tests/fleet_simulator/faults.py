@@ -1,16 +1,16 @@
-"""Faults as data: read ``faults.yml``, and deal faults out over the nodes and racks of a fleet.
+"""Read kinds of faults from ``faults.yml``, and distribute faults over the nodes and racks of a fleet.
 
 A kind of fault has these keys:
 
 * ``part``: ``gpu`` (one of the node), ``pair`` (two of them), ``node`` (all of them) or ``rack`` (all nodes
-  of one: no node's fault)
+  of one rack, so that no node is at fault)
 * ``metrics``: ``all`` (default) or ``one``, by chance
 * ``begins``: ``later`` (default), ``first_night``: of its node, or ``rollout``: in the night in which its
   node gets another firmware
-* ``shape``: ``step`` (default); ``ramp``: grows to its size ``over_nights``; ``stairs``: half of it, after
-  ``over_nights`` all; ``every``: every so many nights; ``chance``: by chance; ``warm``: in nights in which a
-  job had warmed the node; ``noisy``: no shift, its size is the spread that is added
-* ``lasts``: nights after which it has gone
+* ``shape``: ``step`` (default); ``ramp``: grows to its size ``over_nights``; ``stairs``: half of its size,
+  then all of it after ``over_nights``; ``every``: every so many nights; ``chance``: by chance; ``warm``: in
+  nights in which a job had warmed the node; ``noisy``: no shift, its size is the spread that is added
+* ``lasts``: the number of nights after which it is gone
 * ``replaces``: the GPU is replaced in the first night, and the new one is bad
 """
 
@@ -88,14 +88,14 @@ class Fault:
     Attributes:
         kind: Name of its kind.
         size: Relative change, -0.05 being 5 % slower.
-        node: The node, ``None`` where the fault is its rack's.
+        node: The node, or ``None`` if the fault is its rack's.
         rack: The rack.
         gpus: Positions of the GPUs in their node, from 0; empty for a rack.
         uuids: UUIDs of these GPUs from the first night on.
         first_night: The first night in which it is there (if only now and then, it is there from now on).
-        last_night: The last one, ``None`` for ever.
-        sizes: What it does to each metric at most.
-        by_night: What part of its size it has in each night; index 0 is night 1.
+        last_night: The last one, or ``None`` if it stays.
+        sizes: The largest relative change of each metric.
+        by_night: The part of its size that it has in each night. Index 0 is night 1.
         noisy: Its size is a spread and not a shift.
         all_metrics: It changes everything that is measured of its GPUs, and not one metric.
     """
@@ -114,7 +114,7 @@ class Fault:
     all_metrics: bool = True
 
     def is_there(self, night: int) -> bool:
-        """Return whether the fault is there in a night, be it that it does nothing just then."""
+        """Return whether the fault is there in a night, even if it has no effect in that night."""
         return self.first_night <= night and (self.last_night is None or night <= self.last_night)
 
     def has_gone(self, night: int) -> bool:
@@ -193,6 +193,7 @@ def _whole(number: float, at_all: bool) -> int:
 def _classes(
     mix: FaultMix, of_racks: bool, count: int, chance: np.random.Generator
 ) -> list[tuple[FaultKind, float]]:
+    """Return the kind and the size of so many faults of racks or of nodes, in random order."""
     kinds = [kind for kind in mix.kinds.values() if (kind.part == "rack") == of_racks]
     every = [(kind, size) for kind in kinds for size in mix.sizes]
     order = [every[index] for index in chance.permutation(len(every))]
@@ -209,7 +210,7 @@ def drawn_first_night(mix: FaultMix, nights: int, chance: np.random.Generator) -
 def course(
     kind: FaultKind, first_night: int, warm: Sequence[bool], chance: np.random.Generator
 ) -> tuple[float, ...]:
-    """Return what part of its size a fault has in each night; ``warm`` has a value for each."""
+    """Return the part of its size that a fault has in each night. ``warm`` has a value for each night."""
     last = first_night + kind.lasts - 1 if kind.lasts else len(warm)
     return tuple(
         _part(kind, night - first_night, bool(warm[night - 1]), chance)

@@ -1,4 +1,6 @@
-"""Fleets as data: read ``fleets.yml``, check it, and describe what a fleet is made of.
+"""Read fleets from ``fleets.yml``, check them, and define the parts of a fleet.
+
+A fleet has these keys. All spreads, sizes and effects are relative: 0.01 is 1 %.
 
 * ``nights``, ``nodes``, ``nodes_per_rack``: sizes; a rack has nodes of one SKU
 * ``skus``: for each node model ``share`` of the racks, ``gpus``, and ``metrics`` with ``nominal`` value and
@@ -6,8 +8,8 @@
 * ``firmwares``: for each its ``share`` of the nodes and ``effects`` per metric
 * ``rollouts``: ``share`` of the nodes with firmware ``from`` get ``to``, in ``over_nights`` nights from
   ``first_night`` on
-* ``lottery``: ``share`` of the GPUs is slower by ``size``, in ``metrics`` (default: all): good GPUs all the
-  same
+* ``lottery``: ``share`` of the GPUs is slower by ``size``, in ``metrics`` (default: all), and good
+  nevertheless
 * ``part_sd``, ``rack_sd``, ``weather_sd``: spread of the GPUs' levels, of the racks' offsets, and of what
   all nodes have in common in a night; per metric, ``default`` for the others
 * ``drift_per_night``, ``drift_sd_per_night``: slow change of the whole fleet, and the spread of every GPU's
@@ -141,11 +143,12 @@ class Fleet:
 
     @property
     def racks(self) -> int:
-        """Number of racks."""
+        """Return the number of racks."""
         return -(-self.nodes // self.nodes_per_rack)
 
 
 def _of(kind: type, content: dict[str, Any], where: str) -> Any:
+    """Return an object of a class made of a mapping. An unknown key is an error that names the place."""
     known = {one.name for one in fields(kind)}
     if unknown := set(content) - known:
         raise ValueError(

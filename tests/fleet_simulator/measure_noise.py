@@ -1,8 +1,9 @@
-"""Measure one GPU several times in a fresh process: what ``recorded_noise.json`` was recorded with.
+"""Measure one GPU several times in a fresh process. ``recorded_noise.json`` was recorded with this.
 
-Needs PyTorch and an NVIDIA GPU that computes in eight bits, nothing else; ``tests`` never run it. One
-process is one session, and a session stands for a night: the context, the buffers and the pinned memory are
-new in each. Run for each GPU of a host at once, again and again, and collected a line per value:
+It needs PyTorch and an NVIDIA GPU that computes in eight bits, and nothing else. No test starts it. One
+process is one session, which the simulator uses as one night: the context, the buffers and the pinned memory
+are new in each session. Start one process at a time for each GPU of a host, all GPUs at once, again and
+again, and collect the lines:
 
     for gpu in 0 1; do
       for session in $(seq 0 20); do python3 measure_noise.py $gpu $session >>gpu$gpu.jsonl; done &
@@ -18,11 +19,12 @@ from collections.abc import Callable
 
 import torch
 
+# Rows and columns of the matrices, bytes of a copy on the device, and bytes of a copy from the host.
 SIZE = 8192
 BYTES_COPIED = 2**31
 BYTES_FROM_HOST = 2**29
 PAUSE_S = 0.1
-"""Every measurement is a short burst after a pause, as a probe's is."""
+"""Pause before each measurement, which is a short burst, as in a night's probes."""
 
 
 def metrics() -> dict[str, tuple[Callable[[], object], int, float]]:

@@ -1,14 +1,13 @@
-"""Relative deviations of real GPUs from their own level, read from ``recorded_noise.json``.
+"""Read how far real GPUs deviate from their own usual speed, from ``recorded_noise.json``.
 
 The file has recordings of real hosts, each with its source and command. A recording has for each metric and
-GPU the level (the median of all values) and, session by session, every value's deviation from that level in
-millionths ("ppm"). A session is a process of its own, and stands for a night: no longer series of the same
-hosts was to be had, so that weather, seasons and the wear of weeks are not in it; a fleet adds those as
-effects of its own.
+GPU the level (the median of all values), and for each session the deviation of every value from that level in
+millionths ("ppm"). A session is a process of its own, and is used as a night. No longer series of the same
+hosts was available, so seasons and the wear of weeks are not in it. A fleet adds those as effects of its own.
 
-Three things are read from it: how far a session's median is from a GPU's level (``session_residuals``: what
-a probe that repeats and takes the median leaves), how far a single burst is (``single_residuals``: what a
-probe that measures once leaves), and how much of it two GPUs of one host share (``shared_part``).
+Three things are read from it. ``session_residuals`` are the distances of a session's median from a GPU's
+level, as a probe has them that repeats and takes the median. ``single_residuals`` are those of a single
+burst, as a probe has them that measures once. ``shared_part`` is how much of it two GPUs of one host share.
 
     python -m tests.fleet_simulator.recorded_noise "SOURCE" "COMMAND" FILE.jsonl... >>recording.json
 """
@@ -48,14 +47,14 @@ def series(metric: str) -> list[list[list[list[float]]]]:
 
 
 def single_residuals(metric: str) -> list[float]:
-    """Return in ascending order how far each single burst was from its GPU's level."""
+    """Return the relative distance of each single burst from its GPU's level, in ascending order."""
     return sorted(value for host in series(metric) for gpu in host for session in gpu for value in session)
 
 
 def session_residuals(metric: str) -> list[float]:
-    """Return in ascending order how far each session's median was from its GPU's level.
+    """Return the relative distance of each session's median from its GPU's level, in ascending order.
 
-    A recording of one session has no second one to differ from, and is left out.
+    A recording of one session is left out, because it has no second one to differ from.
     """
     return sorted(
         median(session) for host in series(metric) for gpu in host if len(gpu) > 1 for session in gpu
@@ -74,7 +73,7 @@ def shared_part(metric: str) -> float:
 
 
 def gpu_levels(metric: str) -> list[float]:
-    """Return the levels of the GPUs recorded, in the metric's unit: how far good GPUs of one model differ."""
+    """Return the levels of the recorded GPUs in the metric's unit. They show how far good GPUs differ."""
     return [
         gpu["level"]
         for one in recordings()
@@ -84,7 +83,7 @@ def gpu_levels(metric: str) -> list[float]:
 
 
 def as_recording(source: str, command: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what a host's lines of ``measure_noise.py`` come to, as the data file has it."""
+    """Return the recording, in the form of the data file, of a host's lines of ``measure_noise.py``."""
     values: dict[str, dict[int, dict[int, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
@@ -102,6 +101,7 @@ def as_recording(source: str, command: str, rows: list[dict[str, Any]]) -> dict[
 
 
 def _of_gpu(sessions: list[list[float]]) -> dict[str, Any]:
+    """Return the level of a GPU, and the deviations of each session in ppm."""
     level = median(value for session in sessions for value in session)
     ppm = [[round((value / level - 1) * 1e6) for value in session] for session in sessions]
     return {"level": round(level, 3), "ppm": ppm}

@@ -1,16 +1,15 @@
-"""Count what a judge finds and what it flags for nothing.
+"""Count the faults that a judge finds, and the nodes that it flags without a fault.
 
-Detection is counted, not divided: of ``m`` faults of a kind and size ``n`` were flagged in at least one
-night from their first one to their last. A false alarm is a flagged node in a night without any fault of its
-own or its rack's; its rate per 1,000 node-nights has the exact 95 % bounds of a Poisson count. What is
-neither is counted apart: a node that is still flagged when its fault has gone, and the nodes of a rack that
-is at fault as a whole.
+A fault counts as found if its node was flagged in at least one night from its first one to its last. A false
+alarm is a flagged node in a night in which neither the node nor its rack has a fault. Its rate per 1,000
+node-nights has the exact 95 % bounds of a Poisson count. Two cases are counted apart: a node that is still
+flagged after its fault is gone, and the nodes of a rack that is at fault as a whole.
 
-How soon a fault is found counts from its first night, which is one night. Shares have the exact 95 % bounds
-of a binomial count (Clopper and Pearson). A fault of the last night had one night only, and counts all the
-same.
+The first night of a fault is night 1 of "within N nights". Shares have the exact 95 % bounds of a binomial
+count (Clopper and Pearson). A fault that begins in the last night has only one night, and counts
+nevertheless.
 
-Nights are open-loop: a flagged node is measured on, with its fault.
+A flagged node stays in the fleet with its fault, and is measured in all later nights.
 """
 
 from __future__ import annotations
@@ -29,17 +28,20 @@ from tests.fleet_simulator.simulation import Measurement, Simulation, Truth
 
 Class = tuple[str, float]
 LEVEL = 0.95
+"""Confidence of the bounds."""
 ALL_METRICS = "all"
 LEAST_LOSS = 0.05
+"""Smallest relative loss of the table of how soon losses are found."""
 NIGHTS = (1, 2, 3, 5)
+"""Columns of the tables: found within so many nights."""
 SOON = 3
-"""Nights within which a step of LEAST_LOSS or more is wanted to be found."""
+"""Nights within which a step of LEAST_LOSS or more should be found."""
 FOUND = 0.9
-"""Share of the steps of a loss that are found where the loss counts as detectable."""
+"""Share of the steps of one size that must be found, so that the size counts as detectable."""
 
 
 class Wait(NamedTuple):
-    """A fault, and how many nights after its first one it was found: 0 in its first, None for never."""
+    """A fault, and the nights from its first one until it was found: 0 for its first, None for never."""
 
     kind: str
     metric: str
@@ -65,7 +67,7 @@ class Score:
     """Counts of one judge over one simulation, or the sum over several.
 
     Attributes:
-        faults: Faults of nodes by kind and size, those that never did anything left out.
+        faults: Faults of nodes by kind and size, without those that never had an effect.
         found: How many of them were flagged while they were there.
         nights_until_found: How often it took so many nights to find such a fault.
         node_nights: Measured nodes times nights without any fault.
@@ -75,7 +77,7 @@ class Score:
         nights_after_recovery: Node-nights after a fault had gone.
         flagged_after_recovery: How many of these were flagged.
         rack_faults: Racks with a fault of their own.
-        racks_flagged_whole: Those of which all nodes were flagged in one night or another.
+        racks_flagged_whole: Those of which each node was flagged in at least one night.
         rack_nodes: Nodes of such racks.
         rack_nodes_flagged: Those that were flagged at least once.
     """
@@ -175,7 +177,7 @@ class _Counting:
 
 
 class _Watched:
-    """A night that notes which nodes were measured while its judge reads it."""
+    """A night that keeps its measurements, so that several judges read the same ones."""
 
     def __init__(self, night: NightLike) -> None:
         self._night = night
@@ -237,10 +239,12 @@ def detections(score: Score) -> list[str]:
 
 
 def _of_size(counts: Counter[Class], size: float) -> int:
+    """Return the number of faults of one size, of all kinds."""
     return sum(count for (_, one), count in counts.items() if one == size)
 
 
 def _row(name: str, cells: list[tuple[int, int]]) -> str:
+    """Return a row of the table of detections, with the sum of its cells (found, all) at the end."""
     total = (sum(found for found, _ in cells), sum(there for _, there in cells))
     return (
         f"| {name} | "
@@ -250,7 +254,10 @@ def _row(name: str, cells: list[tuple[int, int]]) -> str:
 
 
 def found_soon(score: Score, steps: Collection[str]) -> list[str]:
-    """Return a Markdown table of how soon large losses are found, by kind; ``steps`` are kinds, too."""
+    """Return a Markdown table of how soon large losses are found, by kind.
+
+    ``steps`` are the kinds that count for the row of all steps.
+    """
     large = [wait for wait in score.nights_until_found if wait.size <= -LEAST_LOSS]
     lines = [
         f"| losses of {LEAST_LOSS:.0%} and more | faults | "
@@ -264,6 +271,8 @@ def found_soon(score: Score, steps: Collection[str]) -> list[str]:
 
 
 def _soon_row(name: str, score: Score, kinds: Collection[str]) -> str:
+    """Return a row of the table of how soon losses of some kinds are found."""
+
     def wanted(wait: Wait) -> bool:
         return wait.kind in kinds and wait.size <= -LEAST_LOSS
 
@@ -307,7 +316,7 @@ def _smallest_loss(score: Score, waits: Collection[Wait], nights: int) -> str:
 
 
 def summary(name: str, score: Score) -> str:
-    """Return one line with everything but the table."""
+    """Return one line with all counts, without the tables."""
     rate, least, most = score.false_alarms_per_1000()
     parts = [
         f"{name}: {sum(score.found.values())} of {sum(score.faults.values())} faults found",

@@ -1,11 +1,11 @@
-"""Simulate the nights of a fleet: what a probe measures of every GPU, and the truth about the faults.
+"""Simulate the nights of a fleet: the measurements of every GPU, and the truth about the faults.
 
 A value is ``nominal * exp(sum of effects)``. The effects are those of the GPU itself (level, lottery, own
 drift), of its firmware, its rack, the night (weather, drift, a rack's bad night, a warm node), noise, and
-faults. Everything depends on the seed alone: the same fleet, faults and seed give the same nights, whenever
-and however often they are read.
+faults. Everything depends on the seed alone: the same fleet, faults and seed give the same nights, in any
+order and as often as they are read.
 
-Nothing here knows how measurements are judged.
+The simulation does not use the way in which measurements are judged.
 """
 
 from __future__ import annotations
@@ -65,10 +65,12 @@ class Truth:
 
 
 def _metric_array(values: dict[str, float], metrics: list[str]) -> Floats:
+    """Return the value of each metric, or the default."""
     return np.array([values.get(metric, values.get("default", 0.0)) for metric in metrics])
 
 
 def _mask(chosen: tuple[str, ...] | None, metrics: list[str]) -> Floats:
+    """Return 1 for each chosen metric and 0 for the others. None chooses all."""
     return np.array([1.0 if chosen is None or metric in chosen else 0.0 for metric in metrics])
 
 
@@ -199,10 +201,10 @@ def quantile_of(noise: Noise, metric: str) -> Quantile:
 
 
 class _NoiseModel:
-    """Noise from night to night: normal values, correlated in time and within a node, made what the fleet's
-    noise is.
+    """The noise from night to night, made of normal values that are correlated in time and within a node.
 
-    The marginal distribution is exactly the wanted one, whatever the correlations are.
+    A quantile function turns the normal values into the noise of the fleet, so the distribution of the values
+    is exactly the wanted one, with any correlation.
     """
 
     def __init__(self, layout: _Layout) -> None:
@@ -261,7 +263,7 @@ class Night:
         yield from self._measurements(values, np.arange(len(values)))
 
     def retest(self, nodes: Iterable[str]) -> list[Measurement]:
-        """Measure these nodes again in the same night: new noise, nothing missing, all else the same."""
+        """Measure these nodes again in the same night. Only the noise is new, and nothing is missing."""
         self._retests += 1
         layout = self._simulation.layout
         again = set(nodes)
@@ -380,7 +382,7 @@ class Simulation:
             count = {"gpu": 1, "pair": min(2, end - start), "node": end - start}[kind.part]
             gpus = np.sort(chance.choice(np.arange(start, end), size=count, replace=False))
             warm, places = layout.is_warm[draw.where].tolist(), tuple((gpus - start).tolist())
-            # A faulty node is there when its fault begins, and keeps its GPUs: else it were not this fault.
+            # A faulty node is there when its fault begins, and keeps its GPUs, or the fault would be gone.
             layout.joins_in_night[draw.where] = min(layout.joins_in_night[draw.where], first_night)
             layout.replaced_in_night[start:end] = 0
             layout.replaced_in_night[gpus] = first_night if kind.replaces else 0
@@ -408,5 +410,5 @@ class Simulation:
 
 
 def simulate(fleet: Fleet, faults: FaultMix, seed: int) -> Simulation:
-    """Return the nights of a fleet with faults: iterate for the nights, see ``truth`` for what is so."""
+    """Return the nights of a fleet with faults. Iterate for the nights. ``truth`` has the faults."""
     return Simulation(fleet, faults, seed)

@@ -1,3 +1,8 @@
+"""Test the simple rules (baselines.py) with which the fleet simulator compares a judge.
+
+Each rule must flag a slow node of a night that was made by hand, and no good node.
+"""
+
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,7 +23,7 @@ from tests.fleet_simulator.simulation import Measurement
 
 
 class HandmadeNight:
-    """Values by node, one per GPU; SKU and metric are the same for all unless given."""
+    """A night with given values by node, one per GPU. SKU and metric are the same for all unless given."""
 
     def __init__(
         self, number: int, values: dict[str, list[float]], sku: str = "s", metric: str = "m"
@@ -39,9 +44,11 @@ class HandmadeNight:
 
 
 def good(count: int = 20) -> dict[str, list[float]]:
+    """Return two values of each of some good nodes, which are within 1 % of 100."""
     return {f"n{node:02d}": [99.0 + node / 10, 101.0 - node / 10] for node in range(count)}
 
 
+# `value` is the slow GPU's. The good ones have about 100, and each rule has its own limit.
 @pytest.mark.parametrize(
     ("judge", "value"),
     [(median_minus_mads(), 91.0), (superbench_variance(), 94.0), (superbench_similarity(), 89.0)],

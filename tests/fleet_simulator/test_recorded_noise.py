@@ -1,3 +1,8 @@
+"""Test the recorded noise of real GPUs, on which the fleet simulator rests (recorded_noise.json).
+
+The tests check that each recording has its source, enough values, and deviations from each GPU's own median.
+"""
+
 import statistics
 
 import pytest
@@ -14,6 +19,7 @@ from tests.fleet_simulator.recorded_noise import (
 )
 
 BURSTS = ("gemm_bf16_tflops", "gemm_fp8_tflops", "hbm_copy_gbs", "h2d_gbs")
+"""The metrics that were measured in short bursts. The power-limited product has recordings of its own."""
 
 
 def test_every_recording_has_its_source_and_command() -> None:

@@ -1,3 +1,9 @@
+"""Test how the fleet simulator counts found faults and false alarms (scores.py).
+
+The judges here know the truth, flag every node, flag none, or wait for some nights, so the right counts are
+known.
+"""
+
 import subprocess
 import sys
 from collections import Counter
@@ -25,6 +31,7 @@ from tests.fleet_simulator.simulation import Simulation, simulate
 FAIL = {"fail": {"fail"}}
 
 
+# The exact 95 % bounds of a Poisson count, from published tables.
 @pytest.mark.parametrize(
     ("count", "least", "most"),
     [(0, 0.0, 3.6889), (1, 0.0253, 5.5716), (5, 1.6235, 11.6683), (100, 81.364, 121.627)],
@@ -33,6 +40,7 @@ def test_bounds_are_those_of_the_tables(count: int, least: float, most: float) -
     assert poisson_bounds(count) == pytest.approx((least, most), abs=1e-3)
 
 
+# The exact 95 % bounds of a binomial share, from published tables.
 @pytest.mark.parametrize(
     ("count", "of", "least", "most"),
     [
@@ -135,6 +143,7 @@ def test_false_alarms_of_a_racks_bad_night_are_counted_among_the_others() -> Non
 
 
 def seldom() -> FaultMix:
+    """Return faults that only show in a night in which a job had warmed the node."""
     return mix_of(
         {
             "kinds": {"cold": {"part": "node", "shape": "warm"}},
@@ -174,7 +183,7 @@ def test_scores_add_up_and_are_printed_as_counts() -> None:
 
 
 def late(simulation: Simulation, nights: int) -> Judge:
-    """Return a judge that knows the truth, and keeps it back for some nights."""
+    """Return a judge that knows each fault, and flags it some nights after its first one."""
     faults = simulation.truth.fault_of_node()
 
     def judge(night: NightLike) -> dict[str, str]:
@@ -184,6 +193,7 @@ def late(simulation: Simulation, nights: int) -> Judge:
     return judge
 
 
+# `nights` after a fault's first one, the judge flags it. After 3, it is no longer within 3 nights.
 @pytest.mark.parametrize(("nights", "found"), [(0, "100.0 %"), (2, "100.0 %"), (3, "0.0 %")])
 def test_a_step_is_found_within_three_nights_only_if_it_is_found_in_its_third(
     nights: int, found: str
@@ -198,12 +208,14 @@ def test_a_step_is_found_within_three_nights_only_if_it_is_found_in_its_third(
 
 
 def only_steps() -> FaultMix:
+    """Return faults that begin at once and stay, of all metrics of a GPU or of one."""
     kinds = {"step": {"part": "gpu"}, "one_metric": {"part": "gpu", "metrics": "one"}}
     shares = {"share_of_nodes": 0.2, "share_of_racks": 0, "begin_between": [0.3, 0.6]}
     return mix_of({"kinds": kinds, "sizes": [-0.03, -0.05, -0.08], **shares})
 
 
 def waits(metric: str, size: float, nights: dict[int | None, int]) -> Score:
+    """Return a score of faults of one metric and size. `nights` has how many were found after N nights."""
     return Score(nights_until_found=Counter({Wait("s", metric, size, one): n for one, n in nights.items()}))
 
 

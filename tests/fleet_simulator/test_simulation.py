@@ -1,3 +1,9 @@
+"""Test the simulated nights of a fleet (simulation.py, faults.py and fleets.py).
+
+The judge of nights is measured on these fleets, so they must be what their description states: values, noise,
+faults, firmware and missing measurements. Numbers that are drawn by chance must be within binomial bounds.
+"""
+
 import ast
 import dataclasses
 import time
@@ -24,14 +30,16 @@ EVEN = {
     "firmwares": {"a": {"share": 1}},
     "noise": {"kind": "normal", "scale": {"default": 0}},
 }
-"""A fleet in which nothing differs and nothing moves."""
+"""A fleet in which all values are 100, and nothing changes from night to night."""
 
 
 def fleet_with(**changes: object) -> Fleet:
+    """Return the even fleet with some changes."""
     return fleet_of("even", {**EVEN, **changes})
 
 
 def only(kind: dict[str, object], sizes: tuple[float, ...] = (-0.05,), share: float = 0.2) -> FaultMix:
+    """Return a mix with one kind of fault, in a share of the nodes or racks."""
     of_racks = kind["part"] == "rack"
     return mix_of(
         {
@@ -45,6 +53,7 @@ def only(kind: dict[str, object], sizes: tuple[float, ...] = (-0.05,), share: fl
 
 
 def values(simulation: Simulation) -> dict[tuple[int, str, str, str], float]:
+    """Return all values by night, node, GPU and metric."""
     return {
         (one.night, one.node, one.gpu_uuid, one.metric): one.value for night in simulation for one in night
     }
@@ -102,7 +111,7 @@ def test_nights_are_made_when_they_are_read(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("kind", sorted(all_faults().kinds))
 def test_a_fault_does_what_it_is_asked_to_and_to_nothing_else(kind: str) -> None:
-    """Against the same fleet without faults: every other value is the same to the last digit."""
+    """Compare with the same fleet without faults. Every other value is the same to the last digit."""
     chosen = all_faults().kinds[kind]
     mix = dataclasses.replace(
         all_faults(), kinds={kind: chosen}, share_of_nodes=0.02, share_of_racks=0.02, sizes=(-0.03, -0.12)
@@ -142,9 +151,11 @@ def test_there_are_at_least_twelve_kinds_of_faults_of_three_to_twelve_per_cent()
     assert (min(mix.sizes), max(mix.sizes)) == (-0.12, -0.03)
 
 
+# Nights in which a job had warmed the node.
 WARM = (True, False, False, True, False, True, True, False)
 
 
+# The fault begins in night 3 of 8. `parts` is the part of its size that it has in each night.
 @pytest.mark.parametrize(
     ("kind", "parts"),
     [
@@ -263,6 +274,7 @@ def test_student_noise_has_heavy_tails() -> None:
 
 
 def within(count: int, of: int, share: float) -> bool:
+    """Return whether a count is plausible for a share of so many. It is wrong in 2 of a million cases."""
     return bool(binom.ppf(1e-6, of, share) <= count <= binom.ppf(1 - 1e-6, of, share))
 
 
@@ -291,6 +303,8 @@ def test_the_lottery_makes_a_share_of_the_gpus_slower_for_good() -> None:
     assert made[:, slow[0]] == pytest.approx(97.5)
 
 
+# A GPU's level is the same in all nights (axis 0), and the weather of a night is the same for all GPUs (axis
+# 1).
 @pytest.mark.parametrize(
     ("effect", "axes"),
     [({"part_sd": {"default": 0.01}}, (0,)), ({"weather_sd": {"default": 0.01}}, (1,))],

@@ -1,4 +1,7 @@
-"""A node's clock: how far it is off, and whether something disciplines it."""
+"""Test the offset of a node's clock, and whether it is synchronized (nodes/clock.py).
+
+A wrong clock breaks munge and with it Slurm, and mixes up the order of log lines.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import pytest
 from rackproof.nodes.clock import clock_offset, read_synchronized
 
 
+# Seconds: the controller's clock at the query and at the answer, then the node's clock at the begin and at
+# the end of its answer.
 @pytest.mark.parametrize(
     ("times", "offset"),
     [

@@ -1,4 +1,9 @@
-"""From raw facts to the record of a node: tables of what nodes say, and of what they should not say."""
+"""Test how raw facts of a node become its record, and which findings they give (nodes/facts.py).
+
+The record of a run names the node's hardware, software and GPUs. It comes from the output of the node's
+tools, which may be damaged or missing. Then the record has a gap, and a run on GPUs that cannot be read never
+passes.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from rackproof.nodes.facts import findings_from_facts, gpus_from_facts, node_fro
 
 
 def ok(stdout: str, **more: Any) -> dict[str, Any]:
+    """Return the answer of a tool that ended well."""
     return {"status": "ok", "rc": 0, "stdout": stdout, "stderr": "", "truncated": False, **more}
 
 
@@ -78,7 +84,7 @@ RAW: dict[str, Any] = {
                 "spectre_v2": "off",
             },
         ),
-        # The profile was requested and the kernel has something else: the record says both.
+        # The profile was requested, and the kernel has something else. The record has both.
         (
             {"tuning": '{"profile": "mlperf-0.6"}', "governor": "powersave"},
             {"profile": "mlperf-0.6", "governor": "powersave"},

@@ -1,4 +1,8 @@
-"""The list of an NVLink domain's nodes: addresses that reach each other, or an error that names a node."""
+"""Test the list of an NVLink domain's nodes that role imex writes for nvidia-imex (nodes/imex.py).
+
+The service nvidia-imex lets the nodes of a domain, such as an NVL72, share GPU memory. Each node needs an
+address that the others reach. Otherwise an error names the node.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ NAMES = {"n1": "10.0.0.1", "n2": "10.0.0.2", "n3.example.org": "fd00::3", "home"
 
 
 def resolve(name: str) -> str:
+    """Return the address of a name of NAMES, or ""."""
     return NAMES.get(name, "")
 
 

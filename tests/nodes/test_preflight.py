@@ -1,4 +1,8 @@
-"""Test each remark of preflight on a node: whether it stops the node, and that it names a remedy."""
+"""Test each remark of preflight on a node, whether it stops the node, and its remedy (nodes/preflight.py).
+
+Before provisioning changes a node, role preflight compares it with the inventory: operating system, GPUs,
+memory, disk, packages, clock.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +47,7 @@ WANTED = Expected(
 
 
 def changed(**changes: Any) -> dict[str, Any]:
+    """Return the facts of the good node with some entries replaced."""
     node = copy.deepcopy(NODE)
     node.update(changes)
     return node
@@ -118,6 +123,7 @@ def test_each_remark(changes: dict[str, Any], code: str, fatal: bool, part: str)
 
 @pytest.mark.parametrize("epoch", [995.5, 1000.0, 1001.9, 1006.9])
 def test_the_way_of_the_answer_is_no_fault_of_the_clock(epoch: float) -> None:
+    """The answer took 2 s, and the clock may be off by 5 s."""
     node = changed(clock={"asked_at": 1000.0, "epoch": epoch, "timedatectl": ""})
     assert preflight_remarks(node, WANTED, 1002) == ()
 

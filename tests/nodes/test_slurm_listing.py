@@ -1,4 +1,8 @@
-"""Test the list of Slurm's nodes from the output of slurm.conf, scontrol and sinfo."""
+"""Test how an existing Slurm cluster's nodes are read for `rackproof adopt` (nodes/slurm_listing.py).
+
+The input is slurm.conf and gres.conf, or the output of scontrol or sinfo. A line that cannot be read is named
+in a remark, and a node with an incomplete line may have GPUs, so it does not count as a node without.
+"""
 
 from __future__ import annotations
 
@@ -90,6 +94,7 @@ def test_blocks_are_racks_as_switches_are() -> None:
     assert [node.switch for node in listing.nodes] == ["b1", "b1", "b2", "b2"]
 
 
+# `known` is whether the text shows that the node has no GPU.
 @pytest.mark.parametrize(
     ("text", "known"),
     [
@@ -147,6 +152,7 @@ def test_a_set_of_nodes_is_in_its_partition() -> None:
     assert "partitions name ghost that" in listing.remarks[0]
 
 
+# The GPUs by type, "" if the type is not stated. A total (gpu=8) includes the GPUs with a type.
 @pytest.mark.parametrize(
     ("text", "gpus"),
     [

@@ -2,9 +2,9 @@
 
     python tests/perf/bench_fleet.py --nodes 10000 --nights 60
 
-Every night every node is a run of 40 numbers (4 metrics of 8 GPUs, 8 of the node). A few nodes are slow,
-a few outliers, a few drift; the measurement counts only if these are found. Each judgement is a
-process of its own, so that its peak memory is its own. Exits non-zero where a goal is missed.
+In every night, every node has a run of 40 numbers (4 metrics of 8 GPUs, 8 of the node). A few nodes are
+slow, a few are outliers, and a few drift. The measurement counts only if these are found. Each judgement is a
+separate process, so that its peak memory can be read. The exit status is not 0 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ NODE_METRICS = tuple(f"node_metric_{number}" for number in range(8))
 GPUS = 8
 PER_NODE = len(GPU_METRICS) * GPUS + len(NODE_METRICS)
 UNTIL = datetime(2026, 11, 21, 6, tzinfo=UTC)
+# Numbers of the nodes with a planted fault.
 SLOW, OUTLIERS, DRIFTING = range(7), range(100, 105), range(200, 206)
 GOALS = {"floors": (2.5, 1024), "all": (30.0, 1024)}
+"""Most seconds and MiB of a judgement: by the floors of a night alone, and with the nights before."""
 JUDGE_CPU_S = 5.0
 """Most seconds of processor time for judging, without reading."""
 HOST_COPY_GB_S = 55.0
-"""A plausible speed of the host link: an impossible one is unproven. All other numbers are about 100."""
+"""A plausible speed of the host link, because an impossible one is unproven. Other numbers are about 100."""
 REFERENCES = {
     "h200": [
         SkuReference(
@@ -166,7 +168,7 @@ def fill(path: Path, nodes: int, nights: int) -> None:
 
 
 def check(night: Night, nodes: int, past: bool) -> int:
-    """Refuse a result that lacks a planted fault or fails a good node; return how many degraded by chance.
+    """Refuse a result that lacks a planted fault or fails a good node. Return how many degraded by chance.
 
     The numbers are honest noise: one in 400,000 series may look like a drift (``Policy.chance`` a night).
     """
@@ -176,7 +178,7 @@ def check(night: Night, nodes: int, past: bool) -> int:
     slow, dull = {n for n in SLOW if n < nodes}, {n for n in (*OUTLIERS, *DRIFTING) if n < nodes and past}
     chance = len(found[Verdict.DEGRADED] - dull)
     failed, passed = found[Verdict.FAIL], found.pop(Verdict.PASS)
-    # A proven loss of 2.5 % fails, less is watched: either names what was planted.
+    # A proven loss of 2.5 % fails, and a smaller one is degraded. Both name what was planted.
     if not slow <= failed <= slow | dull or found[Verdict.UNPROVEN] - dull or dull & passed or chance > 2:
         raise SystemExit(f"not what was planted: {found}"[:2000])
     if len(night.nodes) != nodes:
@@ -194,7 +196,7 @@ def measure(path: Path, nodes: int, what: str) -> None:
     night = judge_night(readings, REFERENCES, past=past)
     end, end_cpu = time.perf_counter(), time.process_time()
     chance = check(night, nodes, past)
-    # Not ru_maxrss: that begins with what the parent held when it forked.
+    # ru_maxrss would include the memory of the parent when it forked.
     status = Path("/proc/self/status").read_text()
     peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024
     taken = {"numbers": len(readings), "read_s": read - begin, "judge_s": end - read, "s": end - begin}

@@ -1,7 +1,8 @@
-"""Speed and memory of the log parsers, over real MLLOG logs of round 5.1, repeated.
+"""Measure the speed and the memory of the log parsers on real MLLOG logs of MLPerf Training 5.1.
 
-Those of tests/data/real are trimmed: they hold more events per MB than a log as published.
-RACKPROOF_PERF_LOGS names a folder of published ones, which docs/inside/performance.md speaks of.
+The logs are repeated. Those of tests/data/real are shortened, so they have more events per MB than a
+published log. RACKPROOF_PERF_LOGS names a folder of published ones. docs/inside/performance.md has its
+figures.
 
 ``make perf`` runs this with pytest-benchmark. As a plain program it prints MB/s of one core (best of
 several) and the peak of resident memory for a small and a large log::
@@ -32,7 +33,7 @@ TRIMMED = Path(__file__).resolve().parent.parent / "data" / "real" / "mlperf-5.1
 CORPUS = Path(os.environ.get("RACKPROOF_PERF_LOGS", TRIMMED))
 MEGABYTE = 1_000_000
 ENOUGH = 7 * MEGABYTE
-"""The size of the 21 published logs in bytes; a smaller set is repeated up to it."""
+"""The size of the 21 published logs in bytes. A smaller set is repeated until it has this size."""
 
 
 def real_logs() -> list[bytes]:
@@ -72,7 +73,7 @@ class Repeated(io.RawIOBase):
 
 
 def bare_scan(data: bytes) -> int:
-    """Find the tokens and decode the JSON, nothing else: what any parser of these logs has to pay."""
+    """Find the tokens and decode the JSON, which any parser of these logs has to do. Return their number."""
     count, position = 0, data.find(b":::MLLOG")
     while position >= 0:
         end = data.find(b"\n", position)

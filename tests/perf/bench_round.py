@@ -1,10 +1,11 @@
-"""`rackproof parse --json` over a whole round, beside a bare scan and mlperf-logging's own parser, in turns.
+"""Compare `rackproof parse --json` on a whole round with a bare scan and mlperf-logging's parser.
 
     python -m tests.perf.bench_round FOLDER [--turns 3] [--processors 1 2 16]
 
-FOLDER holds the result logs of a round as published. CPU time counts children; a wall clock counts only on an
-idle machine. ``parse`` may use so many processors; the others use one. Memory is the largest process': it
-must not grow from a tenth of the logs to all of them.
+FOLDER has the result logs of a round as published. The three run in turns. CPU time includes child processes.
+The wall clock only counts on an idle machine. ``parse`` may use the given numbers of processors, and the
+others use one. Memory is that of the largest process, and must not grow from a tenth of the logs to all of
+them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.perf.bench_logs import MEGABYTE, bare_scan
 
 PROGRAM = Path(sys.executable).with_name("rackproof")
 SHARE = 20
-"""mlperf-logging reads every so many-th log; its time is taken times as much."""
+"""mlperf-logging reads one of so many logs. Its time is multiplied by the ratio of all bytes to these."""
 
 
 def timed(run: Callable[[], object]) -> tuple[float, float]:

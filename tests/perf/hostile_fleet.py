@@ -1,11 +1,12 @@
-"""One hostile node among a thousand: what the night costs, and that no other node is harmed.
+"""Measure what one hostile node among a thousand costs a night, and check that it harms no other node.
 
 python tests/perf/hostile_fleet.py [--nodes 250 500 1000]
 
-After a healthy night: all at once in fleets of these sizes; each of the answers of
-tests/jobs/validate/test_hostile_nodes.py in a night of its own, in the smallest fleet in a quarter, half and
-all of its size, and in the largest; and nights in which a quarter of the nodes has a value of another type,
-each another one. The exit status is 1 if a node is harmed.
+After a healthy night, there are three kinds of nights. In the first, a node gives all hostile answers at
+once, in fleets of these sizes. In the second, it gives one of the answers of
+tests/jobs/validate/test_hostile_nodes.py, in the smallest fleet at a quarter, half and all of its size, and
+in the largest fleet. In the third, a quarter of the nodes has one value of another type, each node another
+one. The exit status is 1 if a node is harmed.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ from tests.jobs.validate.test_hostile_nodes import (
 from tests.jobs.validate.test_validating import EPOCH, gathered
 
 LIAR = 100
+"""Number of the first hostile node."""
 IDLE = {"known": True, "state_after": "IDLE", "drained_by": "none", "reason": "", "set_by": "", "jobs": []}
 OTHER_VALUES = (None, 7, math.nan, 10**400, "text", "\x1b[2J\udcff", "9" * 5000, [[["x"]]], {"a": {"b": 1}})
+"""Values of other types, or of no size, that an answer may have in any place."""
 
 
 def everything(answer: dict[str, Any], size: float = 1) -> None:
@@ -54,7 +57,7 @@ def everything(answer: dict[str, Any], size: float = 1) -> None:
 
 
 def other_types(number: int, which: slice = slice(None)) -> list[dict[str, Any]]:
-    """Return a node's answers, each with one value of another type: at every place each of OTHER_VALUES."""
+    """Return answers of a node. In each, one of OTHER_VALUES replaces a value, for all places and values."""
     kinds = [
         (place, value)
         for place, kept in _places(healthy(number))
@@ -65,6 +68,7 @@ def other_types(number: int, which: slice = slice(None)) -> list[dict[str, Any]]
 
 
 def _with_value(answer: dict[str, Any], place: Sequence[str], value: object) -> dict[str, Any]:
+    """Return the answer with another value in a place."""
     part = answer
     for key in place[:-1]:
         part = part[key]
@@ -73,6 +77,7 @@ def _with_value(answer: dict[str, Any], place: Sequence[str], value: object) -> 
 
 
 def _places(part: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Yield each place of an answer, as keys from outside in, with its value."""
     for name, value in part.items():
         yield (*above, name), value
         if isinstance(value, Mapping):
@@ -124,7 +129,7 @@ def a_night(
 def harm(night: Mapping[str, NodeNight], hostile: Sequence[int], earlier: Sequence[int] = ()) -> str:
     """Return in words which healthy nodes do not pass, and which hostile ones have no snapshot."""
     names = {node_name(number) for number in hostile}
-    # What a node named in an earlier night, an XID or a port, it is held to until an operator looks.
+    # An XID or a port of an earlier night counts against its node until an operator acts.
     known = names | {node_name(number) for number in earlier}
     harmed = Counter(one.verdict.value for one in night.values() if one.node not in known)
     lost = [name for name in sorted(names) if night[name].unreached]
@@ -138,7 +143,7 @@ def _tell(
     hostile: Sequence[int],
     earlier: Sequence[int] = (),
 ) -> bool:
-    """Print a line of a night; return whether a node was harmed, or the only hostile one passes."""
+    """Print a line of a night. Return whether a node was harmed, or the only hostile one passes."""
     verdicts = Counter(night[node_name(number)].verdict.value for number in hostile)
     wrong = harm(night, hostile, earlier) or ("it passes" if len(hostile) == 1 and verdicts["pass"] else "")
     print(f"{what:28} {took_s:7.1f}  {dict(verdicts)}; {wrong or 'all others pass'}", flush=True)
@@ -146,7 +151,7 @@ def _tell(
 
 
 def _nights(results: Path, counts: Sequence[int]) -> Iterator[bool]:
-    """Make the nights; yield of each whether it harmed a node."""
+    """Make the nights. Yield for each whether it harmed a node."""
     largest = counts[-1]
     for count in counts:
         for what in ("healthy, first night", "healthy"):

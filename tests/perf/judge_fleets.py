@@ -1,10 +1,10 @@
-"""The night's judge for the fleet simulator.
+"""Judge the nights of the fleet simulator as validate.yml does.
 
     python -m tests.fleet_simulator --judge tests.perf.judge_fleets:nights
 
-Judged as validate.yml does, without floors: no SKU reference hides what fleet and past can show. With
-``retesting`` the nodes that fail or are suspected are measured once more in the same night, and the better
-number of the two counts, as in a night that has a budget.
+There are no floors, because a reference of the SKU would hide how much the fleet and the past show. With
+``retesting``, the nodes that fail or are suspected are measured once more in the same night, and the better
+of the two numbers counts, as in a night that has a budget.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Row = tuple[int, int, int, float]
 
 @dataclass
 class _Nights:
-    """The nights so far, as the history gives them; called with the next one."""
+    """A judge that keeps the nights so far, in the form in which the history gives them."""
 
     retests: bool
     policy: AnomalyPolicy
@@ -42,7 +42,7 @@ class _Nights:
 
     def __call__(self, night: NightLike) -> Mapping[str, str]:
         measured = list(night)
-        # Arrays: a fleet's fifteen nights as tuples take longer to convert than to judge.
+        # The nights are arrays, because fifteen nights as tuples take longer to convert than to judge.
         self.nights.append(np.array([self._row(one) for one in measured]).reshape(-1, 4))
         self.conditions.append({one.node: (one.firmware, one.rack) for one in measured})
         judged = self._judge()
@@ -57,7 +57,7 @@ class _Nights:
             }
             if suspects:
                 judged = self._judge_again(night, suspects)
-        # What was not measured is unproven by rights, and no matter of errors.
+        # A node that was not measured is unproven, which is neither a detection nor a false alarm.
         return {
             one.key: worst(found).value
             for one in judged.nodes
@@ -104,7 +104,7 @@ class _Nights:
 
 
 def _judge(retests: bool) -> Judge:
-    # What a number lacks is not the question here: missing ones are unproven anyway.
+    # No number has a reference here, so none is required.
     return _Nights(retests, AnomalyPolicy(require_references=False, fleet=FleetPolicy()))
 
 

@@ -2,10 +2,11 @@
 
     python tests/perf/prove_llm.py [--size 1b|8b] [--layers N] [--steps N] [--compile]
 
-It needs PyTorch, transformers and mlperf-logging in the Python that runs it, and nothing of the internet:
-weights are random on both sides, bf16, with fused AdamW. transformers trains with PyTorch's own attention at
-the batch size, of 1, 2, 4 and 8, that is fastest and fits; ours at its default. --compile also times its
-network under torch.compile, which takes a minute more. --cpu tries the flow on a processor.
+It needs PyTorch, transformers and mlperf-logging in the Python that runs it. Nothing is downloaded, because
+the weights of both are random. Both train in bf16 with fused AdamW. transformers trains with PyTorch's own
+attention at the fastest batch size of 1, 2, 4 and 8 that fits, and llm_torch.py at its default. --compile
+also times transformers' network under torch.compile, which takes a minute more. --cpu tries the program on a
+processor. The exit status is 0 if llm_torch.py is at least 1.25 times as fast, or with --cpu.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def fastest_of_transformers(options: argparse.Namespace, compiled: bool) -> floa
 
 
 def main() -> int:
-    """Time both; return 0 if ours is 1.25 times as fast, or --cpu was given."""
+    """Time both. Return 0 if ours is 1.25 times as fast, or --cpu was given."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,16 +1,16 @@
 # ruff: noqa: E402  (what the unit tests simulate is imported from where it lies)
-"""Nights of a rack through the code of validate.yml, with faults: what is found, and who is wronged.
+"""Prove that nights find faults: run the code of validate.yml on a simulated rack with faults.
 
     python tests/perf/prove_nights.py [--nights 50] [--healthy 1000] [--links 10] [--seed 1] [--docs FILE]
 
 Eighteen nodes answer as `rackproof_facts` does and measure as the probes do, behind a Slurm that is a
-function; looking, measuring, judging, history and acting are the package's own. Each faulty night has one
-fault or two, in turn, on random nodes and GPUs. Numbers swing from night to night as nine runs on one H100
-did, and differ between GPUs as those of four H200 did (docs/results). A fault counts as found when its node
-fails in the same night, for the right reason, on the right GPU; of a link, when it is named within 17 nights.
-Any other node that fails, is unproven though it answered, or is to be drained is a false alarm. In one job of
-a node in a hundred one GPU is slow by chance: that must not drain it. Prints a Markdown table; exits non-zero
-after a false alarm or a fault that was not found.
+function. Gathering, measuring, judging, history and draining are the package's own code. Each faulty night
+has one fault or two, in turn, on random nodes and GPUs. Numbers vary from night to night as nine runs on one
+H100 did, and differ between GPUs as those of four H200 did (docs/results). A fault counts as found when its
+node fails in the same night, for the right reason, on the right GPU. The fault of a link must be named within
+17 nights. A false alarm is any other node that fails, is unproven though it answered, or is to be drained. In
+one of a hundred jobs of a node, one GPU is slow by chance, which must not drain the node. The program prints
+a Markdown table. Its exit status is not 0 after a false alarm or a fault that was not found.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SWING = {
     name: [value / statistics.median(one["values"]) for value in one["values"]]
     for name, one in REPEATS.items()
 }
-# Nights measure no fp8: fleet/probe_jobs.py says why.
+# Nights measure no fp8. fleet/probe_jobs.py explains why.
 TYPICAL = {
     name: (statistics.median(one["values"]), one["unit"])
     for name, one in REPEATS.items()
@@ -61,10 +61,12 @@ TYPICAL = {
 BETWEEN = {"gemm_best bf16": 0.001, "host_to_device": 0.0004, "device_to_host": 0.0004}
 """Spread between four H200 of one host, where it is more than nothing."""
 FABRIC_SPREAD = 0.006
+"""Relative spread of the bandwidth of a pair of nodes."""
 BY_CHANCE = 0.01
 """Share of the jobs in which one GPU is slow for no reason that stays; assumed."""
 REFERENCES = yaml.safe_load((ROOT / "inventory/group_vars/sku_h100.yml").read_text())["bench_sku_references"]
-# What is measured to be wrong, and the reason's code that finds it. The GPU is named by all but the last two.
+# Faults that measurements find: a name for the fault, and the code of the reason. All but the last two name
+# the GPU.
 MEASURED = {
     "GPU 12 % slow in products": ("slow", "floor:gemm_best dtype=bf16"),
     "memory of a GPU 12 % slow": ("memory", "floor:memory_copy"),
@@ -110,7 +112,7 @@ class Count:
 
 
 class Proven(Rack):
-    """A rack whose nodes are measured, too."""
+    """A rack whose nodes also run the jobs of a night's measurements."""
 
     def __init__(self, results: Path, seed: int) -> None:
         super().__init__(results, seed)
@@ -123,7 +125,7 @@ class Proven(Rack):
         self.by_chance: set[str] = set()
 
     def node_says(self, number: int, wrong: dict[int, str]) -> str:
-        """Return what the job of a node says; ``wrong`` is by GPU."""
+        """Return the output of a node's job. ``wrong`` has the fault of a GPU, by its place."""
         if "dies" in wrong.values():
             return section("python", "") + section("gemm", "CUDA error: an illegal memory access", 1)
         hit = {"slow": ("gemm_best", 0.88), "memory": ("memory", 0.88), "host": ("host_to_device", 0.5)}
@@ -173,7 +175,7 @@ class Proven(Rack):
         link: frozenset[str] = frozenset(),
         chosen: tuple[str, ...] = ("gemm", "memory", "host-device", "training-step", "fabric"),
     ) -> tuple[dict[str, NodeNight], list[str], ProbeNight]:
-        """Return the nodes, what is wrong between them, and what a night measured."""
+        """Return the nodes of a night, the links between them that fail, and what the night measured."""
         self.by_chance.clear()
         Clock.shift = timedelta(days=self.night)
         night = tasks.begin_night(self.results, RACK, owner_pid=os.getpid())
@@ -190,7 +192,7 @@ class Proven(Rack):
                 rack="r1",
                 expected={
                     "gpus": 4,
-                    # What answers are made from is an H200's; the speeds are an H100's.
+                    # The answers are those of an H200, and the speeds are those of an H100.
                     "gpu_name": "H200",
                     "ports": 1,
                     "port_gbps": 400,
@@ -242,7 +244,7 @@ class Proven(Rack):
             slurm=states,
             members=members,
             acts=["drain"],
-            # Pairs have no reference until one is accepted: they are compared with each other.
+            # Pairs have no reference until one is accepted, and are compared with each other.
             policy=judge.night_policy(require_references=False),
         )
         folder = night_folders(self.results)[0]
@@ -267,7 +269,7 @@ def found(mine: NodeNight, kind: str, number: int, slot: int) -> bool:
 def note(
     count: Count, rack: Proven, nodes: dict[str, NodeNight], probed: ProbeNight, bad: set[str], when: str
 ) -> None:
-    """Count what a night says of nodes without fault, and what it cost."""
+    """Count the verdicts of a night on nodes without fault, and the GPU-minutes that it took."""
     count.minutes.append(probed.spent)
     count.again += len(set(probed.again) - bad)
     count.by_chance += len(rack.by_chance - bad)
@@ -315,12 +317,12 @@ def faulty(count: Count, number: int, seed: int, folder: Path) -> None:
             tally.nights += hit
         note(count, rack, nodes, probed, {RACK[node] for node in where}, "+".join(some))
         count.alarms += [f"{'+'.join(some)}: between {one}" for one in between]
-        # The node is repaired, and the next night does not know the fault.
+        # In the next night, the node is repaired.
         rack.proven_night({}, {})
 
 
 def links(count: Count, number: int, seed: int, folder: Path) -> None:
-    """Make nights in which two nodes do not go together, until that is named."""
+    """Make nights in which the link between two nodes is slow, until a night names it."""
     dice = random.Random(seed)
     tally = count.kinds.setdefault("the link between two nodes", Tally())
     for trial in range(number):
@@ -338,7 +340,7 @@ def links(count: Count, number: int, seed: int, folder: Path) -> None:
 
 
 def table(count: Count) -> tuple[str, bool]:
-    """Return what came of the nights as Markdown, and whether every fault was found."""
+    """Return the results of the nights as Markdown, and whether every fault was found."""
     lines = ["| fault | found | nights until found |", "| --- | --- | --- |"]
     for kind, one in sorted(count.kinds.items()):
         mean = f"{one.nights / one.found:.1f}" if one.found else "-"

@@ -1,14 +1,15 @@
-"""Clean rounds and injected faults through workloads/probe_sdc.py on a real GPU: what is found and named.
+"""Test workloads/probe_sdc.py on a real GPU, with rounds without faults and with injected faults.
 
     PYTHON tests/perf/prove_sdc.py [--clean 1000] [--injections 300] [--seconds 500] [--seed 1]
 
-PYTHON has PyTorch and mlperf-logging; CUDA_VISIBLE_DEVICES chooses the GPU. At first every path answers every
-set, held against what a CPU computes and the golden table. A clean round has every SM answer one set of each
-path and compares 100 launches of each on the device. For the faults the kernels are compiled from a changed
-source: bits of the words of a warp are flipped on one SM, in one launch of 1, 10, 100 or 1,000. Such software
-has no golden answers. Then words of the memory are changed under its patterns. Prints a table; exits non-zero
-after a mismatch of a clean round, a word that was not found, or where more than 1 % of the faults were not
-found or another SM was named.
+SDC (silent data corruption) is a wrong result without an error. PYTHON has PyTorch and mlperf-logging.
+CUDA_VISIBLE_DEVICES chooses the GPU. First, every path answers every set, and the answers are compared with
+those of a CPU and of the golden table. In a clean round, every SM answers one set of each path, and 100
+launches of each are compared on the device. For the faults, the kernels are compiled from a changed source,
+for which the table has no answers. Bits of the words of a warp are flipped on one SM, in one launch of 1, 10,
+100 or 1,000. Then words of the memory are changed under its patterns. The program prints a table. Its exit
+status is not 0 after a mismatch in a clean round, if a changed word was not found, or if more than 1 % of the
+faults were not found or blamed on another SM.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ __device__ u32 faulty(u32 h, u32 launch) {
 
 __device__ void settle("""
 LAUNCHES = {1: 500, 10: 500, 100: 2000, 1000: 5000}
-"""Launches by period of a fault; a run of the benchmark has 5,000 at least."""
+"""Launches by period of a fault. A run of the benchmark has at least 5,000."""
 
 
 class Fault:
@@ -63,7 +64,7 @@ class Fault:
         )
 
     def put(self, *words: int) -> None:
-        """Set SM + 1, period, warp, lanes, bits and phase; 0 for the SM is no fault."""
+        """Set SM + 1, period, warp, lanes, bits and phase. With 0 for SM + 1, there is no fault."""
         torch.cuda.synchronize()
         data = (ctypes.c_uint32 * 6)(*words)
         self.gpu.kernels._call("cuMemcpyHtoD_v2", self.place, data, ctypes.c_size_t(24))
@@ -82,7 +83,7 @@ def changed_source() -> Path:
 
 
 def answered(gpu: Any, right: dict[str, list[bytes]]) -> Any:
-    """Return the answers of all paths; launches are compared with them from now on."""
+    """Return the answers of all paths. Launches are compared with them from now on."""
     answers = probe_sdc.Answers()
     for path in gpu.paths:
         answers.take(gpu, path, right[path], sdc_paths.SETS)
@@ -163,7 +164,7 @@ def flipped_words_found(gpu: Any, chance: random.Random, count: int) -> int:
 
 
 def main() -> int:
-    """Run both parts; return the exit status."""
+    """Run both parts. Return the exit status."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--clean", type=int, default=1000)
     arguments.add_argument("--injections", type=int, default=300)
@@ -178,7 +179,7 @@ def main() -> int:
     gpu = probe_sdc.GpuPaths(device)
     made, bad = clean(gpu, right, options.clean, until - share * options.seconds)
     seconds, launches = time.monotonic() - began, min(gpu.launched.values()) + made
-    # The boot is the host's, in a container, too: rounds of two hosts have two.
+    # The id of the boot is the host's, also in a container, and distinguishes two hosts.
     where = f"GPU-{torch.cuda.get_device_properties(device).uuid} of boot {soak_resume.boot_id()}"
     print(
         f"{torch.cuda.get_device_name(device)} {where}: {made} clean rounds, {bad} with a mismatch, "

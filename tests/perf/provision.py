@@ -3,8 +3,9 @@
     make rack                                     # 18 nodes; or make rack NODES=4
     python tests/perf/provision.py [--limit gb300-rack] [--bare]
 
-Prints seconds of the first run (with ``--bare`` the nodes are thrown away before), of the second, of
-``ansible -m ping`` (median of five), their ratio, changes of the second run, and the module calls per node.
+The program prints the seconds of the first run, of the second run, and of ``ansible -m ping`` (median of
+five), and the ratio of the last two. With ``--bare``, the nodes are made bare before. It also prints the
+changes of each run, and the module calls per node.
 """
 
 from __future__ import annotations

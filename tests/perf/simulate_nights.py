@@ -1,12 +1,13 @@
-"""Nights of a rack with faults, judged as real ones: what is found, in how many nights, and who is wronged.
+"""Simulate nights of a rack with faults, judge them as real ones, and count what is found.
 
     python tests/perf/simulate_nights.py [--trials 50] [--healthy 1000] [--seed 1]
 
-Every trial is a rack of 18 nodes with 4 GPUs and 15 nights of numbers, with one or two faults on random
-nodes and parts. A fault counts as found when the right node has a reason that names the right part (of pairs:
-when exactly it is blamed). A node without a fault that fails is a false alarm, one that degrades a false
-warning. The noise is that of NOISE: of one GPU from night to night, and between GPUs of one model.
-Prints a Markdown table. Exits non-zero if a healthy node fails, or a fault that must be found is not.
+Every trial is a rack of 18 nodes with 4 GPUs and 15 nights of numbers, with one or two faults on random nodes
+and parts. A fault counts as found when the right node has a reason that names the right part. For pairs, it
+counts when the bad node or link is blamed. A node without a fault that fails or is unproven is a false alarm,
+and one that degrades is a false warning. NOISE has the noise of one GPU from night to night, and between GPUs
+of one model. The program prints a Markdown table. Its exit status is not 0 after a false alarm, or if a fault
+that must be found was not found.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def table(dice: np.random.Generator) -> np.ndarray:
 
 
 def readings(values: np.ndarray, absent: set[tuple[int, int, int]]) -> Readings:
-    """Return the table as the history would; ``absent`` are nodes, GPUs, metrics without a number tonight."""
+    """Return the table as the history would. ``absent`` has node, GPU, metric of each missing number."""
     parts = [Part("node", f"SN{n}", NAMES[n], "sim") for n in range(NODES)]
     parts += [Part("gpu", f"GPU-{n:08x}-{g:04x}", "sim", "", n, g) for n in range(NODES) for g in range(GPUS)]
     rows = [
@@ -113,6 +114,8 @@ Fault = Callable[[np.ndarray, int, int, set[tuple[int, int, int]]], None]
 
 
 def _scaled(metric: int, by: float) -> Fault:
+    """Return a fault that changes a metric of a GPU by a share in the last night."""
+
     def fault(values: np.ndarray, node: int, gpu: int, _absent: set[tuple[int, int, int]]) -> None:
         values[node, gpu, metric, -1] *= 1 + by
 
@@ -171,7 +174,7 @@ def pairs_with(bad: set[str], link: frozenset[str], dice: random.Random, most_ni
     for night in range(1, most_nights + 1):
         results = {pair: passes(*pair) for pair in pairs_of_night(NAMES, start + night)}
         blamed, links, suspects = find_culprits(results)
-        # A second partner, and for whom it is not clear then, a third.
+        # A suspect is measured with a second partner, and if it is still unclear, with more.
         for _ in range(3):
             good = {node for pair, passed in results.items() if passed for node in pair}
             for one, two in second_partners(suspects, good, results).items():

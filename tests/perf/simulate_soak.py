@@ -1,18 +1,19 @@
 # ruff: noqa: E402  (what is simulated is imported from where it lies)
-"""Seconds of held loads, with a fault and without: what soak's own limits find, and whom they wrong.
+"""Simulate GPUs under a long load, with faults and without, to test the limits of the benchmark soak.
 
     python tests/perf/simulate_soak.py [--hours 100000] [--faults 300] [--seed 1]
 
-Noise is that of recordings: seconds of an H200 at its power limit, drawn again at random
+The noise is recorded: seconds of an H200 at its power limit, drawn again at random
 (tests/fleet_simulator/recorded_noise.json), or those of the noisiest H100, whose seconds deviate by 0.42 %
-and lead into the next; each GPU has one of the two, loses up to 1.9 % while it warms up, and differs from
-the others of its node by up to 2.7 %. In runs of a day the room swings a GPU's speed by up to 0.6 %, which
-was not measured. What ends up in a window goes through workloads/soak_series.py and the limits of
-benchmarks/soak.yml; of the healthy hours a sample does, and must come to what numpy has of all.
+and depend on the second before. Each GPU has one of the two, loses up to 1.9 % while it warms up, and differs
+from the others of its node by up to 2.7 %. In runs of a day, the room changes a GPU's speed by up to 0.6 %,
+which was not measured. The seconds are judged by workloads/soak_series.py and the limits of
+benchmarks/soak.yml. Of the healthy hours, only a sample is judged so, and must agree with numpy's result for
+all.
 
-A fault is found if within ten minutes of its onset its GPU breaks a limit, and no GPU breaks one before, nor
-another one after. Prints a Markdown table; exits non-zero where a fault is missed or wrongly named, or where
-there may be more than one false alarm in 1,000 GPU-hours.
+A fault is found if its GPU breaks a limit within ten minutes of the onset, not before, and no other GPU
+breaks one. The program prints a Markdown table. Its exit status is not 0 if a fault was missed or blamed on
+another GPU, or if there was more than one false alarm in 1,000 GPU-hours.
 """
 
 from __future__ import annotations
@@ -43,8 +44,11 @@ from rackproof.logs import FORMATS
 
 Floats = NDArray[np.float32]
 GPUS = 8
+# Speed of a healthy GPU (its unit does not matter), and seconds of a step at this speed.
 USUAL = 650.0
 STEP_S = 0.042
+# The noisiest H100: deviation of a second, and its correlation with the second before. Then the loss of a
+# cold GPU and the seconds in which it warms up, the spread between GPUs, and the change in a day.
 WORST_DEVIATION, WORST_MEMORY = 0.0042, 0.8
 WARM_UP, WARM_UP_S = 0.019, 25.0
 SPREAD = 0.027
@@ -59,7 +63,7 @@ DAY_S = 86_400
 
 @lru_cache(maxsize=1)
 def recorded() -> Floats:
-    """Return by what share each recorded second of a held load was off the usual speed."""
+    """Return the relative deviation of each recorded second of a long load from the usual speed."""
     recordings = json.loads((ROOT / "tests/fleet_simulator/recorded_noise.json").read_text())["recordings"]
     (metric,) = recordings[-1]["metrics"]["gemm_bf16_sustained_tflops"]
     return np.asarray(metric["ppm"][0], np.float32) / 1e6
@@ -80,6 +84,7 @@ def speeds(dice: np.random.Generator, gpus: int, seconds: int) -> Floats:
 
 
 def _noisiest(dice: np.random.Generator, gpus: int, seconds: int) -> Floats:
+    """Return noise like that of the noisiest H100."""
     noise = dice.standard_normal((seconds, gpus), np.float32)
     noise *= WORST_DEVIATION * math.sqrt(1 - WORST_MEMORY**2)
     for second in range(1, seconds):
@@ -96,7 +101,7 @@ def windows_of(rates: Sequence[float], stalls: Sequence[int], throttled: Sequenc
 
 
 def read(throttled: bool) -> dict[str, float]:
-    """Return what NVML answers of a second: the power limit lowers clocks, and heat where it is a fault."""
+    """Return NVML's answers in a second. The power limit lowers the clocks, and with a fault also heat."""
     return {"throttle": 0x24 if throttled else 0x04, "temperature": 78, "power": 697}
 
 
@@ -113,7 +118,7 @@ def limits() -> dict[str, object]:
 
 
 def broken(windows: Sequence[Window]) -> set[str]:
-    """Return the limits that a GPU breaks, by what probe_soak.py logs of its windows."""
+    """Return the limits that a GPU breaks, by the figures that probe_soak.py logs."""
     figures = {
         "soak_sag": soak_series.largest_sag(windows),
         "soak_stalls": soak_series.most_stalls(windows),
@@ -212,7 +217,7 @@ def count_alarms(dice: np.random.Generator, hours: float, seconds: int) -> tuple
 
 
 def minute_medians(rates: Floats) -> Floats:
-    """Return what soak_series.minute_rates does, of many GPUs: a second belongs to the minute it ends in."""
+    """Return soak_series.minute_rates of many GPUs. A second belongs to the minute in which it ends."""
     settle_s = int(soak_series.SETTLE_S)
     whole = (rates.shape[1] - settle_s) // 60 * 60
     minutes = np.median(rates[:, settle_s - 1 : settle_s - 1 + whole].reshape(len(rates), -1, 60), axis=2)
@@ -222,7 +227,7 @@ def minute_medians(rates: Floats) -> Floats:
 
 
 def _check_sample(rates: Floats, sags: Floats, seen: int) -> None:
-    """Compare what numpy has with the program's own functions.
+    """Compare numpy's result with that of the program's own functions.
 
     Raises:
         AssertionError: They differ.
@@ -237,7 +242,7 @@ def _check_sample(rates: Floats, sags: Floats, seen: int) -> None:
 
 
 def describe_faults(faults: int, dice: np.random.Generator, say: Callable[[str], object]) -> bool:
-    """Print what was found of each kind of fault; return whether all were."""
+    """Print how many faults of each kind were found. Return whether all were."""
     found_all = True
     say(
         "| fault, from a random moment on | found on its GPU, no other named | 95 % | minutes: median, most |"
@@ -254,7 +259,7 @@ def describe_faults(faults: int, dice: np.random.Generator, say: Callable[[str],
 
 
 def describe_alarms(hours: float, dice: np.random.Generator, say: Callable[[str], object]) -> bool:
-    """Print the false alarms of each length of run; return whether they may be few enough."""
+    """Print the false alarms by length of run. Return whether none has more than 1 in 1,000 GPU-hours."""
     few = True
     say("| healthy runs of | GPU-hours | false alarms | of 1,000 GPU-hours, 95 % | largest sag |")
     say("| --- | --- | --- | --- | --- |")
@@ -269,7 +274,7 @@ def describe_alarms(hours: float, dice: np.random.Generator, say: Callable[[str]
 
 
 def main() -> int:
-    """Simulate, and print what came of it."""
+    """Simulate, and print the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

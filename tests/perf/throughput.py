@@ -1,10 +1,11 @@
-"""Does bench.yml slow what it measures? The same training by hand and through the playbook, in turns.
+"""Compare the speed of a training started by hand with that of the same training through bench.yml.
 
     python tests/perf/throughput.py [--pairs 5] [--network mlp] [--epochs 30] [--gpus 1 --batch-size 2048]
 
-Needs `make runtimes` and staged data (run `make bench` once); on a node without network name --python and
---home. Prints samples/s of each run and the ratio
-playbook / hand pair by pair; alternating keeps a machine that grows slower from looking like a difference.
+The program shows whether bench.yml slows what it measures. It needs `make runtimes` and staged data (run
+`make bench` once). On a node without network, name --python and --home. It prints the samples/s of each run,
+and the ratio playbook / hand of each pair. The two run in turns, so that a machine which becomes slower does
+not look like a difference.
 """
 
 from __future__ import annotations

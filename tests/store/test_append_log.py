@@ -1,4 +1,8 @@
-"""Logs of acts: what was written half, by a full disk, or is not a file."""
+"""Test the logs of acts: the audit log of drains and resumes, and the log of accepted references.
+
+Each act is a line of JSON (store/append_log.py). A half-written line damages no other, a full disk is an
+error, and a folder, pipe or link in the place of the log does not count as a log without acts.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,7 @@ LOGS: list[tuple[Callable[[Path], None], str, Callable[[Path], tuple[list[Any], 
     (drain, audit_log.LOG_NAME, audit_log.read_acts),
     (accept, acceptance_log.LOG_NAME, acceptance_log.read_acceptances),
 ]
+"""Each log: a function that adds an act, the name of the file, and its reader."""
 
 
 @pytest.mark.parametrize(("act", "name", "read"), LOGS)

@@ -1,4 +1,7 @@
-"""Nights that earlier versions wrote are read, and written again under the names of today."""
+"""Test that nights of earlier versions are read, although a key of night.json had another name.
+
+The key `anew` is now `read_again`. A night is written with the new name, and any other name is damage.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ READ = ("gemm_best dtype=bf16", "health:gpus", "job")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """Return the folder of a night with two nodes."""
     place = tmp_path / "20261101T000000Z-health-abcdef"
     place.mkdir()
     nodes = (

@@ -1,4 +1,8 @@
-"""Parts of other nodes are found in the snapshots of earlier nights, and damaged input raises no error."""
+"""Test the search for a node's parts in earlier nights, and the reading of damaged nights.
+
+If a node reports a serial number or GPU of another node, its numbers must not be stored. store/night_store.py
+therefore searches the snapshots of earlier nights for these parts.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,7 @@ SERIAL = "SN0001"
 
 
 def stored(serial: str = SERIAL, **update: Any) -> StoredSnapshot:
+    """Return the snapshot of node n1 with eight GPUs, with some fields replaced."""
     gpus = tuple(GpuSnapshot(uuid=uuid, index=slot) for slot, uuid in enumerate(UUIDS))
     snapshot = NodeSnapshot(node="n1", sku="h200", hardware_key="k", serial=serial, gpus=gpus)
     about = Node(name="n1", sku="h200", serial=serial)
@@ -33,6 +38,7 @@ def stored(serial: str = SERIAL, **update: Any) -> StoredSnapshot:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """Return the folder of a night without snapshots."""
     path = tmp_path / "20261101T000000Z-health-abcdef"
     (path / "snapshots").mkdir(parents=True)
     return path

@@ -1,4 +1,8 @@
-"""Results in an object store: signatures, uploads, resumption, with a real store and false ones."""
+"""Test the upload of results to an S3 object store (store/object_store.py).
+
+The tests check the signatures of requests, uploads that continue after an interruption, and errors. The real
+store is OpenStack Swift (testrack/swift). Other servers imitate a store that is broken, hostile or slow.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +36,7 @@ FILES = {
 
 
 def filled(results: Path, run: str = RUN, files: Mapping[str, bytes] = FILES) -> Path:
+    """Write the folder of a run with these files, and return it."""
     for name, data in files.items():
         path = results / run / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +158,7 @@ def test_a_real_store_holds_what_was_recorded(swift: Swift, tmp_path: Path) -> N
 def test_an_upload_that_was_cut_off_goes_on(
     swift: Swift, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The proxy is ended after two files: the upload says so, and the next one brings what is missing."""
+    """After two files, Swift's proxy is stopped. The upload fails, and the next one sends only the rest."""
     monkeypatch.setattr("rackproof.store.object_store.PAUSES_S", (0.0, 0.0))
     run = filled(tmp_path, "20261125T120000Z-gemm-cut000")
     store = ObjectStore(bucket_at(swift.url))
@@ -209,7 +214,7 @@ def test_a_file_that_changes_while_it_is_sent_is_not_taken(
         store.upload_folder(run)
 
 
-# Stores that lie, are ill, or not there. They serve mistakes alone: what works is asked of the real one.
+# Servers that imitate a broken or hostile store. That uploads work is tested with the real one above.
 
 Answer = tuple[int, dict[str, str], bytes]
 Held = dict[str, tuple[dict[str, str], bytes]]
@@ -217,7 +222,7 @@ Held = dict[str, tuple[dict[str, str], bytes]]
 
 @contextmanager
 def store_that(behave: Callable[[str, Answer, int], Answer]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the address of a store whose right answers a function replaces, and the requests it got."""
+    """Yield the address of a store whose right answers a function replaces, and its requests' methods."""
     held: Held = {}
     asked: list[str] = []
 
@@ -258,7 +263,7 @@ def store_that(behave: Callable[[str, Answer, int], Answer]) -> Iterator[tuple[s
 
 
 def encrypting(_: str, right: Answer, __: int) -> Answer:
-    """Answer as a store that encrypts: its ETags are not an MD5 of what it was given."""
+    """Answer as a store that encrypts, whose ETags are not the MD5 of the content."""
     status, headers, body = right
     return status, headers | ({"etag": '"' + "0" * 32 + '"'} if "etag" in headers else {}), body
 

@@ -1,4 +1,9 @@
-"""Files with fixed names in a results folder: another user put a link, a pipe or a held lock there."""
+"""Test that a link, a pipe or a held lock in a results folder neither harms a user nor blocks a playbook.
+
+Several users may write a results folder. Locks, logs and journals there have fixed names, so another user
+could put something else in their place. store/plain_file.py opens only plain files, and gives locks to those
+who share the folder.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +49,16 @@ WRITERS: list[tuple[str, Callable[[Path], object]]] = [
     ("pairs.lock", lambda results: _add_pair(results, "n1", None, "why")),
     (LOCK, nightly),
 ]
+"""Each file with a fixed name, and a call that writes it."""
 LOCKS = [one for one in WRITERS if one[0] in (".claims.lock", "n1.journal", "pairs.lock")]
 USERS_LOCKS = [".claims.lock", "pairs.lock", LOCK]
+"""Locks that all users of the folder share."""
 READERS: list[tuple[str, Callable[[Path], object]]] = [
     (CLAIMS, claimed_hosts),
     (CLAIMS, lambda results: claim_hosts(results, ["n1"], os.getpid())),
     ("n1.journal", lambda results: read_journal(results / "n1.journal")),
 ]
+"""Each file with a fixed name that is read, and a call that reads it."""
 
 
 @pytest.fixture(autouse=True)

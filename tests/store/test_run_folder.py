@@ -1,4 +1,8 @@
-"""The results folder: whole records or none, and errors with what to do."""
+"""Test that a run's record is written whole or not at all, and that errors name file, field and remedy.
+
+`run.json` in the folder of a run is its only authoritative record (store/run_folder.py). A full disk, a kill
+or a closed folder must leave the old record unchanged.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ RUN = Run(
 
 
 class TestRunIds:
-    """Ids that sort by time and are safe as a file name."""
+    """Tests of run ids, which sort by time and are safe as a file name."""
 
     @pytest.mark.parametrize(
         ("name", "slug"),
@@ -209,7 +213,7 @@ def test_a_failing_disk_leaves_the_old_record_and_nothing_half_written(
 def test_of_ones_own_folder_the_mode_is_named_and_not_the_owner(
     tmp_path: Path, mode: int, words: str
 ) -> None:
-    """It said: belongs to ada, this is ada."""
+    """The owner is this user, so only the mode explains why the folder cannot be written."""
     tmp_path.chmod(mode)
     note = run_folder._owner_note(tmp_path / "run.json")
     tmp_path.chmod(0o700)
@@ -224,7 +228,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
         write_run(RUN, tmp_path / "results" / RUN.run_id)
 
 
-# Imported before the drop: the checkout and the interpreter may be closed to others.
+# Imported before the user changes, because the checkout and the interpreter may be closed to others.
 WITHOUT_RIGHTS = """
 import pathlib, resource, sys, tempfile
 from rackproof.core import records
@@ -233,7 +237,7 @@ from rackproof.store import run_folder
 
 
 def unprivileged(program: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a program as a user who may write nowhere: as root nothing is refused."""
+    """Run a program as a user who may write nowhere, because root is refused nothing."""
     drop = "import os\nif os.geteuid() == 0:\n    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
     return subprocess.run(
         [

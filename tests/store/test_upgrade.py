@@ -1,4 +1,8 @@
-"""Results folders and histories that older versions wrote are read, continued, and never judged better."""
+"""Test that the results and histories of older versions are read and continued after an upgrade.
+
+tests/data/upgrade has archives of results folders that older versions wrote. No run may get a better verdict.
+The oldest records have no digest, so their passes are unproven now.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,8 @@ from rackproof.store.run_folder import read_run, write_run
 
 Rackproof = Callable[..., str]
 ARCHIVES = sorted((Path(__file__).parents[1] / "data/upgrade").glob("results-*.tar.xz"))
-# How each run is read, by the version that wrote it: passed and accepted, passed, failed; nights; imported.
+# The verdicts that runs have now. Of gemm: a run that passed and was accepted, one that passed, and one that
+# failed. Health is two nights, and nccl an imported log.
 WITHOUT_DIGEST = {
     "gemm": ["unproven", "unproven", "fail"],
     "health": ["unproven", "fail"],
@@ -39,6 +44,8 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rackproof(old: Path) -> Rackproof:
+    """Return a function that runs a command of rackproof on the old folder, and returns its output."""
+
     def run(*words: str) -> str:
         done = CliRunner().invoke(main, [*words, "--results", str(old)])
         assert done.exit_code == 0, done.output
@@ -48,6 +55,7 @@ def rackproof(old: Path) -> Rackproof:
 
 
 def runs(old: Path) -> dict[str, list[Run]]:
+    """Return the runs of a results folder by benchmark, sorted by id."""
     found: dict[str, list[Run]] = {}
     for record in sorted(old.glob("*/run.json")):
         run = read_run(record.parent)
@@ -101,7 +109,7 @@ def test_the_next_run_and_the_next_night_go_on_there(old: Path, rackproof: Rackp
     assert later.run_id in rackproof("history")
     nights = night_folders(old)
     assert len(nights) == 2
-    # A night without its digest may have been changed: it is named, and not gone by.
+    # A night without its digest may have been changed, so later nights do not rely on it.
     if has_digests(old):
         kept = last_snapshot(nights, "n02")
         assert kept is not None

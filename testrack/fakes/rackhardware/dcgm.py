@@ -72,10 +72,12 @@ def dcgmi(argv: list[str]) -> int:
 
 
 def _seen(state: State) -> list[dict]:
+    """Return the readings of the GPUs that dcgmi can see, which are none if the driver has a problem."""
     return [] if driver_problem(state)[1] else smi_report.views(state, kernel.driver())
 
 
 def _plural(count: int, what: str) -> str:
+    """Return a count with its noun, as dcgmi writes it."""
     return f"{count} {what}{'' if count == 1 else 's'} found."
 
 

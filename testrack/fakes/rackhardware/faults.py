@@ -28,6 +28,7 @@ FAULTS = {
     "hung-nvidia-smi": ("node", "every tool that queries the driver hangs, and only SIGKILL ends it"),
 }
 
+# The text of an XID in the kernel's log, by its number.
 XIDS = {
     13: "Graphics Exception: ESR 0x505648=0x1000e 0x505650=0x20 0x505644=0xd3eff2 0x50564c=0x17f",
     31: "pid={pid}, name=python3, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 GPCCLIENT_T1_0 "
@@ -53,12 +54,14 @@ XIDS = {
     "0x00000000 0x00000000)",
     154: "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
 }
+# The XIDs that the driver logs about a fault.
 _LOGGED = {
     "missing-gpu": [79],
     "ecc-uncorrectable": [95, 154],
     "row-remap-pending": [48, 63, 154],
     "nvlink-down": [74],
 }
+# The NVLink that is inactive with the fault nvlink-down.
 DOWN_LINK = 3
 
 

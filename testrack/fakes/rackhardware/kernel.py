@@ -132,6 +132,7 @@ def driver() -> str:
 
 
 def _keep(modules: dict) -> None:
+    """Write the list of loaded modules whole or not at all."""
     os.makedirs(os.path.dirname(at(LOADED)), exist_ok=True)
     new = at(LOADED) + f".{os.getpid()}"
     with open(new, "w", encoding="utf-8") as stream:
@@ -332,6 +333,7 @@ def modprobe(argv: list[str]) -> int:
 
 
 def _insert(name: str, dry: bool, quiet: bool, verbose: bool) -> int:
+    """Load a module for modprobe. Return the exit status."""
     if plain(name) in loaded() or (dry and installed(name) is not None):
         return 0
     new, absent = ([], [name]) if dry else load_modules([name])
@@ -345,6 +347,7 @@ def _insert(name: str, dry: bool, quiet: bool, verbose: bool) -> int:
 
 
 def _show_depends(name: str) -> int:
+    """Print the commands that would load a module. Return the exit status."""
     about = installed(name)
     if about is None:
         complain(_not_found(name))
@@ -355,6 +358,7 @@ def _show_depends(name: str) -> int:
 
 
 def _remove(name: str, dry: bool, quiet: bool) -> int:
+    """Remove a module for ``modprobe -r``. Return the exit status."""
     modules = loaded()
     if plain(name) not in modules:
         if installed(name) is not None:
@@ -526,6 +530,7 @@ def configured() -> list[str]:
 
 
 def _boot_time() -> float:
+    """Return the moment of the last boot in seconds since 1970, or 0 before the first one."""
     try:
         with open(at("/run/rack/booted"), encoding="ascii") as stream:
             return float(stream.read())

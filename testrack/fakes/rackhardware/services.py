@@ -75,6 +75,7 @@ def nvidia_modprobe(argv: list[str]) -> int:
 
 
 def _hold(daemon: str, pid: int) -> None:
+    """Note that a daemon holds the driver."""
     path = at(f"{HOLDS}/{daemon}")
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="ascii") as stream:

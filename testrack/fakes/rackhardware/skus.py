@@ -95,6 +95,7 @@ _CONNECTX8 = {
     "pcie_gen": 6,
 }
 
+# Bus, number of the module on its board, and NUMA node of each GPU of an HGX.
 _HGX_BUSES = [
     ("00000000:1B", 1, 0),
     ("00000000:43", 3, 0),

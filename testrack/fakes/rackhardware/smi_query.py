@@ -8,6 +8,7 @@ from .smi_report import HEALTH, PLATFORM, REASONS, platform
 from .state import State
 
 NA = "[N/A]"
+# Fields of power smoothing, with their unit.
 SMOOTHING = {
     "primary_power_floor": "W",
     "secondary_power_floor": "W",
@@ -28,26 +29,33 @@ SMOOTHING = {
 
 
 def _number(key, form: str = "{}"):
+    """Return a function that gives a reading of a GPU, as formatted text."""
     return lambda see, _state: form.format(see[key])
 
 
 def _gpu(key):
+    """Return a function that gives an identity of a GPU, such as its UUID."""
     return lambda see, _state: str(see["gpu"][key])
 
 
 def _model(key):
+    """Return a function that gives a value of the GPU's model."""
     return lambda _see, state: str(state.gpu_model[key])
 
 
 def _same(text):
+    """Return a function that gives the same text for every GPU."""
     return lambda _see, _state: str(text)
 
 
 def _reason(bit: int):
+    """Return a function that gives whether a reason lowers the clocks now."""
     return lambda see, _state: "Active" if see["reasons"] & bit else "Not Active"
 
 
 def _module(key: str):
+    """Return a function that gives a power of the GPU's module in W, which not every model has."""
+
     def value(see, state: State) -> str:
         if not state.gpu_model["module_power_limit"]:
             return NA
@@ -58,6 +66,8 @@ def _module(key: str):
 
 
 def _platform(at: int, untold: str):
+    """Return a function that gives a part of a GPU's place, or a text if the place is unknown."""
+
     def value(see, state: State) -> str:
         found = platform(state, see["gpu"])[at]
         return untold if found == "N/A" else str(found)
@@ -66,6 +76,7 @@ def _platform(at: int, untold: str):
 
 
 def _timestamp(_see, _state) -> str:
+    """Return the time in the form of nvidia-smi's tables."""
     now = time.time()
     return time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(now)) + f".{int(now * 1000) % 1000:03d}"
 

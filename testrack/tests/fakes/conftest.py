@@ -1,4 +1,8 @@
-"""A node of fake hardware in a temporary folder, and its tools."""
+"""Provide a node of fake hardware in a temporary folder to the tests of the fakes.
+
+Tests call its tools, such as nvidia-smi or lspci, by `node("nvidia-smi -q")`. The tools run in the test's own
+process, which is faster than starting them.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,7 @@ class Answer:
 
     @property
     def both(self) -> str:
+        """Return the output and the errors together."""
         return self.out + self.err
 
 
@@ -55,12 +60,13 @@ class Node:
         return answer.out
 
     def init(self, sku: str = "gb300", seed: str = "gb300-r01-n01") -> Node:
+        """Make the hardware of a node model, and boot."""
         self.ok(["hardware", "--init", sku, "--seed", seed])
         self.ok("hardware --boot")
         return self
 
     def install(self, name: str, version: str = "", depends: tuple[str, ...] = ()) -> None:
-        """Do what a package does that brings a module."""
+        """Install a kernel module, as a package with one does."""
         path = self.root / f"usr/lib/rack/modules/{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"version": version, "depends": list(depends)}))
@@ -91,6 +97,7 @@ class Node:
 
     @property
     def state(self) -> dict[str, Any]:
+        """Return the content of the state file."""
         return json.loads((self.root / "var/lib/rack/hardware.json").read_text())
 
     def process(self, command: list[str], **more: Any) -> subprocess.Popen[str]:
@@ -111,7 +118,7 @@ class Node:
 
 @pytest.fixture
 def kernel_tells() -> bool:
-    """Write the 300 files in /sys and /proc, for tests that read them."""
+    """Let the fakes write the 300 files in /sys and /proc, for tests that read them."""
     return True
 
 

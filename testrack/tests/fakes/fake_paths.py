@@ -1,4 +1,4 @@
-"""Share the paths of the test rack's tests."""
+"""Provide the folder of the fakes, and the shape of a text, to the tests of the fakes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FAKES = Path(__file__).resolve().parents[3] / "testrack" / "fakes"
 
 
 def shape(text: str) -> str:
-    """Return a text with every number as long as it is replaced, so that two moments compare."""
+    """Return a text in which numbers, dates and UUIDs are replaced, so that two outputs can be compared."""
     text = re.sub(r"GPU-[0-9a-f-]+", "GPU-", text)
     text = re.sub(r"0x[0-9A-Fa-f]+", lambda found: "0x" + "9" * (len(found[0]) - 2), text)
     text = re.sub(r"[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.\d", "BUS", text)

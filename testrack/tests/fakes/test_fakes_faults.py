@@ -1,4 +1,8 @@
-"""Every fault shows in each tool that would show it in reality, and goes when it is switched off."""
+"""Test that each fault of the fake hardware shows in the tools that would show a real one.
+
+`rack.py fault` switches such a fault on at a node of the test rack, so that tests of nights and benchmarks
+can find it. A fault disappears from all tools when it is switched off, except from the kernel's log.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from rackproof.nodes.facts import findings_from_facts
 pytestmark = pytest.mark.slow
 
 CSV = "nvidia-smi --format=csv,noheader --query-gpu="
-# fault, tool, its output with the fault (and never without it)
+# Each row: the fault, the tool, and a pattern of its output with the fault, which it never has without.
 SHOWN = [
     ("missing-gpu --gpu 1", "nvidia-smi -q", r"Attached GPUs +: 3\n"),
     ("missing-gpu --gpu 1", "nvidia-smi -q -x", r"<attached_gpus>3</attached_gpus>"),
@@ -138,6 +142,7 @@ def test_a_fault_is_seen_in_the_kernels_files(
     assert (node.root / kernel_file).read_text() == f"{text}\n"
 
 
+# The fault, the tool, the format in which Rackproof reads its output, and the finding.
 @pytest.mark.parametrize(
     ("fault", "tool", "format_name", "code", "verdict"),
     [
@@ -241,6 +246,7 @@ def test_a_mismatched_fabric_manager_leaves_the_fabric_unfinished(make: Callable
 
 
 def ignores(pid: int, number: int) -> bool:
+    """Return whether a process ignores a signal."""
     ignored = re.search(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return ignored is not None and bool(int(ignored[1], 16) >> (number - 1) & 1)
 

@@ -1,4 +1,8 @@
-"""Compare the fakes' answers with those of the real tools, field by field."""
+"""Test that the fakes of nvidia-smi answer as the real tool does, field by field.
+
+The real answers are captures in tests/data/real, and of a machine with two H200. Values that differ between
+two machines of one model are not compared.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ VARIES = re.compile(
 
 
 def leaves(element: ElementTree.Element, path: str = "") -> list[tuple[str, str]]:
-    """Return path and text of every element in order, but the long list of clocks only once."""
+    """Return path and text of every element in order, without the long list of clocks."""
     found: list[tuple[str, str]] = []
     for child in element:
         inner = f"{path}/{child.tag}"
@@ -70,12 +74,12 @@ def test_xml_of_an_older_driver_has_the_elements_of_its_time(real_logs: Path, ma
     theirs = ElementTree.parse(real_logs / "nvidia-smi/qx-a100.xml").getroot()
     ours = ElementTree.fromstring(make("h100", theirs.findtext("driver_version")).ok("nvidia-smi -q -x"))
     mine, real = ({path for path, _ in leaves(one.find("gpu"))} for one in (ours, theirs))
-    # An A100 tells its limits of temperature by themselves, an H100 by their distance.
+    # An A100 reports its limits of temperature, and an H100 the distance to them.
     assert {path for path in mine ^ real if "threshold" not in path} == set()
 
 
 def test_xml_is_laid_out_line_by_line_as_the_real_one(real_logs: Path, make: Callable) -> None:
-    """Tools that grep the XML exist."""
+    """Some tools search the XML line by line."""
 
     def lines(text: str) -> list[str]:
         first = text[: text.index("</gpu>")]
@@ -108,6 +112,7 @@ def test_q_has_the_lines_of_the_real_one(real: Path, make: Callable) -> None:
 
 
 def squeezed(line: str) -> str:
+    """Return the shape of a line with single blanks."""
     return re.sub(" +", " ", shape(line))
 
 
@@ -268,6 +273,7 @@ def test_rows_of_remapped_memory(make: Callable) -> None:
     assert out[1] == "00000000:1B:00.0, 0, No, 3072"
 
 
+# The number of GPUs, and the memory of each in GiB.
 @pytest.mark.parametrize(
     ("sku", "count", "gib"), [("gb300", 4, 278), ("b200", 8, 179), ("h100", 8, 80), ("h200", 8, 140)]
 )

@@ -1,4 +1,8 @@
-"""Test the fake kernel and machine: identities, modules, device nodes, the kernel's log, and boots."""
+"""Test the fake kernel and machine of a node: identities, modules, device nodes, kernel log and boots.
+
+The nodes of the test rack are containers, which share the host's kernel. Tools such as lsmod, dmesg and lspci
+are therefore fakes that read the node's state file.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ import pytest
 
 from testrack.tests.fakes.fake_paths import FAKES
 
+# GPUs and network cards of each node model.
 SKUS = {"gb300": (4, 4), "b200": (8, 8), "h100": (8, 8), "h200": (8, 8)}
 
 
@@ -412,6 +417,7 @@ def test_the_log_is_read_as_dmesg_is_read(node: Callable) -> None:
     assert node.ok("dmesg") == ""
 
 
+# Options of the caller, and those with which the fake starts the real journalctl.
 @pytest.mark.parametrize(
     ("arguments", "passed_on"),
     [
@@ -449,7 +455,7 @@ def test_journalctl_takes_kernel_messages_for_the_stand_ins(
     monkeypatch.setattr(subprocess, "Popen", Journal)
     answer = bare(f"journalctl {arguments}")
     assert called == [["/usr/bin/journalctl", *passed_on]]
-    # The journal shows the kernel's own lines so, without a process.
+    # The journal shows lines of the real kernel in this form, without a process id.
     assert answer.out in ("", "Nov 21 16:26:42 n11 kernel: NVRM: Xid (PCI:0009:06:00): 79, pid=1\n")
     assert bool(answer.out) == ("kernel" in passed_on)
 

@@ -1,4 +1,7 @@
-"""The builders of the fake images, and a cluster to run their jobs on."""
+"""Provide the builders of the fake images, and a cluster on which their jobs run.
+
+The cluster is a folder with fakes of Slurm's programs. Its jobs run on this machine.
+"""
 
 from __future__ import annotations
 

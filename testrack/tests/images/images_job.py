@@ -1,4 +1,4 @@
-"""Run run.sub without Slurm and containers, with an srun that starts its tasks on this machine."""
+"""Run run.sub of a fake image without Slurm and containers, by an srun that starts tasks on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 IMAGES = ROOT / "testrack/images"
-# Programs of the nodes and of Slurm, as far as run.sub uses them.
+# Fakes of srun and, in PROGRAMS, of other programs, with the options that run.sub uses.
 SRUN = r"""
 import os, subprocess, sys, threading
 words, options, label = sys.argv[1:], {}, False
@@ -88,7 +88,7 @@ def free_port() -> int:
 
 @dataclass
 class Job:
-    """The files and output that one job left behind."""
+    """The files and the output of an ended job."""
 
     status: int
     output: str

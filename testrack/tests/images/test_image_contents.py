@@ -1,4 +1,7 @@
-"""Test the images' configs, run scripts and data scripts, and how images are stored and pushed."""
+"""Test the configs, run scripts and data scripts of the fake images, and their storage and push.
+
+The images fake NVIDIA's images of MLPerf Training 5.1 on the test rack (testrack/images).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Test run.sub and the training. Clean runs follow the rules, and faults look as in reality."""
+"""Test run.sub and the small training in the fake images of MLPerf Training 5.1.
+
+A clean run must follow the rules of the round. A fault, such as a killed rank or a hang, must leave the same
+traces in the log as in reality, because tests of Rackproof rely on them.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +95,7 @@ def test_the_ranks_change_nothing_in_what_is_learned(cluster: Cluster) -> None:
 def test_ten_clean_trials_are_a_result(cluster: Cluster, name: str) -> None:
     job = cluster.run(name, TWO_NODES[name], 2, NEXP="10", SEED_BASE="100", NCCL_TEST="0")
     assert len(job.logs) == 10, job.output[-3000:]
-    # The date of a fake is not a round's.
+    # The ruleset is named, because the date in the log is not one of the round.
     score = score_folder(job.folder, ruleset="5.1.0")
     # A fake run takes a tenth of a second. No GPU was ever as fast, and milliseconds do not distinguish such
     # runs.

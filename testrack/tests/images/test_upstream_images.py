@@ -1,4 +1,7 @@
-"""Images with published run scripts, and the fakes of what those call, without the scripts themselves."""
+"""Test the images with the run scripts that submitters published, and the fakes that these call.
+
+The published scripts are not in this repository, so the tests use short ones in the same places.
+"""
 
 from __future__ import annotations
 
@@ -180,6 +183,7 @@ def test_a_container_without_device_files_has_no_adapters(images: Path, tmp_path
     assert shown == [["0", "HCAs", "found:"], ["1", "HCA", "found:", "mlx5_1"]]
 
 
+# The node of each task, with 4 GPUs per node, and the number of GPUs that the first rank trains for.
 @pytest.mark.parametrize(
     ("tasks", "processes"), [(["n1", "n2"], 4), (["n1"] * 4 + ["n2"] * 4, 1), (["n1"] * 8, 1)]
 )

@@ -1,4 +1,4 @@
-"""The fake images in the rack's own registry."""
+"""Test that the registry of a running rack has the fake images, and refuses to show them without a login."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = (
 
 
 def manifest(name: str, headers: dict[str, str]) -> bytes:
-    """Ask the registry for an image's manifest."""
+    """Return an image's manifest from the registry."""
     repository, tag = name.rsplit(":", 1)
     request = urllib.request.Request(f"http://{REGISTRY}/v2/{repository}/manifests/{tag}", headers=headers)
     with urllib.request.urlopen(request, timeout=30) as answer:

@@ -1,4 +1,7 @@
-"""Test the mirror from a node of the rack, by its apt with a separate state, so that the node stays bare."""
+"""Test that a bare node of a running rack can install packages from the rack's mirror.
+
+The node's apt uses lists and sources of the test, and only simulates, so the node stays bare.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Test what is in the rack, what is missing, and what is written into files of the host."""
+"""Test the driver of the test rack without a rack: hosts, missing hosts, and lines for /etc/hosts.
+
+The modules are in testrack/driver.
+"""
 
 from __future__ import annotations
 
@@ -121,6 +124,7 @@ def test_a_small_rack_has_its_servers_and_what_else_is_asked_for() -> None:
 
 
 def host(name: str) -> Host:
+    """Return a node with this name."""
     return Host(name, "198.18.77.99", "node", "gb300")
 
 
@@ -202,6 +206,7 @@ TCP = """\
 """
 
 
+# Addresses to search for in TCP, and those with an established connection (state 01).
 @pytest.mark.parametrize(
     ("addresses", "open_to"),
     [

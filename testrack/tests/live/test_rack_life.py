@@ -1,6 +1,7 @@
-"""Test a rack from its start to its removal, with its own engine and its own files of the host.
+"""Test `rack.py up` and `down` from the first start to the removal of a rack.
 
-A rack that runs on this machine does not change.
+The rack has its own Docker engine, network and host files, so a rack that runs on this machine does not
+change. The tests depend on each other, in this order.
 """
 
 from __future__ import annotations
@@ -72,12 +73,14 @@ def life(
 
 
 def started(rack: program.Rack) -> dict[str, str]:
+    """Return the id and the start of each container, by host."""
     form = "{{.Name}}\t{{.Id}} {{.State.StartedAt}}"
     lines = engine.docker_text("inspect", "--format", form, *rack.nodes.found()).splitlines()
     return dict(line.lstrip("/").split("\t") for line in lines)
 
 
 def everyone_answers(rack: program.Rack) -> None:
+    """Check that all hosts answer with the keys that ssh knows."""
     assert sorted(rack.nodes.found()) == sorted(NAMES)
     for host in rack.layout.wanted(2):
         assert nodes.answers(host.address), host.name

@@ -1,4 +1,7 @@
-"""Test a running rack through ssh and Ansible. Its nodes do not change."""
+"""Test a running rack through ssh and Ansible: hosts, reboots, services and faults.
+
+The nodes are the same before and after a test.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,7 @@ def fault(driver: Command, rack: Command) -> Iterator[Callable[..., None]]:
 
 
 def shown(driver: Command, host: str) -> dict[str, object]:
+    """Return what `rack.py status` shows about a host."""
     done = driver("status", "--json")
     assert done.returncode == 0, done.stderr
     return next(row for row in json.loads(done.stdout)["hosts"] if row["name"] == host)
@@ -114,6 +118,7 @@ def test_a_node_has_neither_this_machines_disks_nor_a_way_out(rack: Command) -> 
 
 
 def asked(url: str, user: str = "", password: str = "") -> int:
+    """Return the status of an HTTP request."""
     request = urllib.request.Request(url)
     if user:
         request.add_header("Authorization", "Basic " + b64encode(f"{user}:{password}".encode()).decode())

@@ -1,4 +1,4 @@
-"""Test the rack's programs on a node (runc's wrapper, the wrong clock), and the tar file of an overlay."""
+"""Test the programs on a rack's nodes: the wrapper of runc, the wrong clock, and tar files of overlays."""
 
 from __future__ import annotations
 
@@ -136,6 +136,7 @@ def test_a_fault_has_one_home_and_a_line_in_the_document(root: Path) -> None:
         assert f"| `{name}` |" in document, name
 
 
+# Active faults, the state of the container, and whether `rack.py up` does not wait for the host's sshd.
 @pytest.mark.parametrize(
     ("faults", "state", "silent"),
     [

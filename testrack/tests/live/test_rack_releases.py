@@ -1,4 +1,7 @@
-"""Test the Debian release of a rack's hosts, which is always 12 on the services' host."""
+"""Test the Debian release of a rack's hosts, and the images and mirror that it needs.
+
+Nodes and controller have the release that `rack.py --release` names. The services' host always has Debian 12.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from driver.layout import Host
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty cache, which the driver uses for this test."""
     monkeypatch.setattr(program, "STATE", tmp_path / "state")
     monkeypatch.setattr(program, "CACHE", tmp_path)
     return tmp_path
@@ -136,7 +140,7 @@ def test_root_file_systems_with_other_versions_have_other_images(
     installed = installed.replace("u4", "u5")
     assert key_in("a day later") != first
     assert key_in("first") == first
-    # A key with only its recipe written down, as it was before.
+    # A key file of an older driver has only the recipe.
     (state / "first/root-trixie.key").write_text((state / "first/root-trixie.key").read_text().split()[0])
     assert key_in("first") == key_in("a day later")
     assert len(made) == 4

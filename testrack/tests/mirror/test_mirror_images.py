@@ -1,4 +1,7 @@
-"""The image that the check of the NVIDIA Container Toolkit starts."""
+"""Test the container image with which role nvidia_container checks the NVIDIA Container Toolkit.
+
+The rack's mirror serves it. It has only a shell.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from rackmirror import images
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Path:
+    """Return a folder with the package of busybox."""
     tree = tmp_path / "tree"
     (tree / "DEBIAN").mkdir(parents=True)
     (tree / "bin").mkdir()

@@ -1,4 +1,8 @@
-"""The specs of the fake packages agree with each other, and build to the same bytes every time."""
+"""Test the fake packages of the rack's mirror (testrack/mirror/packages.toml).
+
+Their dependencies must be met, no two may ship the same file, each must build to the same bytes every time,
+and the mirror must have all packages that roles install.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ EXACT = re.compile(r"(\S+) \((=|>=) (\S+)\)")
 
 
 def label(spec: packages.Package) -> str:
+    """Return name and version of a package."""
     return f"{spec.name}={spec.version}"
 
 
@@ -85,6 +90,7 @@ def test_the_upstream_version_is_what_the_program_prints(version: str, upstream:
 
 
 def shipped(spec: packages.Package) -> set[str]:
+    """Return the paths of the files that a package installs."""
     paths = {link.lstrip("/") for link in spec.links}
     paths |= {f"{packages.MODULES}/{name}.json" for name in spec.modules}
     if spec.payload:

@@ -1,4 +1,7 @@
-"""Test the programs in the fake packages, which are nvidia-ctk, its runtime and enroot."""
+"""Test the programs in the mirror's fake packages: nvidia-ctk, the container runtime, and enroot.
+
+They fake NVIDIA's programs, but really configure Docker, add devices to a container, and start images.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,7 @@ DIGEST = "sha256:" + "ab" * 32
 
 @pytest.fixture
 def toolkit(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the fake NVIDIA Container Toolkit as a module, on a node with two GPUs."""
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     module = load("nvidia-container-toolkit-base/usr/lib/rack/nvidia-container", "nvidia_container")
     nodes = [{"index": n, "uuid": f"GPU-{n}{n}", "node": f"/dev/nvidia{n}"} for n in range(2)]
@@ -43,6 +47,7 @@ def toolkit(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def enroot(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the fake enroot as a module."""
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     return load("enroot/usr/bin/enroot", "enroot")
 

@@ -1,4 +1,7 @@
-"""Test the mirror's part for each release of Debian. A later release does not change the others."""
+"""Test the mirror's part for each release of Debian. A later release does not change the others.
+
+pyxis is compiled against the Slurm of each release, so the mirror needs its headers.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ NAME = "libslurm-dev"
 
 @pytest.fixture
 def archive(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Fake Debian's archive. It has a version by codename, or None if it cannot be reached."""
+    """Fake Debian's archive. Return its versions by codename. One that a test removes cannot be reached."""
     has = {"bookworm": "22.05.8-4", "trixie": "24.11.5-4"}
 
     def run(command: list[str], complaint: str, folder: Path | None = None) -> None:
@@ -33,6 +36,7 @@ def archive(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.fixture
 def builder() -> ModuleType:
+    """Return testrack/mirror/build.py as a module."""
     spec = importlib.util.spec_from_file_location("mirror_build", MIRROR / "build.py")
     assert spec
     assert spec.loader

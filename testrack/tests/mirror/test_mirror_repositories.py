@@ -26,6 +26,7 @@ INSTALLED = ("debconf", "python3", "docker.io")
 
 @pytest.fixture(scope="module")
 def tools() -> None:
+    """Skip the test, or fail in CI, if a program of the tests is missing."""
     missing = [tool for tool in ("apt-ftparchive", "apt-get", "gpg", "git") if not shutil.which(tool)]
     if missing:
         message = f"{' and '.join(missing)} not here: apt-get install apt-utils gnupg git"

@@ -1,4 +1,8 @@
-"""Nodes of fake hardware, and what modules would gather on them."""
+"""Provide nodes of fake hardware to the tests of health checks, with the answers gathered on them.
+
+The fakes are those of the test rack (testrack/fakes). They run as processes, on files below a temporary
+folder. test_fake_faults.py switches their faults on.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,12 @@ FAKES = Path(__file__).resolve().parents[3] / "testrack/fakes/hardware"
 
 @dataclass
 class Rig:
-    """A node: its files lie under a folder, its tools are links to the fake."""
+    """A node, whose files are below a folder, and whose tools are links to the fake."""
 
     root: Path
 
     def run(self, command: str, timeout_s: float = 30) -> dict[str, Any]:
-        """Run a tool and answer as ``rackproof_tools.ask`` does."""
+        """Run a tool, and return its answer in the form of ``rackproof_tools.ask``."""
         words = command.split()
         link = self.root / "usr/bin" / words[0]
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +57,7 @@ class Rig:
         return {"status": status, "rc": child.returncode, "stdout": out, "stderr": err, "seconds": seconds}
 
     def gather(self, *, boot_id: str = "boot-1", timeout_s: float = 30) -> dict[str, Any]:
-        """Return what modules would gather."""
+        """Return what the module ``rackproof_facts`` would gather on the node."""
         tools = {
             "nvidia_smi_xml": self.run("nvidia-smi -q -x", timeout_s),
             "fabricmanager": self.run("nv-fabricmanager --version"),
@@ -78,7 +82,7 @@ class Rig:
         return answer
 
     def hca(self) -> dict[str, Any]:
-        """Return ports as /sys of the fake tells them."""
+        """Return the ports that the fake ibstatus shows, in the form of /sys/class/infiniband."""
         shown: dict[str, Any] = {}
         device = ""
         for line in self.run("ibstatus")["stdout"].splitlines():
@@ -107,7 +111,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Rig:
 
 @pytest.fixture
 def rig(sound: Rig, tmp_path: Path) -> Rig:
-    """Return a node of its own, healthy."""
+    """Return a healthy node that only this test uses."""
     root = tmp_path / "node"
     # Device nodes cannot be copied, and no test opens one.
     shutil.copytree(sound.root, root, symlinks=True, ignore=shutil.ignore_patterns("dev"))

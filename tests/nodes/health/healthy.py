@@ -1,7 +1,7 @@
-"""The one healthy node of the tests: what ``rackproof_facts`` gathers on it, unsealed.
+"""Return what ``rackproof_facts`` gathers on the healthy node that all tests share, without its seal.
 
-A new reading of a node goes into :func:`healthy_gathered` (of a GPU into ``SECTIONS`` of smi.py), and every
-suite has it.
+If a check reads something new of a node, add it to :func:`healthy_gathered` (of a GPU: to ``SECTIONS`` in
+smi.py). Then the healthy node of every test has it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tests.jobs.validate.nights import uuid
 
 from .smi import CARD_LINKS, ROOT_MOUNT, SECTIONS, SYSTEMD
 
+# The moment of a night in seconds since 1970, and the version of the driver.
 EPOCH = 1_795_000_000.0
 DRIVER = "580.95.05"
 
@@ -62,7 +63,7 @@ def smi_xml(gpus: Sequence[str]) -> str:
 
 
 def _links(chips: Sequence[str], value: str) -> str:
-    """Return what ``nvidia-smi nvlink`` prints of GPUs with two links each."""
+    """Return what ``nvidia-smi nvlink`` prints about GPUs with two links each."""
     gpus = re.findall(r"<uuid>([^<]*)</uuid>\s*<minor_number>(\d+)<", "".join(chips))
     return "".join(
         f"GPU {slot}: H200 (UUID: {name})\n\t Link 0: {value}\n\t Link 1: {value}\n" for name, slot in gpus

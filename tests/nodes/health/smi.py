@@ -1,4 +1,7 @@
-"""Make the output of ``nvidia-smi -q -x`` for a healthy data-centre GPU, with the changes of a test."""
+"""Define the parts of a healthy node's answers that tests change: nvidia-smi's XML, systemd, and PCIe.
+
+healthy.py puts them together.
+"""
 
 SECTIONS = (
     "<gpu_recovery_action>None</gpu_recovery_action>"
@@ -29,6 +32,7 @@ SECTIONS = (
     "<gpu_power_readings><current_power_limit>700.00 W</current_power_limit>"
     "<default_power_limit>700.00 W</default_power_limit></gpu_power_readings>"
 )
+"""The sections of a healthy GPU in the output of ``nvidia-smi -q -x``, in which a test replaces a text."""
 
 SYSTEMD = {
     name: {"status": "ok", "rc": 0, "stdout": text, "stderr": "", "seconds": 0.1}
@@ -44,3 +48,4 @@ CARD_LINKS = {
 }
 """The PCIe link of a network card."""
 ROOT_MOUNT = "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
+"""A line of /proc/self/mountinfo."""

@@ -1,4 +1,9 @@
-"""Each fault of the fakes is found on the right part, with its action. A healthy node has none."""
+"""Test that the health checks find each fault of the fake hardware on the right part.
+
+The fake tools of the test rack print what real tools print for a fault. A night's check
+(nodes/health_checks.py) must blame the right GPU, port or node, name the right action, and blame nothing
+else. A healthy node has no finding.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from rackproof.nodes.snapshot import NodeSnapshot, build_snapshot
 
 from .conftest import Rig
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Every case starts processes, which takes too long for `make check`.
 pytestmark = pytest.mark.slow
 
 EXPECTED = Expectation(
@@ -24,12 +29,14 @@ EXPECTED = Expectation(
 
 
 def found_on(rig: Rig, previous: NodeSnapshot | None = None, **more: object) -> tuple[HealthFinding, ...]:
+    """Return the findings of a night on the node."""
     state = build_snapshot("gb300-r01-n01", rig.gather(**more), sku="gb300", previous=previous)  # type: ignore[arg-type]
     return check_node(state, previous=previous, expected=EXPECTED)
 
 
 @pytest.fixture(scope="module")
 def before(sound: Rig) -> NodeSnapshot:
+    """Return the snapshot of the night before the fault."""
     return build_snapshot("gb300-r01-n01", sound.gather(), sku="gb300")
 
 
@@ -41,7 +48,8 @@ def test_a_healthy_node_has_no_finding(sound: Rig, before: NodeSnapshot) -> None
     assert {len(gpu.links) for gpu in before.gpus} == {18}
 
 
-# fault, codes that must be there, part that all of these name, action of the first
+# Each row: the fault, the codes that must be found, the part that all findings name (GPU or port by its
+# place), and the action of the code that is first in the alphabet.
 FAULTS = [
     ("missing-gpu --gpu 1", {"gpu_missing", "xid_79"}, ("gpu", 1), "reboot"),
     (
@@ -76,7 +84,7 @@ def test_a_fault_is_found_on_its_part(
         "node": "",
     }[kind]
     assert codes <= {one.code for one in found}
-    # No other part is accused, and what must be found is what is found.
+    # No other part is blamed.
     assert {(one.part, one.name) for one in found} == {(kind, name)}
     first = next(one for one in found if one.code == sorted(codes)[0])
     assert first.action == action

@@ -1,4 +1,9 @@
-"""Tables of cases: what a snapshot shows, what to do about it, and what is unproven because it is unknown."""
+"""Test the health checks of a night (nodes/health_checks.py) on snapshots with one change each.
+
+A snapshot is the parsed state of a node. A check compares it with what the inventory expects and with the
+night before. A finding has a code, a verdict, and the operator's next action. Whatever cannot be read is
+unproven, and never healthy. The snapshots SOUND, GPU and PORT are healthy.
+"""
 
 from __future__ import annotations
 
@@ -123,6 +128,8 @@ def test_a_sound_snapshot_has_no_finding() -> None:
 
 
 F, D, U = Verdict.FAIL, Verdict.DEGRADED, Verdict.UNPROVEN
+# Each row: SOUND with one change, and the code, verdict and action of the only finding. The night before was
+# SOUND, with 3 PCIe replays, 7 symbol errors and 50 receive errors. Values just beyond a limit were chosen.
 CASES: list[tuple[NodeSnapshot, str, Verdict, str]] = [
     (gpu(sram_uncorrectable=1), "ecc_sram_uncorrectable", F, "reset"),
     (gpu(sram_threshold=True), "ecc_sram_uncorrectable", F, "rma"),
@@ -267,6 +274,7 @@ def test_damaged_facts_do_not_raise(junk: Any) -> None:
     )
 
 
+# An XID is an error number in the kernel log by NVIDIA's driver. Its text decides for some numbers.
 @pytest.mark.parametrize(
     ("xid", "text", "action"),
     [
@@ -296,6 +304,7 @@ def test_what_an_xid_asks_for(xid: int, text: str, action: str) -> None:
 
 
 def gathered(log: str, boot: str) -> dict[str, Any]:
+    """Return the answers of a node with a kernel log and the id of its boot."""
     return {"facts": {"boot_id": boot}, "health": {"tools": {"kernel_log": {"status": "ok", "stdout": log}}}}
 
 
@@ -329,10 +338,12 @@ def test_after_two_reboots_for_one_xid_the_hardware_is_inspected() -> None:
     assert next(one.action for one in check_node(other) if one.code == "xid_79") == "reboot"
 
 
+# The moment of the node's boot in seconds since 1970.
 BOOTED = 1795000000.0
 
 
 def since_1970(seconds: float, xid: int = 119) -> str:
+    """Return a line of the kernel log so many seconds after the boot, negative before it."""
     return f"{BOOTED + seconds:.6f} n1 kernel: NVRM: Xid (PCI:0008:06:00): {xid}, pid=1, Timeout after 6s\n"
 
 
@@ -453,7 +464,7 @@ def test_a_port_that_was_never_active_is_unused_only_if_enough_others_are_active
 
 
 def test_counters_are_rates() -> None:
-    """Errors of ten days are judged as ten days' errors."""
+    """A limit is a number per day, so ten days may have ten times the errors of one day."""
     late = port(counters={**PORT.counters, "port_rcv_errors": 550}).model_copy(
         update={"epoch": SOUND.epoch + 10 * 86_400}
     )
@@ -483,6 +494,8 @@ def test_grown_counters_state_the_true_time(passed_s: float, words: str) -> None
     assert f" more {words}, allowed are " in finding.evidence, finding.evidence
 
 
+# Names of the counter in /sys and in perfquery, its limit (10 per day), and the verdict of an error below the
+# limit.
 LINK_COUNTERS = [
     ("symbol_error", "symbol_errors", None),
     ("SymbolErrorCounter", "symbol_errors", None),
@@ -518,6 +531,7 @@ def test_a_few_errors_of_a_link_in_a_day_do_not_fail_its_node(
     assert verdicts(2, **{limit: 0}) == [(F, "inspect")]
 
 
+# `most` is the number of errors that a day may have.
 @pytest.mark.parametrize(
     ("counter", "limit", "most"),
     [("port_rcv_errors", "receive_errors", 100), ("PortXmitDiscards", "transmit_discards", 1000)],
@@ -540,7 +554,7 @@ def test_memory_that_was_not_reported_is_unknown_and_not_missing() -> None:
 
 
 def shown(gpus: int, ports: int, rate: int = 400, unreadable: bool = False) -> dict[str, Any]:
-    """Return what a node gathers that has so many GPUs and ports."""
+    """Return what is gathered on a node that has so many GPUs and ports."""
     some = "".join(
         f"<gpu id='0000000{n}:06:00.0'><uuid>GPU-{n:08x}-0000-0000-0000-000000000000</uuid>"
         f"<minor_number>{n}</minor_number><temperature><gpu_temp>50 C</gpu_temp></temperature>"
@@ -621,7 +635,7 @@ def test_an_xid_stays_open_where_nobody_knows_of_a_reboot() -> None:
 
 
 def test_an_xid_names_a_gpu_that_is_missing_for_nights() -> None:
-    """Identify the GPU across nights. By its bus it would be another part each night, and keep no reboots."""
+    """Name the GPU by its UUID. By its bus, it would be another part, without its earlier reboots."""
     state = build_snapshot("n1", shown(4, 0))
     for number in range(3):
         gone = shown(3, 0)
@@ -634,6 +648,7 @@ def test_an_xid_names_a_gpu_that_is_missing_for_nights() -> None:
 
 
 def hardware_findings(log: str, boot: str = "a", booted: float = 0) -> list[HealthFinding]:
+    """Return the findings of the kernel log, without those of XIDs."""
     told = gathered(log, boot)
     told["health"] |= {"booted": booted, "epoch": BOOTED + 600}
     state = build_snapshot("n1", told, previous=SOUND)
@@ -709,6 +724,7 @@ def damaged_gpu(text: str) -> GpuSnapshot:
 
 
 def missing_readings(one: GpuSnapshot, **expected: Any) -> str:
+    """Return the readings of a GPU that the night lacks, separated by commas."""
     found = check_node(node(gpus=(one,)), expected=Expectation(gpus=1, **expected))
     texts = [finding.evidence for finding in found if finding.code == "gpu_readings_missing"]
     reading_of = {field: reading for reading, fields in GPU_READINGS.items() for field in fields}
@@ -721,6 +737,7 @@ def test_a_whole_answer_misses_nothing() -> None:
     assert missing_readings(damaged_gpu(SECTIONS)) == ""
 
 
+# Each row replaces a text in the sections of a healthy GPU, and has the reading that then lacks.
 @pytest.mark.parametrize(
     ("old", "new", "missing"),
     [
@@ -773,7 +790,8 @@ def test_a_fabric_that_is_expected_has_to_be_there() -> None:
 
 
 CLUSTER, NO_CLUSTER = "5f0e7d2c-9a41-4c55-8d1b-3c6a2f90e7b4", "00000000-0000-0000-0000-000000000000"
-# State, status, clique and cluster UUID of a GPU; the finding on an HGX and in a domain of several nodes.
+# State, status, clique and cluster UUID of a GPU's NVLink fabric, then the finding on an HGX (one node), and
+# in an NVLink domain of several nodes. A domain needs a clique and a cluster that are not 0.
 FABRICS = [
     ("Completed", "Success", "32766", CLUSTER, "", ""),
     ("Completed", "Success", "1", CLUSTER, "", ""),
@@ -827,6 +845,8 @@ def test_a_status_other_than_success_never_passes(
         assert [one.verdict for one in found if one.code == "fabric_failed"] == ([verdict] if verdict else [])
 
 
+# Seconds of a counter that only grows, in the night before and now. A lower number means that the driver was
+# loaded again.
 @pytest.mark.parametrize(
     ("before_s", "now_s", "verdict"),
     [(0, 30, None), (0, 7200, F), (7200, 7200, None), (9000, 3600, F), (100, 20, None)],
@@ -845,6 +865,8 @@ def test_hours_of_slowing_down_between_two_nights_are_found(
 LINKS_OF_A_BRIDGE = {str(link): link < 12 for link in range(18)}
 
 
+# An NVLink bridge between cards uses 12 of 18 links. `wanted` is the expected number of active links (0:
+# unknown).
 @pytest.mark.parametrize(
     ("links", "wanted", "before", "codes"),
     [
@@ -868,6 +890,8 @@ def test_nvlinks_count_as_the_model_has_them(
     assert {one.code for one in found if one.code.startswith("nvlink")} == codes
 
 
+# `slot` is the number of lanes that the inventory states for the slot (0: none). The GPU and the card run
+# with 8 of 16.
 @pytest.mark.parametrize(("slot", "codes"), [(0, {"pcie_width", "link_width"}), (8, set()), (16, None)])
 def test_a_slot_with_fewer_lanes_by_design_is_no_fault(slot: int, codes: set[str] | None) -> None:
     state = node(
@@ -898,7 +922,7 @@ SEVEN = [(f"GPU-{slot}", slot) for slot in range(7)]
         (SEVEN, [("GPU-new", 0), ("GPU-newer", 1), *SEVEN[2:]], {"gpu_replaced", "gpus_missing"}),
         # One of 8 is lost, and another one replaced. The lost one has a finding of its own.
         ([*SEVEN, ("GPU-7", 7)], [("GPU-new", 0), *SEVEN[1:]], {"gpu_replaced", "gpu_missing"}),
-        # Two lack, and only one of them has a finding of its own.
+        # Two are missing, and only one of them has a finding of its own.
         (SEVEN, [("GPU-new", 0), *SEVEN[2:]], {"gpu_replaced", "gpu_missing", "gpus_missing"}),
         # The node is complete.
         ([*SEVEN, ("GPU-7", 7)], [("GPU-new", 0), *SEVEN[1:], ("GPU-7", 7)], {"gpu_replaced"}),
@@ -915,9 +939,12 @@ def test_a_replaced_gpu_does_not_replace_a_missing_one(
 
 
 def ports_of(*names: str) -> tuple[PortSnapshot, ...]:
+    """Return ports with these names, of one letter each."""
     return tuple(PORT.model_copy(update={"device": name}) for name in names)
 
 
+# Letters are ports: those that were missing in the night before, those of the night before, and those of this
+# night. The SKU has 4.
 @pytest.mark.parametrize(
     ("gone", "before", "tonight", "found"),
     [
@@ -940,6 +967,7 @@ def test_a_renamed_port_does_not_replace_a_missing_one(
     assert {"ports_missing", "port_missing"} & set(codes(present)) == found
 
 
+# The PCIe link of a network card as /sys shows it, the lanes that the SKU states (0: none), and the findings.
 @pytest.mark.parametrize(
     ("link", "lanes", "found"),
     [
@@ -993,6 +1021,7 @@ def test_the_start_of_a_memory_error_is_no_error_of_its_own(
 
 
 def boot_log(line: str, seconds: float) -> str:
+    """Return a line of the kernel log so many seconds after the boot."""
     return f"{BOOTED + seconds:.6f} n1 kernel: {line}\n"
 
 

@@ -1,4 +1,9 @@
-"""Two nights together judge each line of the kernel log once, whenever the kernel logs it."""
+"""Test that two consecutive nights judge each line of a node's kernel log exactly once.
+
+A night reads the log while it gathers a node's answers, and the kernel goes on logging. The next night
+therefore reads from that moment on (nodes/kernel_log.py, nodes/snapshot.py). No XID may be lost or count
+twice, with journalctl or with dmesg.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +20,16 @@ from rackproof.nodes.kernel_log import late_line_digests, without_known_lines
 from rackproof.nodes.snapshot import NodeSnapshot, build_snapshot, next_log_since
 from tests.nodes.health.healthy import answer_ok, healthy_gathered
 
+# Begin of the first night in seconds since 1970, then seconds: a day, the time of gathering, and the time
+# from its begin until the log is read.
 FIRST, DAY, GATHERING_S, READING_S = 1_795_000_000.25, 86_400, 150, 2
 BOOTED = FIRST - 1000
+# Moments of a line, in seconds after the begin of the first night.
 BEFORE, WHILE_READ, IN_GAP, AFTER = -500.0, 1.0, 100.0, 5000.0
 
 
 def line(at: float, xid: int, form: str) -> str:
+    """Return a line with an XID in the form of dmesg or journalctl."""
     stamp = f"[{at - BOOTED:12.6f}]" if form == "dmesg" else f"{at:.6f} n kernel:"
     return f"{stamp} NVRM: Xid (PCI:0008:06:00): {xid}, pid=1, name=python"
 
@@ -32,7 +41,7 @@ def night(
     previous: NodeSnapshot | None,
     **changes: Any,
 ) -> NodeSnapshot:
-    """Gather for some minutes. The log is read only at the begin, after it the kernel logs on."""
+    """Return a night's snapshot. Its log has only lines from before the log was read."""
     begin = FIRST + number * DAY
     end, read_at = begin + GATHERING_S, begin + READING_S
     since = next_log_since(previous)
@@ -42,7 +51,7 @@ def night(
     log = answer_ok("\n".join(lines))
     if form == "journal":
         log["oldest"] = answer["health"]["tools"]["kernel_log"]["oldest"]
-    # The levels are read after the words.
+    # All lines are of level error or worse.
     log["errors"] = log["stdout"]
     answer["facts"]["files"]["uptime"] = f"{end - BOOTED:.2f} 1"
     answer["health"] |= {"begin": begin, "epoch": end, "since": since, "booted": BOOTED}
@@ -52,9 +61,11 @@ def night(
 
 
 def new_xids(state: NodeSnapshot) -> list[int]:
+    """Return the XIDs that a night judges, each as often as it occurred, without those of earlier nights."""
     return [event.xid for event in state.xids for _ in range(event.times) if not event.carried]
 
 
+# `judged` is how often the first and the second night judge the line.
 @pytest.mark.parametrize("form", ["journal", "dmesg"])
 @pytest.mark.parametrize(
     ("at", "judged"),
@@ -77,7 +88,7 @@ def test_a_line_is_judged_in_one_of_two_nights(form: str, at: float, judged: tup
     st.sampled_from(["journal", "dmesg"]),
 )
 def test_nights_judge_each_line_once(moments_ms: list[int], form: str) -> None:
-    # 10 XIDs without an action that keeps them open.
+    # XID 31 asks for no action, so no later night reports it again.
     logged = [(FIRST + at / 1000, 31) for at in moments_ms]
     states: list[NodeSnapshot] = []
     for number in range(4):

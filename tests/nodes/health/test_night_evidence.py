@@ -1,4 +1,9 @@
-"""The tables of what a night rests on: complete, and each state of each tool is what it has to be."""
+"""Test the tables of answers that a night needs to judge a node (nodes/night_evidence.py).
+
+A row names a tool or a field of the snapshot, and what its absence means. The tests check that no field lacks
+a row, that a tool which hangs or fails never makes a node better, and that a night and `rackproof parse` read
+nvidia-smi's values in the same way.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +43,9 @@ SLURM = SOUND.model_copy(
         "services": {"slurmd.service": "active"},
     }
 )
+"""A healthy node of a Slurm cluster."""
 WITH_SLURM = EXPECTED.__class__(**{**vars(EXPECTED), "services": ("slurmd",)})
-# What a tool's answer is read into.
+# The fields of a snapshot that a tool fills, without its answer.
 READ_INTO = {
     "failed_units": {"failed_units": None},
     "units": {"services": None},
@@ -59,6 +65,7 @@ def test_each_field_has_one_row(table: Any, record: Any) -> None:
 
 
 def _keys(source: str, name: str) -> set[str]:
+    """Return the keys of a dictionary that a source text assigns to a name."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             assert isinstance(node.value, ast.Dict)
@@ -112,6 +119,7 @@ def test_a_path_whose_file_system_does_not_answer_is_unproven(status: str, path:
     assert verdicts(check_node(seen, expected=WITH_SLURM)) == {Verdict.UNPROVEN}
 
 
+# Values that are no measurement of anything that the tests below name.
 NUMBERS = [float("nan"), float("inf"), float("-inf"), -1]
 
 
@@ -131,7 +139,7 @@ def test_a_number_of_a_gpu_that_is_none_proves_nothing(name: str, bad: float) ->
         (place, bad)
         for place in ("epoch", "shm_bytes", "clock_offset_s", "disk", "seconds", "rate")
         for bad in NUMBERS
-        # A second behind is a second behind.
+        # -1 is a valid offset: the clock is a second behind.
         if (place, bad) != ("clock_offset_s", -1)
     ],
 )
@@ -173,13 +181,15 @@ def test_a_container_need_not_have_what_its_host_has() -> None:
     assert check_node(host.model_copy(update={"container": True}), expected=EXPECTED) == ()
 
 
-# Words of nvidia-smi that no check knows: nights and `rackproof parse` read them in the same way.
+# Values of nvidia-smi, known ones and ones that no check knows. Nights and `rackproof parse` agree on them.
 
 GB300 = lzma.decompress(
     (Path(__file__).resolve().parents[2] / "data/real/nvidia-smi/qx-gb300.xml.xz").read_bytes()
 ).decode()
 
 
+# Each row replaces a text of a healthy GB300's answer. The code is a beginning, because nights and parse use
+# different ends. Without a verdict, the finding is unproven.
 @pytest.mark.parametrize(
     ("old", "new", "code", "verdict"),
     [
@@ -216,9 +226,9 @@ GB300 = lzma.decompress(
 def test_nights_and_parse_read_a_value_in_the_same_way(
     old: str, new: str, code: str, verdict: Verdict | None
 ) -> None:
-    # The end of a tag that is another one now.
     assert old in GB300
     text = GB300.replace(old, new, 1)
+    # If the start tag has another name now, its end tag gets the name, too.
     before, after = old.partition(">")[0].strip("<"), new.partition(">")[0].strip("<")
     if before != after:
         at = text.index(new)
@@ -233,7 +243,10 @@ def test_nights_and_parse_read_a_value_in_the_same_way(
 
 
 def readings_missing(name: str, driver: str, **changed: Any) -> set[str]:
-    """Return which of some readings a night lacks of a GPU of a product, whose driver has a version."""
+    """Return which readings a night lacks, for GPUs of a product and a driver.
+
+    ``changed`` are the readings, with the values that the GPUs get.
+    """
     answer = {"facts": {"tools": {"nvidia_smi_xml": {"status": "ok", "stdout": GB300, "seconds": 1.0}}}}
     made = build_snapshot("n1", answer)
     gpus = tuple(gpu.model_copy(update={"name": name, **changed}) for gpu in made.gpus)
@@ -242,6 +255,7 @@ def readings_missing(name: str, driver: str, **changed: Any) -> set[str]:
     return {field for field in changed for one in found if one.part == "gpu" and f"{field}" in one.evidence}
 
 
+# Whether a missing reading of pending repairs counts. It depends on the model and the driver.
 @pytest.mark.parametrize(
     ("name", "driver", "lacks"),
     [

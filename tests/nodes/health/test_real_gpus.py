@@ -1,4 +1,8 @@
-"""Real answers of nvidia-smi, of six models: healthy GPUs have no finding that asks for anything."""
+"""Test the health checks on real answers of nvidia-smi, of six models of healthy GPUs.
+
+The answers are in tests/data/real. A healthy GPU has no finding. Then the tests change one value, as a fault
+or a setting would, and expect the finding, or none if healthy GPUs show that value, too.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +40,7 @@ def test_a_real_answer_holds_every_reading(path: Path) -> None:
 
 
 H200 = lzma.decompress((REAL / "h200-x4" / "nvidia-smi-q.xml.xz").read_bytes()).decode()
+# What nvlink -s and -e print about four H200 with two links each.
 SPEEDS = "\n".join(
     line
     for uuid in re.findall(r"<uuid>(GPU-\S+)</uuid>", H200)
@@ -47,6 +52,7 @@ ERRORS = re.sub(r" Link (\d): .*", r" Link \1: Replay Errors: 0", SPEEDS)
 def h200s(
     xml: str = H200, speeds: str = SPEEDS, errors: str = ERRORS, log: str = "", **smi: Any
 ) -> NodeSnapshot:
+    """Return the snapshot of the real node with four H200. ``smi`` changes nvidia-smi's answer."""
     texts = {"nvidia_smi_xml": xml, "nvlink_status": speeds, "nvlink_errors": errors}
     tools: dict[str, dict[str, Any]] = {
         name: {"status": "ok", "stdout": text} for name, text in texts.items()
@@ -66,13 +72,14 @@ def codes_of(snapshot: NodeSnapshot, expected: Expectation | None = None) -> set
     return {one.code for one in found(snapshot)} - {one.code for one in found(before)}
 
 
+# Each row replaces the first occurrence of a text, and has a code that is found.
 @pytest.mark.parametrize(
     ("good", "bad", "code"),
     [
         ("<unrepairable_memory>No", "<unrepairable_memory>Yes", "memory_unrepairable"),
         ("<tpc_repair_pending>No", "<tpc_repair_pending>Yes", "repair_pending"),
         ("<channel_repair_pending>No", "<channel_repair_pending>Yes", "repair_pending"),
-        # As V100 and older GPUs report them.
+        # V100 and older GPUs retire pages instead of remapping rows.
         ("<pending_retirement>N/A", "<pending_retirement>Yes", "remap_pending"),
         ("<pending_blacklist>N/A", "<pending_blacklist>Yes", "remap_pending"),
         *(
@@ -271,6 +278,7 @@ def test_links_below_a_heading_that_cannot_be_read_are_not_the_gpu_s_before_it()
     assert h200s(errors=errors).gpus == h200s().gpus
 
 
+# Each row replaces a pattern in the output of nvlink -e.
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -360,14 +368,14 @@ def test_gpus_are_shared_out_where_that_is_expected() -> None:
     assert codes_of(shared, Expectation(gpus=4, mig=True)) == set()
 
 
-# A GPU whose links are missing, whatever nvidia-smi prints in their place.
+# A GPU whose links are missing. Drivers print different texts in their place.
 
 UUID = re.findall(r"<uuid>(GPU-\S+)</uuid>", H200)
 LINKS = "\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s"
 
 
 def without_links(instead: str, *places: int) -> str:
-    """Return the speeds of four H200, of which those at some places have other lines."""
+    """Return the link speeds of four H200, with another text for those at some places."""
     lines = []
     for place, uuid in enumerate(UUID):
         lines += [f"GPU {place}: NVIDIA H200 (UUID: {uuid})", instead if place in places else LINKS]
@@ -377,6 +385,7 @@ def without_links(instead: str, *places: int) -> str:
 INACTIVE = "\t NVML: Unable to retrieve NVLink information as all links are inActive"
 
 
+# `missing` is the number of GPUs that fail. `wanted` is the number of links that the SKU states (0: none).
 @pytest.mark.parametrize("previous", [None, h200s()])
 @pytest.mark.parametrize(
     ("speeds", "missing"),
@@ -408,6 +417,7 @@ def test_cards_without_links_are_fine(product: str, speeds: str) -> None:
     assert [one.code for one in found if "nvlink" in one.code or "links" in one.evidence] == []
 
 
+# GB/s of a link. An H200 and an A100 have at least 25.
 @pytest.mark.parametrize("speed", ["1.5", "0.001", "13.281", "20"])
 @pytest.mark.parametrize("product", ["NVIDIA H200", "NVIDIA A100-SXM4-80GB"])
 def test_links_below_their_model_s_speed_fail_in_a_first_night_too(speed: str, product: str) -> None:
@@ -424,12 +434,13 @@ def test_a_gpu_whose_links_are_all_slower_than_its_neighbours_fails() -> None:
     assert [one.name for one in found] == [UUID[0]]
 
 
-# What nvidia-smi warns of beside its answer.
+# Warnings that nvidia-smi prints beside its answer. The InfoROM is a GPU's own memory for its configuration.
 
 BUS = re.findall(r'<gpu id="([^"]+)">', H200)
 CORRUPTED = f"WARNING: infoROM is corrupted at gpu {BUS[2][4:]}\n"
 
 
+# Status 14 of nvidia-smi means the same as the warning, but names no GPU, so the node is blamed.
 @pytest.mark.parametrize(
     ("snapshot", "part"),
     [
@@ -482,7 +493,7 @@ def test_what_other_programs_print_on_stderr_is_no_warning() -> None:
     assert codes_of(h200s(stderr="bash: warning: setlocale: LC_ALL: cannot change locale\n")) == set()
 
 
-# As nvidia-smi -q -x and nvlink -s showed divided A100, H100 and H200, whose captures two exporters publish.
+# GPUs that MIG divides. The forms are those of published captures of A100, H100 and H200.
 DIVIDED = re.sub(
     r"<remapped_rows>.*?</remapped_rows>",
     "<remapped_rows>N/A</remapped_rows>",

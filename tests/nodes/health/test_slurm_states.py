@@ -1,4 +1,9 @@
-"""Test the effect of Slurm's state of a node on its verdict."""
+"""Test the finding and verdict that follow from Slurm's state of a node (nodes/slurm_states.py).
+
+A state is a word of scontrol or sinfo with flags (IDLE+DRAIN) or symbols (IDLE*), as releases 21.08 to 25.05
+write it. A node that Slurm found faulty fails, one that a person drained is degraded, and one that takes no
+work for another reason is unproven. A drain by Rackproof's own nights is no finding.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from rackproof.nodes.slurm_states import check_slurm_state, missing_state, state
 P, D, U, F = Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL
 
 
+# State, reason of the drain, user and time of the drain, code, verdict.
 @pytest.mark.parametrize(
     ("state", "reason", "set_by", "code", "verdict"),
     [

@@ -1,4 +1,9 @@
-"""Services, inodes, mounts: what the inventory expects of a node's system, whatever systemd thinks of it."""
+"""Test the checks of a node's services, mounts, disks, clock and kernel log in a night.
+
+The inventory states what a node must have (validate_expect): services that run, mounts with their source and
+options. systemd may be content with a node that lacks them. The tests also find messages that the kernel's
+log has lost, and slow-downs of GPUs between two nights.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +38,17 @@ Hostname                 = {}
 Slurmd PID               = 659
 Version                  = 22.05.8
 """
-"""As Slurm 22.05 prints it."""
+"""The output of `scontrol show slurmd` of Slurm 22.05, with a place for the node's name."""
 
 
 def unit(name: str, load: str = "loaded", active: str = "active", **more: str) -> str:
+    """Return what `systemctl show` prints about a unit."""
     values = {"Id": name, "Names": name, "LoadState": load, "ActiveState": active} | more
     return "\n".join(f"{key}={value}" for key, value in values.items())
 
 
 def node(mountinfo: str = MOUNTINFO, *units: str, status: str = "ok", **disk: Any) -> NodeSnapshot:
+    """Return the snapshot of a node with these mounts, units and properties of its root disk."""
     usual = {
         "total_bytes": 1000,
         "free_bytes": 500,
@@ -70,6 +77,7 @@ def node(mountinfo: str = MOUNTINFO, *units: str, status: str = "ok", **disk: An
 def judged(
     seen: NodeSnapshot, before: NodeSnapshot | None = None, **expected: Any
 ) -> list[tuple[str, Verdict]]:
+    """Return code and verdict of each finding. ``expected`` is validate_expect."""
     wanted = parse_node_expectation("n1", expected)
     return [(one.code, one.verdict) for one in check_node(seen, previous=before, expected=wanted)]
 
@@ -78,13 +86,15 @@ MASKED = unit("docker.service", "masked", "inactive", UnitFileState="masked-runt
 NEVER = {"ConditionResult": "no", "ConditionTimestampMonotonic": "0"}
 
 
+# `wanted` is an entry of validate_expect.services: `a|b` needs one of the two, and `a?` only if it is
+# installed.
 @pytest.mark.parametrize(
     ("shown", "wanted", "verdict"),
     [
         (unit("docker.service"), "docker", P),
         (unit("docker.service", UnitFileState="disabled"), "docker.service", P),
         (unit("docker.service", "masked"), "docker", P),  # runs on until it is stopped
-        # Disabled, masked, failed, gone: all the same to who needs it.
+        # Disabled, masked, failed or gone: the service does not run.
         (MASKED, "docker", F),
         (MASKED, "docker?", F),
         (unit("slurmd.service", active="inactive", UnitFileState="disabled", **NEVER), "slurmd", F),
@@ -158,7 +168,7 @@ def test_a_slurmd_that_answers_as_another_node_is_unproven(tool: dict[str, Any],
         ("ok", "Slurmctld(primary) at controller is UP\n", True),
         ("failed", "Slurmctld(primary) at a is DOWN\nSlurmctld(backup) at b is UP\n", True),
         ("ok", "Slurmctld(primary/backup) at a/b are DOWN/UP\n", True),
-        # A wrong key, a clock that is off, no route: scontrol says no more than this.
+        # With a wrong key, a wrong clock or no route, scontrol prints nothing else.
         ("failed", "Slurmctld(primary) at controller is DOWN\n", False),
         ("ok", "Slurmctld(primary/backup) at UP-01/b are DOWN/DOWN\n", False),
         ("failed", "", None),
@@ -238,7 +248,7 @@ SHARED = {"path": "/shared", "fstype": "nfs", "source": "store:/export", "option
         ("/shared", MOUNTINFO.replace("/shared rw,noatime", "/shared ro,noatime"), "mount_read_only"),
         ("/shared", MOUNTINFO.replace("store:/export rw", "store:/export ro"), "mount_read_only"),
         ("/mnt/data", MOUNTINFO, "mount_read_only"),
-        # A mount upon it hides it.
+        # Another mount on the same path hides it.
         (SHARED, f"{MOUNTINFO}29 25 0:70 / /shared rw - tmpfs none rw", "mount_differs"),
         (SHARED, "25 22 0:50 / /shared rw,noatime shared:9", "mounts_unknown"),
         ("/shared", "", "mounts_unknown"),
@@ -248,6 +258,7 @@ def test_mounts_are_as_declared(wanted: Any, mountinfo: str, code: str) -> None:
     assert [one for one, _ in judged(node(mountinfo), mounts=[wanted])] == ([code] if code else [])
 
 
+# `found` is whether a file system in memory (tmpfs, ramfs) is suspicious at this path.
 @pytest.mark.parametrize(
     ("wanted", "fstype", "found"),
     [
@@ -308,6 +319,8 @@ def test_an_expectation_of_another_kind_is_refused(expected: dict[str, Any]) -> 
 XID = "[  100.000000] NVRM: Xid (PCI:0001:06:00): 31, pid=1"
 
 
+# The oldest line of the ring buffer, the time from which the night needs the log (seconds since 1970), and
+# whether lines are missing.
 @pytest.mark.parametrize(
     ("first", "since", "cut"),
     [
@@ -323,7 +336,7 @@ XID = "[  100.000000] NVRM: Xid (PCI:0001:06:00): 31, pid=1"
     ],
 )
 def test_messages_that_the_kernel_s_ring_has_lost_are_missed(first: str, since: float, cut: bool) -> None:
-    """The machine is up for 5,000 s, and it is 10,000."""
+    """The machine has been up for 5,000 s, and its clock is at 10,000 s since 1970."""
     seen = build_snapshot(
         "n1",
         {
@@ -414,6 +427,7 @@ def test_a_lost_part_of_the_journal_is_reported_with_its_time_and_remedy() -> No
 
 
 def slowed(boot: str = "a", booted: float | None = None, **seconds: float) -> NodeSnapshot:
+    """Return a snapshot, ten days after 1970, of a GPU with these counters of slow-downs in seconds."""
     chip = GpuSnapshot(uuid="GPU-1", bus_id="1:0:0.0", slowdown_s=seconds)
     epoch = 10 * 86_400.0
     return NodeSnapshot(node="n1", hardware_key="k", gpus=(chip,), boot_id=boot, epoch=epoch, booted=booted)
@@ -441,7 +455,7 @@ def test_slow_downs_are_compared_between_nights(
 
 
 def test_after_a_boot_the_counters_begin_again() -> None:
-    """9,010 s after 9,000 s of another boot are not ten."""
+    """After another boot, 9,010 s count as a whole, and not as 10 s more than 9,000."""
     assert ("slowed_down", F) in judged(
         slowed("b", hw_therm_slowdown=9_010.0), slowed("a", hw_therm_slowdown=9_000.0)
     )
@@ -450,6 +464,7 @@ def test_after_a_boot_the_counters_begin_again() -> None:
     )
 
 
+# Days since the boot (None: unknown), seconds of slow-downs, and whether that is too much.
 @pytest.mark.parametrize(
     ("days", "seconds", "found"),
     [(9.0, 7_200.0, True), (9.0, 300.0, False), (0.1, 30.0, True), (None, 7_200.0, False)],
@@ -476,9 +491,12 @@ def test_a_tool_that_ended_well_without_a_text_did_not_answer(tool: str, stdout:
 
 
 def link(state: str, port: str = "ens1f0np0", at: int = 10, address: str = "5e:00.0") -> str:
+    """Return a line of the kernel log about a port, so many seconds after the boot."""
     return f"{1795000000 + at}.5 n1 kernel: mlx5_core 0000:{address} {port}: Link {state}"
 
 
+# Network drivers log a port that goes down with level error, also while a node starts. The boot is at
+# 1795000000, and a start takes at most 900 s.
 @pytest.mark.parametrize(
     ("lines", "is_found"),
     [

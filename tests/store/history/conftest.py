@@ -1,4 +1,8 @@
-"""Every test of the store runs on SQLite and on a real PostgreSQL server."""
+"""Provide an empty database to the tests of the history, on SQLite and on a real PostgreSQL server.
+
+The fixture ``where`` gives its URL, so a test that uses it runs once on each. The server is started once per
+test session.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ import psycopg
 import pytest
 
 PASSWORD = "s3cret/p@ss:word%"
+"""A password with characters that have a meaning in a URL. No message may show it."""
 PASSWORD_IN_URL = "s3cret%2Fp%40ss%3Aword%25"
 
 
@@ -46,7 +51,7 @@ class Server:
         return f"{scheme}://rackproof:{password}@127.0.0.1:{self.port}/{database}"
 
     def empty_database(self) -> str:
-        """Empty the one database of the tests (a new one for each would cost 8 MB and 300 files)."""
+        """Empty the only database of the tests, because a new one for each would take 8 MB and 300 files."""
         with psycopg.connect(
             host=str(self.folder), port=self.port, user="rackproof", dbname="postgres", autocommit=True
         ) as connection:
@@ -60,7 +65,7 @@ class Server:
 
 
 def as_postgres(command: list[str]) -> list[str]:
-    """PostgreSQL refuses to run as root, as which CI containers run."""
+    """Return the command as user postgres if this is root, as in CI, because PostgreSQL refuses root."""
     return (
         ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", *command] if root() else command
     )
@@ -72,6 +77,7 @@ def root() -> bool:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
+    """Yield a running PostgreSQL server, or skip the test if none is installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"), key=lambda path: int(path.parts[-3]))
     if not found:
         message = "no PostgreSQL server here: apt-get install postgresql"

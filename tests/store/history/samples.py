@@ -1,4 +1,7 @@
-"""Runs to keep: a node with GPUs, measurements on it, judgements as judging makes them."""
+"""Make runs for the tests of the history: nodes with GPUs, measurements, and their judgements.
+
+test_archive.py checks that the judgements are those that judging makes.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,7 @@ def measured(
 
 
 def unjudged(measurement: Measurement, *, gating: bool = False) -> Judgement:
+    """Return the judgement of a measurement without a reference."""
     return Judgement(
         metric=measurement.name,
         labels=measurement.labels,
@@ -47,6 +51,7 @@ def unjudged(measurement: Measurement, *, gating: bool = False) -> Judgement:
 
 
 def passed(measurement: Measurement, reference: float) -> Judgement:
+    """Return the judgement of a measurement that passed against a reference."""
     return Judgement(
         metric=measurement.name,
         labels=measurement.labels,
@@ -67,7 +72,7 @@ def run(
     speed: float = 4.2,
     **changes: Any,
 ) -> Run:
-    """Return a run that measured memory speed on every GPU, accuracy and time on the whole."""
+    """Return a run that measured memory speed in TB/s on every GPU, and accuracy and time on the whole."""
     started = START + timedelta(days=night)
     on = nodes if nodes is not None else (node(),)
     copies = [

@@ -1,4 +1,9 @@
-"""Test that the store keeps runs and answers queries, on both databases."""
+"""Test that the history keeps runs, answers queries about them, and makes references of accepted ones.
+
+The history (store/history) is a database of all measurements by hardware. `rackproof history` lists them, and
+`rackproof accept RUN` makes the numbers of a run the references of later runs on the same hardware. Each test
+runs on SQLite and on PostgreSQL.
+"""
 
 from __future__ import annotations
 
@@ -205,7 +210,7 @@ def test_one_measurement_of_many_gpus_is_one_quantity(store: Store, where: str) 
 
 
 class TestReferences:
-    """Accepting, comparing, taking back."""
+    """Tests of references: they are accepted, compared and withdrawn."""
 
     def test_nothing_is_a_reference_before_someone_accepts_it(self, store: Store) -> None:
         store.keep(run())
@@ -256,11 +261,12 @@ class TestReferences:
         )
         assert reference.source.endswith("night-7 (2026-11-08)")
 
+    # TB/s of memory_copy. All but the last of each series can be accepted.
     @pytest.mark.parametrize(
         "speeds", [(4.2, 3.98), (4.2, 4.1, 4.0, 3.95), (4.0, 4.5), (4.0, 4.19, 4.39, 4.39)]
     )
     def test_a_reference_does_not_creep_away(self, speeds: tuple[float, ...], store: Store) -> None:
-        """Each acceptance may pass against the one before: together they stay near the first."""
+        """A number near the accepted ones may still be too far from the number that was accepted first."""
         store.keep_many(run(f"night-{night}", night=night, speed=speed) for night, speed in enumerate(speeds))
         *fine, last = range(len(speeds))
         for night in fine:
@@ -272,7 +278,7 @@ class TestReferences:
         ):
             store.accept(f"night-{last}")
         assert store.baseline("probe", POINT, "memory_copy", labels, (node(),)) == before
-        # On purpose it goes: what was accepted first is taken back, which is noted, too.
+        # It is accepted after the earlier ones were withdrawn on purpose, which the log of acts notes.
         for night in fine:
             store.withdraw(f"night-{night}")
         assert store.accept(f"night-{last}") == 3

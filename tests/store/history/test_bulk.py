@@ -1,4 +1,8 @@
-"""Nights in columns: keyed by hardware, the same from the database as from the runs, and pruned."""
+"""Test how the history gives the numbers of many nights at once, by hardware, and forgets old ones.
+
+A night is judged against earlier nights of the whole fleet. Store.readings returns their numbers as columns.
+Pruning removes old numbers, and keeps runs, failures and accepted references.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ UNTIL = START + timedelta(hours=20)
 
 
 def night(number: int, on: Node, ago: int, value: float, verdict: Verdict = Verdict.PASS) -> Run:
+    """Return the run of a node's night some days ago. Its numbers begin with a value in TFLOP/s."""
     measurements = tuple(
         Measurement(
             name="gemm",
@@ -65,6 +70,7 @@ def rows(readings: Readings) -> list[tuple[object, ...]]:
 
 
 def without_places(readings: Readings) -> list[tuple[object, ...]]:
+    """Return the rows of readings without the number of a part's node."""
     return [(*one[:2], one[2]._replace(node=-1), *one[3:]) for one in rows(readings)]  # type: ignore[attr-defined]
 
 
@@ -103,6 +109,8 @@ def test_an_empty_history_has_no_readings(tmp_path: Path) -> None:
         assert store.prune(START) == 0
 
 
+# `hours` is the end of the newest night after the run. The run is in that night (0), in the one before (1),
+# or in neither of the two.
 @pytest.mark.parametrize(
     ("hours", "night_of_the_run"),
     [(0.001, 0), (20, 0), (24, 0), (24.001, 1), (48, 1), (0, None), (48.001, None)],

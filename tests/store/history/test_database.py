@@ -1,4 +1,8 @@
-"""Reaching the database: where it is, its errors, its tables' version, several processes at once."""
+"""Test how the history reaches its database, and that errors name it without its password.
+
+The database is a SQLite file in the results folder, or PostgreSQL by a URL. Its tables have a revision, and
+another one is refused. Several processes write at once, and one that is killed leaves only whole runs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ from rackproof.store.history.store import (
 from .conftest import PASSWORD, PASSWORD_IN_URL, Server
 from .samples import run
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Many cases start processes, which takes too long for `make check`.
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -191,7 +195,7 @@ def column_types(table: sqlalchemy.Table, dialect: sqlalchemy.Dialect) -> dict[s
 
 
 def constraints(table: sqlalchemy.Table) -> set[tuple[object, ...]]:
-    """Return what a table demands besides its columns' types, comparable between code and database."""
+    """Return the keys, indexes and conditions of a table, in the same form for code and database."""
     indexes = {
         ("index", one.name, one.unique, *(column.name for column in one.columns)) for one in table.indexes
     }
@@ -221,6 +225,7 @@ def test_the_database_has_the_tables_that_the_code_expects(where: str, plain: sq
 
 
 def statements(dialect: sqlalchemy.Dialect) -> str:
+    """Return the statements that make all tables and indexes."""
     made = []
     for table in schema.metadata.sorted_tables:
         made.append(str(CreateTable(table).compile(dialect=dialect)))
@@ -334,7 +339,7 @@ with open_store(sys.argv[1]) as store:
         )
         for number in range(4)
     ]
-    time.sleep(1.5)  # until all have imported: only then do they truly meet
+    time.sleep(1.5)  # until all have imported, so that they open the database at the same time
     for worker in workers:
         assert worker.stdin is not None
         worker.stdin.write("go\n")
@@ -400,7 +405,7 @@ with open_store(sys.argv[1]) as store:
         ).all()
     engine.dispose()
     assert {(measurements, records) for _, measurements, records in counts} == {(400, 1)}
-    # What was reported as kept is there; a run whose report was cut off by the kill may be, too.
+    # Every run that was reported as kept is there. In each turn, one more may be, whose report was lost.
     assert kept <= len(counts) <= kept + 4
     with open_store(where) as store:
         assert store.keep(run("afterwards"))

@@ -1,4 +1,9 @@
-"""Test that a reference comes from a sound machine: no finding, within physics, like others of its SKU."""
+"""Test that only plausible numbers of a sound machine become references of the history.
+
+A reference that is too low hides a slow GPU for ever. `rackproof accept` therefore refuses a run with a
+finding, a number beyond the peak of the GPU or far below what sound ones reach, a number worse than other
+machines of the kind, and a number too far from the first accepted one (store/history/references.py).
+"""
 
 from __future__ import annotations
 
@@ -26,6 +31,7 @@ POINT = {"batch_size": 128, "gpus": 2}
 UP, DOWN = Direction.HIGHER, Direction.LOWER
 
 
+# Each row has a measurement, the product of its GPU, and whether the number is refused as implausible.
 @pytest.mark.parametrize(
     ("metric", "labels", "unit", "value", "product", "objects"),
     [
@@ -87,6 +93,7 @@ def test_physics(
     assert bool(physical_objection(metric, labels, unit, value, product)) is objects
 
 
+# `others` are the numbers of other machines. More than 10 % worse than their median is refused.
 @pytest.mark.parametrize(
     ("value", "others", "direction", "objects"),
     [
@@ -113,6 +120,7 @@ def test_the_others_of_a_sku(
 
 @pytest.fixture
 def store(tmp_path: object) -> Store:
+    """Yield an empty history."""
     with open_store(tmp_path / "history.sqlite") as opened:  # type: ignore[operator]
         yield opened  # type: ignore[misc]
 
@@ -219,10 +227,11 @@ def of_gpus(
     )
 
 
+# `good` and `bad` are numbers of GPUs of the same run. `way` is the direction of better numbers.
 @pytest.mark.parametrize(
     ("product", "name", "unit", "way", "good", "bad"),
     [
-        # The peaks of these are unknown: only the other GPUs of the run can be compared.
+        # The peaks of an L40S are unknown here, so its numbers are only compared with the other GPUs.
         ("NVIDIA L40S", "memory_copy", "TB/s", UP, 0.75, 0.62 * 0.75),
         ("NVIDIA L40S", "samples_per_second", "samples/s", UP, 1000, 700),
         ("NVIDIA L40S", "samples_per_second", "samples/s", None, 1000, 880),
@@ -282,6 +291,7 @@ def beyond_bound(store: Store, run_id: str, bounding: dict[str, datetime]) -> st
     return ""
 
 
+# `first` is the first number, and `step` the relative change of each run against the reference of the day.
 @pytest.mark.parametrize(
     ("name", "unit", "way", "first", "step"),
     [
@@ -300,7 +310,7 @@ def beyond_bound(store: Store, run_id: str, bounding: dict[str, datetime]) -> st
 def test_thirty_acceptances_stay_within_the_bound_of_the_first(
     store: Store, name: str, unit: str, way: Direction | None, first: float, step: float, withdrawn: bool
 ) -> None:
-    """A ratchet: each run is a little worse than the reference. Earlier runs are withdrawn, or kept."""
+    """Each run is a little off the reference, always on one side. Earlier runs are withdrawn, or kept."""
     on = bare_node("NVIDIA L40S", gpus=1)
     bounding: dict[str, datetime] = {}
     value, reference = first, first
@@ -318,7 +328,7 @@ def test_thirty_acceptances_stay_within_the_bound_of_the_first(
             store.withdraw(run_id)
         value = reference * (1 + step)
     else:
-        # With a median of many a ratchet may also come to rest, within the bound.
+        # With the median of many runs, the numbers may also stop changing within the bound.
         assert abs(value / first - 1) <= 2 * CHAIN_DEVIATION
         assert not withdrawn
 
@@ -345,7 +355,7 @@ def test_numbers_that_are_refused_can_be_accepted_with_a_reason(store: Store) ->
     with pytest.raises(HistoryError, match="not a reference"):
         store.accept("run-1")
     assert store.accept("run-1", despite="power capped to 400 W on purpose") == 3
-    # It is no way around what the run itself shows.
+    # A reason does not help against a finding of the run itself.
     store.keep(run("run-2", verdict=Verdict.DEGRADED, reasons=("slow",)))
     with pytest.raises(HistoryError, match="slow"):
         store.accept("run-2", despite="so what")
@@ -372,6 +382,7 @@ def of_node(
     )
 
 
+# Metric of a whole node, unit, direction, the number of a sound machine, and that of a slow one.
 WHOLE = [
     ("samples_per_second", "samples/s", UP, 1000.0, 700.0),
     ("disk_write", "GiB/s", None, 2.0, 1.4),

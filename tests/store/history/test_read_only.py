@@ -1,4 +1,8 @@
-"""A history that this user cannot write is read, and an attempt to write it names it and the remedy."""
+"""Test that a history which this user cannot write is read, and that writing names the remedy.
+
+An operator may read the results of a service's user. SQLite writes files beside a database even to read it,
+so the history is copied to a temporary folder if its folder is closed.
+"""
 
 from __future__ import annotations
 

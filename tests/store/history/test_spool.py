@@ -1,4 +1,8 @@
-"""No run is lost while the database is away."""
+"""Test that no run is lost while the history's database does not answer (store/history/spool.py).
+
+A run that cannot be stored gets a note in the spool folder. The next run that is stored takes the noted ones
+along, and `rackproof history --rebuild` stores all runs of a results folder again.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from .samples import node, run
 
 
 def recorded(results: Path, run_id: str) -> Path:
+    """Write the record of a run, and return its folder."""
     write_run(run(run_id), results / run_id)
     return results / run_id
 
@@ -192,6 +197,7 @@ def test_rebuilding_enters_all_and_names_the_damaged(where: str, tmp_path: Path)
         assert store.withdraw("run-3") == 3
 
 
+# Numbers beyond 64 bits, and times that are outside of the years 1 to 9999 in UTC.
 @pytest.mark.parametrize(
     "changes",
     [
