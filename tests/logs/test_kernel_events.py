@@ -323,7 +323,6 @@ HARMLESS = [
     "pcieport 0000:64:02.0: DPC: error containment capabilities: Int Msg #0, RPExt+ PoisonedTLP+ SwTrigger+ "
     "RP PIO Log 4, DL_ActiveErr+",
     "Kernel command line: BOOT_IMAGE=/vmlinuz panic=10 oops=panic",
-    "RAS: Correctable Errors collector initialized.",
 ]
 """Lines of healthy nodes that share words with faults."""
 PREFIXES = ["", "[131453.740743] ", "1795000000.123456 n1 kernel: ", "Nov 23 03:14:07 gpu-17 kernel: [ 7.1] "]

@@ -279,10 +279,11 @@ CHOICES = """
 from types import SimpleNamespace
 import common, llm_torch
 
+common.holds_on_all_ranks = lambda mine, rank, device: mine
+
 def trainer(**options):
-    made = SimpleNamespace(options=SimpleNamespace(**options), device=SimpleNamespace(type="cuda"), notes={})
-    made.agree = lambda mine: mine
-    return made
+    device = SimpleNamespace(type="cuda")
+    return SimpleNamespace(options=SimpleNamespace(**options), device=device, rank=None, notes={})
 
 def refused(call, *arguments):
     try:
@@ -317,10 +318,7 @@ assert refused(compiled, "on", "no gcc") == "--compile on: no gcc"
 @pytest.mark.torch
 @pytest.mark.parametrize("code", [ARITHMETIC, CHOICES], ids=["arithmetic", "choices"])
 def test_its_parts(root: Path, torch_python: str, code: str) -> None:
-    code = (
-        "import os\nos.environ['RACKPROOF_WORKLOAD_RANK'] = '0'\nTOKENS = [5533, 0, 2656, 147, 405, 917]\n"
-        + ARITHMETIC
-    )
+    code = f"import os\nos.environ['RACKPROOF_WORKLOAD_RANK'] = '0'\n{code}"
     done = subprocess.run(
         [torch_python, "-c", code], capture_output=True, text=True, cwd=root / "workloads", timeout=120
     )

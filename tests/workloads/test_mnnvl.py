@@ -54,13 +54,12 @@ def test_nccl_is_asked_in_a_file_of_the_ranks_own(
         monkeypatch.setenv(name, "WARN")
     path = probe.enable_nccl_log(tmp_path)
     assert path.parent == tmp_path
+    assert [probe.os.environ[name] for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS")] == ["INFO", "INIT"]
+    assert probe.os.environ["NCCL_DEBUG_FILE"] == str(path)
     # No other user can write the log, or could have created it.
     assert path.stat().st_mode & 0o777 == 0o600
     assert probe.enable_nccl_log(tmp_path) != path
     assert str(probe.os.getpid()) not in path.name
-    monkeypatch.setenv("NCCL_DEBUG_FILE", str(path))
-    assert [probe.os.environ[name] for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS")] == ["INFO", "INIT"]
-    assert probe.os.environ["NCCL_DEBUG_FILE"] == str(path)
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,7 @@ def test_a_key_that_two_nodes_report_at_once_is_neither_s(others: list[Any], bel
     texts = [one if isinstance(one, str) else json.dumps(one) for one in others]
     found = read_image_report(json.dumps(WRITTEN), "", "", "192.0.2.1", texts)
     assert found.host_keys == ((KEY,) if believed else ())
+    assert bool(found.problem) is not believed
     assert found.problem.startswith("" if believed else "alarm: reports the host key of another node")
 
 
