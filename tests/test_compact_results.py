@@ -15,7 +15,7 @@ from rackproof.store.run_folder import write_run
 
 
 def test_a_compact_record_keeps_what_was_judged(root: Path, tmp_path: Path) -> None:
-    """The record has the worst GPU, every GPU's value and the log's digest. A second call changes nothing."""
+    """It keeps the worst value, every GPU's value and the log's digest. A second call changes nothing."""
     reference = Reference(value=100, low=-0.05, unit="TB/s", source="data sheet")
     values = {"0": 99.0, "1": 98.0}
     run = Run(

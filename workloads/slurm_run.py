@@ -6,17 +6,22 @@
     slurm_run.py check --spec=JSON                print the reasons to refuse a run, and change nothing
     slurm_run.py cancel --id=RUN_ID --spec=JSON   end the job
 
+A benchmark's image contains MLPerf's script run.sub and its config files (config_*.sh). This program copies
+them out of the image, and submits run.sub with sbatch, with the variables of one config file.
+
 Begin with :meth:`Work.everything`, which calls one method of :class:`Work` for each step. Finished steps are
 not repeated. With --plan=PLAN_ID, all runs of a plan use the image to which the tag pointed in the first run.
 
-bench.yml starts this program on one node, under Rackproof's supervisor. The program needs only the standard
-library of Python 3.8 or newer. It prints its progress as lines `:::RACKPROOF {JSON}`, and the job's own
-output as it grows. The run's folder on shared storage contains the number of the job. If the program is
-started again, it finds that job and does not submit a second one. The registry's key is read from the file in
-which provisioning put it, and sent only to the registry.
+bench.yml starts this program on one node, under Rackproof's supervisor. The program needs only Python 3.8 or
+newer, and the files beside it that it imports. It prints its progress as lines `:::RACKPROOF {JSON}`, and the
+job's own output as it grows. The run's folder on shared storage contains the number of the job. If the
+program is started again, it finds that job and does not submit a second one. The registry's key is read from
+the files of ``credentials``, and sent only to the registry and to the server that the registry names for its
+tokens.
 
-Exit status: 0 if the job completed, and 1 if it failed, hung, or was cancelled. The others are 5 for data,
-6 for the image, and 7 for the config or Slurm.
+Exit status: 0 if the job completed, and 1 if it failed, hung, or was cancelled, or if this program had to end
+before the job. The others are 5 for data, 6 for the image, and 7 for the config or Slurm. ``check`` always
+ends with 0.
 """
 
 from __future__ import annotations
@@ -739,7 +744,7 @@ class Work:
     """The work for a benchmark on a set of hosts: check, pull, copy configs, stage, submit, and follow."""
 
     variable = "bench_shared"
-    """The description of the data's storage, for messages."""
+    """The inventory variable that names the data's storage, for messages."""
 
     def __init__(self, spec: Mapping[str, Any], run_id: str = "", plan_id: str = "") -> None:
         self.spec, self.run_id, self.plan_id = spec, run_id, plan_id
@@ -1439,7 +1444,7 @@ class Work:
         return variables
 
     def once_for_plan(self, check: Callable[[], bool], folder: str, *names: str) -> None:
-        """Make a check on the nodes, unless a run of this plan has made it before.
+        """Make a check on the nodes, unless a run of this plan has made it before, on whichever nodes.
 
         Args:
             check: The check. It returns False if the nodes were busy, so that the next run makes it.
@@ -1724,7 +1729,7 @@ class Work:
 
     @staticmethod
     def script_options(script: Path, environment: Mapping[str, str]) -> list[str]:
-        """Return the options that a published run.sub states for another system than this one.
+        """Return the options that replace those which a published run.sub has for its submitter's system.
 
         A line of run.sub for sbatch states its submitter's number of GPUs, which no other kind of node fits.
         """
@@ -1750,7 +1755,7 @@ class Work:
     def with_secrets(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the variables for sbatch, and write the secret ones to a file that only the user can read.
 
-        Slurm stores sbatch's arguments in its spool and, if a site configures it, in its accounts. Bash
+        Slurm stores the variables of a job in its spool and, if a site configures it, in its accounts. Bash
         therefore reads the secrets from the file that BASH_ENV names, before it runs the job's script. The
         file removes itself.
         """

@@ -1,4 +1,8 @@
-"""Gather a node's facts for reimage.yml, and store them or compare them with its earlier hardware."""
+"""Gather a node's facts for reimage.yml, and store or check them.
+
+Before the node is imaged, its hardware is stored. After that, its first boot is checked, and its hardware is
+compared with the stored one.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ class ActionModule(NodeAction):
     operator_errors = (RackproofError, ValueError)
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the report on the node. Its facts are not returned."""
+        """Return remarks on the node. Its facts are not returned."""
         facts = None
         if options["answers"]:
             timeout_s = options["tool_timeout_s"]
@@ -45,8 +49,7 @@ class ActionModule(NodeAction):
     ) -> bmc.Settings | None:
         """Return BIOS settings and firmware from the BMC, or None if the BMC is not queried.
 
-        IPMI offers neither. With expectations, a BMC is queried through IPMI anyway, and the answer is an
-        error.
+        IPMI offers neither. If values are expected, they count as unknown for a BMC with IPMI.
         """
         if not options.get("address"):
             return None

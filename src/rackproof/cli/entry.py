@@ -1,11 +1,11 @@
 """Start the command ``rackproof``.
 
-Its imports take up to a second. Ctrl-C during that time would print a traceback of the import. Until a
-command starts, and after its end, SIGINT therefore ends the process at once, which is the system's default.
-A command itself may clean up (:mod:`rackproof.cli.main`).
+The imports of the command take up to a second. Ctrl-C during that time would print a traceback of the import.
+Until a command starts, and after its end, SIGINT therefore ends the process at once, which is the system's
+default. A command itself may clean up (:mod:`rackproof.cli.main`).
 """
 
-# The module signal takes longer to import than Python takes to come here. This is its part in C.
+# To import `signal` takes longer than all that Python did before this line. Its part in C is loaded already.
 import _signal as signal  # type: ignore[import-not-found]
 
 # A background job of a shell ignores SIGINT, and has to go on doing so.

@@ -115,8 +115,8 @@ def shell_command(words: Iterable[str]) -> str:
 def number(value: float | None) -> str:
     """Format a number for reading: ``12,346``, ``123.5``, ``1.235``, ``0.0012``, ``1.235e-4``.
 
-    Numbers from 1 on are rounded to four digits or more, smaller ones to four decimal places, and those below
-    0.001 have an exponent. ``NaN`` and ``∞`` remain as they are. None becomes a dash.
+    Numbers from 1 on are rounded to four digits or more, and smaller ones to four decimal places. Those below
+    0.001, and from 1e15 on, have an exponent. ``NaN`` and ``∞`` remain as they are. None becomes a dash.
     """
     if value is None:
         return NOTHING
@@ -149,7 +149,7 @@ def unit_text(unit: str) -> str:
 
 
 def quantity(value: float | None, unit: str = "") -> str:
-    """Format a number with its unit, if any. Bytes become a size."""
+    """Format a number with its unit, if any. Bytes become a size, and small values get a smaller unit."""
     if value is not None and unit in ("bytes", "B", "byte") and math.isfinite(value):
         return size(value)
     if value is not None:

@@ -1,4 +1,4 @@
-"""Test the pages of a night in a real browser, which ``rackproof.jobs.validate.pages`` makes.
+"""Test in a real browser the pages of a night, which ``rackproof.jobs.validate.pages`` makes.
 
 A night is one run of validate.yml on the fleet. Its page shows every node by rack, and each bad node has a
 page with its findings. The tests show that the pages fit the window, have enough contrast, load quickly for a
@@ -40,7 +40,7 @@ def finding(node: str, text: str = "XID 79: GPU has fallen off the bus") -> Heal
 
 
 def made_night(count: int, ago: int = 0) -> NightRecord:
-    """Return the record of a night some days ago, with nodes in racks of 18.
+    """Return the record of a night that many days before ``ENDED``, with nodes in racks of 18.
 
     Of 40 nodes, the eighth fails and the thirteenth is unproven. The eighth node of all has hostile text.
     """

@@ -68,8 +68,8 @@ WEIGHTS = ("tokenizer/model-00001-of-00004.safetensors", "tokenizer/model.safete
 WEIGHTS += ("tokenizer/original/consolidated.00.pth",)
 
 
-# `table` are the files in the list of the image, if it has one. `beside` are the files that are moved into a
-# second folder, or None if the staging fails, because a file is missing.
+# `table` names the files that the image's list requires, if it has a list. `beside` are the files that are
+# moved into a second folder, or None if the staging fails, because a file is missing.
 @pytest.mark.parametrize(
     ("table", "downloaded", "beside"),
     [

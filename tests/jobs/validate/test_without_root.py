@@ -1,7 +1,7 @@
 """Test the remark of a night on nodes that were queried without root (``without_root_remarks``).
 
-Without root, a node does not show its kernel log, serial number and some limits. The remark names these nodes
-and the missing evidence, so that the operator can allow root.
+Without root, a node may not show its kernel log, its serial number and its limit of locked memory. The remark
+names these nodes and the missing evidence, so that the operator can allow root.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ Only the better of its two values is judged, so that a part fails only if both v
 is kept as evidence, and makes the node ``degraded``.
 
 If a part cannot be measured again, a suspicion of the same metric and part from its last measured night
-confirms tonight's: tonight's value is judged alone. Only an earlier failure confirms a failure, because one
-that was only ``degraded`` would not have confirmed it in the same night either. Without such a confirmation,
-the node is unproven, and no night drains it for this number.
+confirms tonight's: tonight's value is judged alone. A failure is confirmed only by an earlier failure, as
+within one night. Without this confirmation of a failure, the node is unproven, and no night drains it for
+this number. A suspicion that is only ``degraded`` remains.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class _NodeRetest:
         obstacle: The reason why a number was not measured again.
         reasons: The evidence of the suspicions, as reasons against the node.
         remaining: The suspicions that were not withdrawn.
-        failed_twice: Whether a number failed twice.
+        failed_twice: Whether a number failed twice, tonight or also in the last measured night.
         failed_once: Whether a number failed, was not measured again, and had not failed earlier.
     """
 
