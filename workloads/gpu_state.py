@@ -2,7 +2,7 @@
 
 The supervisor in common.py and the program state_gpus.py call :func:`read_states` before ranks start and
 after they ended. Any use is therefore by other programs. A container does not see other processes. There,
-used memory and utilisation show them. The module needs only the standard library.
+only used memory and utilisation show that they exist. The module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 Ask = Callable[[list[str], float], str]
-"""Runs nvidia-smi with options within seconds, and returns its output.
+"""A function that runs nvidia-smi with these options for at most so many seconds, and returns its output.
 
 Raises:
     OSError: nvidia-smi is not there, or does not start.
@@ -25,7 +25,7 @@ Raises:
 READINGS = 5
 """Number of readings at one moment."""
 FEWEST_READINGS = 3
-"""Number of readings at one moment if nvidia-smi is slow."""
+"""Least number of readings at one moment if nvidia-smi is slow."""
 BETWEEN_S = 0.2
 """Seconds between two readings."""
 SETTLE_S = 1.2
@@ -116,10 +116,10 @@ def read_states(
 ) -> list[dict[str, Any]]:
     """Return the state of each GPU, read for about a second.
 
-    Utilisation is the median of :data:`READINGS` readings, or of :data:`FEWEST_READINGS` if calls are slow.
-    All other values are from the last reading. ``processes`` are the compute processes on the GPU. Values
-    that could not be read are None. The call takes at most :data:`TIME_LIMIT_S`, and never raises an error,
-    whatever nvidia-smi does.
+    Utilisation is the median of :data:`READINGS` readings, or of at least :data:`FEWEST_READINGS` if calls
+    are slow. All other values are from the last reading. ``processes`` are the compute processes on the GPU.
+    Values that could not be read are None. The call takes at most :data:`TIME_LIMIT_S`, and never raises an
+    error, whatever nvidia-smi does.
 
     Args:
         uuids: The GPUs.

@@ -2,8 +2,8 @@
 """Measure copies between pinned host memory and each GPU, both ways, one GPU at a time.
 
 The benchmark host-device-bandwidth and nights (validate.yml) start this program. The host buffer is in the
-memory nearest to the GPU. Random data goes from the GPU to the host and back, and is compared with the
-original.
+memory nearest to the GPU, if this process may use the processors there. Random data goes from the GPU to the
+host and back, and is compared with the original.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROUNDS = 5
 """The number of times that the probe measures each GPU.
 
 Virtual machines on one host share its memory. Another one slowed one GPU of four from 55 to 48 GB/s for six
-seconds. With samples from all rounds, such a moment does not change the median.
+seconds. With 5 s for each GPU, such a moment does not change the median of all samples.
 """
 
 

@@ -35,7 +35,7 @@ _REPORTING = frozenset(
         "rackproof_reimage_discover",
     }
 )
-"""Actions that print lines before they return."""
+"""Actions that print lines before they return, so that their heading has to come first."""
 
 
 class CallbackModule(DefaultCallback):
@@ -50,11 +50,11 @@ class CallbackModule(DefaultCallback):
         self._unreachable: list[Any] = []
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        """Store a host that cannot be reached until its task ends."""
+        """Keep the result of an unreachable host, and print it when the task has ended."""
         self._unreachable.append(result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """Print a failed assertion's list. Ansible would print it twice, the first time on one line."""
+        """Print a failed task's list of messages line by line. Ansible would also print it on one line."""
         lines = result._result.get("msg")
         if not isinstance(lines, list) or self._display.verbosity > 1:
             super().v2_runner_on_failed(result, ignore_errors)

@@ -77,7 +77,7 @@ def test_the_bound_is_twice_the_noise_and_never_closer_than_the_tightest() -> No
 
 @pytest.mark.parametrize(("machines", "bound"), [(1, 0.05), (2, 0.05), (3, 0.03), (5, 0.03)])
 def test_runs_of_few_machines_allow_no_close_bound(machines: int, bound: float) -> None:
-    """Repeats of one machine do not show what the next one differs by."""
+    """Repeats on one machine do not show how much machines differ."""
     (one,) = propose_references([run(number, 100, machine=f"m{number % machines}") for number in range(6)])
     assert (one.machines, one.bound) == (machines, bound)
 
@@ -103,7 +103,7 @@ def test_all_gpus_of_all_machines_are_one_quantity() -> None:
         ((100, 100, 100, 100), None, "4 sound runs, 5 are needed"),
         ((100, 102, 98, 100, 100), 0.03, "within twice that"),
         ((100, 102, 98, 100, 100), 0.079, "8.0% is the closest"),
-        # The closest bound is one that is accepted: it is rounded up.
+        # The bound in the message is rounded up, so that it would be accepted.
         ((100, 102.02, 98, 100, 100), 0.0801, "8.1% is the closest"),
         # A required bound may be closer than any that is proposed.
         ((100, 100.5, 99.5, 100, 100), 0.015, "2.0% is the closest"),

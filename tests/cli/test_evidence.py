@@ -1,8 +1,8 @@
 """Test ``rackproof evidence``, which makes, signs, verifies and compares certificates.
 
 A certificate answers a catalogue of requirements, such as a customer's contract, with runs and nights as
-evidence. It is a page with the same content as signed JSON. The tests show that changed pages, forged
-answers, removed evidence and foreign signatures prove nothing.
+evidence. It is a page that contains the same content as JSON, and can be signed. The tests show that changed
+pages, forged answers, removed evidence and foreign signatures prove nothing.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ def test_the_json_on_a_page_is_the_signed_one_to_the_letter(folder: Path) -> Non
 
 @pytest.mark.parametrize(("kind", "gone"), [("gemm", "S2"), ("all-reduce", "S3"), ("health", "S1")])
 def test_evidence_that_is_taken_away_is_missed(run: Call, folder: Path, kind: str, gone: str) -> None:
-    """Removing the folder of a failed run does not help, because the history has the run."""
+    """Removing the folder of a run or a night does not help, because the history knows it."""
     if kind != "health":
         samples.add_run(folder / "results", kind, verdict=Verdict.FAIL)
     ids = [one.run_id for one in iter_runs(folder / "results") if one.benchmark == kind]

@@ -32,7 +32,8 @@ def render_nodes_config(addresses: Mapping[str, str], resolve: Callable[[str], s
         resolve: A function that returns the address of a name, or "".
 
     Raises:
-        ImexError: A node lacks an address for the other nodes, or two nodes share an address.
+        ImexError: There are no nodes, a node lacks an address for the other nodes, or two nodes share an
+            address.
     """
     if not addresses:
         raise ImexError("the domain has no nodes: see imex_domains")
@@ -46,7 +47,7 @@ def render_nodes_config(addresses: Mapping[str, str], resolve: Callable[[str], s
 
 
 def _address(node: str, wanted: str, resolve: Callable[[str], str]) -> str:
-    """Return a node's address. If the wanted address is a name, resolve it.
+    """Return a node's address: the wanted one or, if that is a name, the address of the name.
 
     Raises:
         ImexError: There is no address, or only one that other nodes cannot use (loopback or ``0.0.0.0``).

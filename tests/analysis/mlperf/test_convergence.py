@@ -1,8 +1,9 @@
 """Test that the convergence of a result is compared as the round's package checker compares it.
 
 MLCommons publishes reference convergence points (RCP), which are the samples or epochs that a benchmark needs
-with a batch size. A result that converges faster is scaled or rejected. These tests check which rounds do
-what, and that a result is unproven if nothing was published for it (:mod:`rackproof.analysis.mlperf.score`).
+with a batch size. A result that converges faster is scaled or rejected, or is neither in some rounds. These
+tests check which rounds do what, and that a result is unproven if nothing was published for it
+(:mod:`rackproof.analysis.mlperf.score`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def epochs(folder: Path, benchmark: str, *, runs: int, batch: int, until: float)
 def test_dlrm_is_compared_with_the_points_of_its_round(
     tmp_path: Path, ruleset: str, until: float, passed: bool
 ) -> None:
+    # Batch sizes for which the round has points.
     batch = 32768 if ruleset == "1.0.0" else 55296
     score = score_folder(epochs(tmp_path, "dlrm", runs=5, batch=batch, until=until), ruleset=ruleset)
     assert score.rcp is not None
@@ -52,10 +54,12 @@ def test_what_nobody_published_is_unproven(tmp_path: Path, name: str, ruleset: s
     assert score.rcp is not None
     assert (score.rcp.applies, score.rcp.passed) == (True, None)
     assert not any("convergence rejected" in reason for reason in score.reasons)
+    # The round has no points for the benchmark. If only this batch size had none, the result would fail.
     assert any("convergence not compared: Missing RCP" in reason for reason in score.reasons)
 
 
 def test_minigo_is_compared_in_no_round(tmp_path: Path) -> None:
+    # Of all rounds, only 2.1 is tried.
     score = score_folder(epochs(tmp_path, "minigo", runs=10, batch=8192, until=3), ruleset="2.1.0")
     assert score.rcp is not None
     assert score.rcp.applies is False

@@ -54,7 +54,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 @pytest.fixture(scope="module")
 def empty_root(root: Path) -> Path:
-    """Return the tar of an empty Debian with this Python. Racks share it on this machine."""
+    """Return the tar of an empty Debian with this Python. The racks on this machine use the same file."""
     if os.geteuid() != 0:
         pytest.skip("a network namespace needs root on Linux")
     release = RELEASES.get(PYTHON)
@@ -69,7 +69,7 @@ def empty_root(root: Path) -> Path:
 def index_of(wheels: str, target: Path) -> str:
     """Return the address of a package index with the wheels of these folders.
 
-    pip prefers its links to those of other indexes, because they have a hash.
+    pip prefers the links of this index to those of other indexes, because they have a hash.
     """
     links: dict[str, list[str]] = {}
     for path in [path for place in wheels.split() for path in Path(place).glob("*.whl")]:
@@ -156,7 +156,7 @@ def test_from_nothing_to_a_judged_run(machine: Machine, bundle: Path) -> None:
 
 
 def test_pip_takes_no_wheel_that_was_altered_added_or_removed(machine: Machine, bundle: Path) -> None:
-    """Pip checks the wheels by itself, even if an attacker changed the manifest, too."""
+    """Pip checks the wheels by itself. The variable skips the check of the manifest by install-bundle."""
     past = (
         f"{unpacked(bundle, 'past')}; export PIP_NO_INDEX=1 PIP_FIND_LINKS=$PWD/bundle/wheels"
         " RACKPROOF_BUNDLE=verified; cd bundle/wheels; wheel=$(echo click-*.whl); "

@@ -1,6 +1,7 @@
-"""Count the module calls that a playbook makes on each host, for provision.py.
+"""Count the results of modules that a playbook has for each host, for provision.py.
 
-Each call costs a connection and a start of Python, so their number determines how long provisioning takes.
+Each call of a module costs a start of Python, so their number determines how long provisioning takes. Some
+actions, such as copy, make several calls but have one result.
 """
 
 from __future__ import annotations

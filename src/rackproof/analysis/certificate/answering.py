@@ -50,6 +50,7 @@ class _Question:
     at: datetime
 
     def present(self, name: str) -> Node | None:
+        """Return a node with its present hardware, or None if it is unknown."""
         return next((node for node in self.nodes if node.name == name), None)
 
 
@@ -95,7 +96,7 @@ def _answer(question: _Question) -> Answer:
         verdict=verdict,
         reasons=tuple(reasons)[:_MOST_REASONS],
         by=tuple(sorted(pieces)),
-        # Without an answer that holds, the evidence may be of a time that has no expiry (9999-12-31).
+        # Only an answer that holds has an end.
         until=min(piece.moment for piece in pieces.values()) + question.requirement.max_age
         if holds
         else None,
@@ -144,7 +145,8 @@ def _covers(question: _Question, piece: EvidencePiece, name: str) -> bool:
     names = {node.name for node in piece.nodes}
     if name not in names:
         return False
-    # Only the nodes' names are known of a missing record, so its run may have been of any scope.
+    # The record is missing, and only its nodes' names are known. It may be of the required scope, so it
+    # counts.
     if piece.gone or question.requirement.scope == "node":
         return True
     return len(names) > 1 if question.requirement.scope == "pair" else names >= set(question.asked)
@@ -185,7 +187,7 @@ def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
 def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[EvidencePiece], str]:
     """Return the newest run of each point, and the doubt about the last run that does not count, or "".
 
-    A run that is too old is left out if a run of another point is not, but only if it was a proven pass. A
+    If some points have a recent run, old passes of other points are left out, but other old runs are not. A
     failure counts beside later runs of its point that never reached the node.
     """
     newest: dict[str, list[EvidencePiece]] = {}

@@ -35,9 +35,9 @@ class Side(Record):
 class ComparedMeasurement(Record):
     """A measurement found in both runs.
 
-    ``labels`` are those that both have. ``ratio`` is second / first, and ``difference`` is (second - first) /
-    abs(first). They are ``None`` if the first is 0, or either is NaN or infinite. ``better`` depends on the
-    direction.
+    ``labels`` are those with the same value in both. ``ratio`` is second / first, and ``difference`` is
+    (second - first) / abs(first). They are ``None`` if the first is 0, or either is NaN or infinite.
+    ``better`` depends on the direction.
     """
 
     name: str
@@ -109,7 +109,7 @@ def _remove_pairs(
 ) -> list[tuple[Measurement, Measurement]]:
     """Remove and return the pairs of measurements with the same key.
 
-    The key must be unique in each list.
+    Measurements whose key occurs twice in a list stay in the lists.
     """
     first_by_key, second_by_key = _unique(first, key), _unique(second, key)
     pairs = [
@@ -202,7 +202,7 @@ def _hardware_facts(nodes: Sequence[Node]) -> dict[str, str]:
 
 
 def _version_facts(kind: str, nodes: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return each name's versions over all nodes, so that a deviating node is visible."""
+    """Return each name's versions over all nodes, so that a node with another version is visible."""
     names = {name for versions in nodes for name in versions}
     return {f"node {kind} {name}": _joined(versions.get(name, "") for versions in nodes) for name in names}
 

@@ -1,8 +1,8 @@
 """Decide which numbers of a run become references, and make references from accepted numbers. No I/O.
 
-The history calls this module for ``rackproof accept``, and when a job asks for a reference. The input is
-the run, the numbers of similar hardware, and the numbers that were accepted before. The history
-(:mod:`rackproof.store.history.repository`) reads and writes the tables.
+The history calls this module for ``rackproof accept``, and when a job asks for a reference. Nights use
+:func:`physical_objection`. The input is the run, the numbers of similar hardware, and the numbers that were
+accepted before. The history (:mod:`rackproof.store.history.repository`) reads and writes the tables.
 """
 
 from __future__ import annotations
@@ -139,18 +139,20 @@ _HOST_COPIES = ("host_to_device", "device_to_host")
 # Collectives whose bandwidth within a node has a lower bound.
 _REDUCING = ("all_reduce_busbw", "all_gather_busbw", "reduce_scatter_busbw")
 _LEAST_OF_LINKS = ((1 << 30, 0.6, 900), (1 << 28, 0.6, 450), (1 << 26, 0.45, 450), (1 << 23, 0.2, 450))
-"""A healthy node reaches at least these shares of its links' peak.
+"""A number below these shares of the links' peak is not plausible for a healthy node.
 
 Each row has the size of a collective in bytes, and the share from that size on. The third value is the
-highest peak in GB/s that counts, because faster links gain little at medium sizes. The slowest known
-nodes (four H200 without NVLS) reach 0.78, 0.75, 0.7 and 0.47 at these sizes.
+highest peak in GB/s that counts, because faster links gain little at medium sizes. For comparison, an
+all-reduce on four H200 without NVLS reaches 0.78, 0.75, 0.7 and 0.47 at these sizes.
 """
 
 
 def physical_objection(
     metric: str, labels: Mapping[str, str], unit: str, value: float, product: str, *, nodes: int = 1
 ) -> str:
-    """Return why a healthy GPU of this model cannot reach a number, or "" if it may.
+    """Return why a number is not plausible for a healthy GPU of this model, or "" if it is.
+
+    It may be above the peak, or too low.
 
     Args:
         metric: The name of the measurement.
@@ -339,7 +341,8 @@ def product_on(run: Run, kind: str, key: str) -> str:
 def is_comparable(product: str, kind: Kind) -> bool:
     """Return whether numbers of this kind of hardware can be compared.
 
-    All GPUs and nodes of a product are equally fast. Its links are only if a switch connects the GPUs.
+    All GPUs and nodes of a product are equally fast. Its links are equally fast only if a switch connects the
+    GPUs.
     """
     if kind is not Kind.LINK:
         return True
