@@ -69,6 +69,15 @@ UP, DOWN = Direction.HIGHER, Direction.LOWER
         ("all_reduce_busbw", {"size_bytes": "67108864"}, "GB/s", 31, "NVIDIA H200", True),
         ("all_gather_busbw", {"size_bytes": "1073741824"}, "GB/s", 0.7 * 354, "NVIDIA H200", True),
         ("reduce_scatter_busbw", {"size_bytes": "8589934592"}, "GB/s", 200, "NVIDIA B200", True),
+        # The slowest healthy numbers of two and four H100 and of two H200, without NVLS.
+        ("all_gather_busbw", {"size_bytes": "8388608"}, "GB/s", 113.5, "NVIDIA H100 80GB HBM3", False),
+        ("all_gather_busbw", {"size_bytes": "134217728"}, "GB/s", 230.1, "NVIDIA H100 80GB HBM3", False),
+        ("all_gather_busbw", {"size_bytes": "536870912"}, "GB/s", 253.8, "NVIDIA H100 80GB HBM3", False),
+        ("all_gather_busbw", {"size_bytes": "1073741824"}, "GB/s", 266.8, "NVIDIA H100 80GB HBM3", False),
+        ("all_gather_busbw", {"size_bytes": "1073741824"}, "GB/s", 269.4, "NVIDIA H200", False),
+        ("reduce_scatter_busbw", {"size_bytes": "536870912"}, "GB/s", 250.0, "NVIDIA H100 80GB HBM3", False),
+        ("reduce_scatter_busbw", {"size_bytes": "1073741824"}, "GB/s", 268.0, "NVIDIA H100 80GB HBM3", False),
+        ("all_reduce_busbw", {"size_bytes": "8388608"}, "GB/s", 154.3, "NVIDIA H100 80GB HBM3", False),
         # Half of it, less, and more than there is.
         ("gemm_best", {"dtype": "bf16"}, "TFLOP/s", 396, "NVIDIA H200", True),
         ("gemm_best", {"dtype": "fp8"}, "TFLOP/s", 700, "NVIDIA H200", True),
@@ -175,6 +184,13 @@ def test_a_reason_without_words_is_an_objection_too(verdict: Verdict, reasons: t
         (2.0, Reference(value=1, low=-0.5, high=0.2, unit="", source="SKU"), DOWN, True),
         (0.95, Reference(value=1, low=-0.07, warn=-0.035, unit="", source="SKU"), UP, False),
         (0.0, Reference(value=0, low=0, high=0, unit="", source="exact"), DOWN, False),
+        # Rules at_most and at_least, for numbers of which more or less is better.
+        (0.5, Reference(value=1, high=0, unit="", source="llm.yml"), UP, False),
+        (0.5, Reference(value=1, high=0, unit="", source="llm.yml"), DOWN, False),
+        (1.5, Reference(value=1, high=0, unit="", source="llm.yml"), UP, True),
+        (0.5, Reference(value=0.02, low=0, unit="", source="llm.yml"), DOWN, False),
+        (0.01, Reference(value=0.02, low=0, unit="", source="llm.yml"), DOWN, True),
+        (0.01, Reference(value=0.02, low=0, unit="", source="llm.yml"), UP, True),
     ],
 )
 def test_a_pass_that_its_own_number_contradicts_is_an_objection(
