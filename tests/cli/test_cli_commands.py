@@ -356,7 +356,18 @@ class TestAccept:
         assert "is not a reference" in output_of(result)
 
     @pytest.mark.parametrize(
-        ("runs", "status"), [(["{kept}"], 0), (["{kept}", "gone"], 0), (["gone", "lost"], 1), ([], 1)]
+        ("runs", "status"),
+        [
+            (["{kept}"], 0),
+            (["{kept}", "gone"], 0),
+            (["gone", "{kept}"], 0),
+            # A run without a number that waits for a reference, and one whose record was removed.
+            (["plain", "{kept}"], 0),
+            (["removed", "{kept}"], 0),
+            (["plain", "removed"], 1),
+            (["gone", "lost"], 1),
+            ([], 1),
+        ],
     )
     def test_of_a_plan_all_that_may_be_is_accepted_and_the_rest_named(
         self,
@@ -367,7 +378,14 @@ class TestAccept:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        from rackproof.store.history.store import open_store
+
         (tmp_path / "results" / "plan-1").mkdir()
+        plain = example_runs.healthy(run_id="plain", judgements=(), logs=())
+        write_run(plain, tmp_path / "results/plain")
+        with open_store(tmp_path / "results/history.sqlite") as store:
+            store.keep(plain)
+            store.keep(example_runs.healthy(run_id="removed"))
         ids = [one.format(kept=kept) for one in runs]
         made = SimpleNamespace(runs=[SimpleNamespace(run_id=one) for one in ids])
         monkeypatch.setattr("rackproof.cli.find_run.read_plan", lambda *_: made)

@@ -202,7 +202,7 @@ def _accept_plan(
             accepted.append(_accept(store, run_id, results, despite))
             # Show this at once, because an interruption does not undo an acceptance.
             _show_accepted(accepted[-1], as_json)
-        except RackproofError as error:
+        except (RackproofError, ToolError) as error:
             reason = sanitize(str(error), 600)
             refused.append({"run_id": run_id, "reason": reason})
             click.echo(f"not accepted: {add_results(reason, results)}", err=True)
