@@ -146,6 +146,11 @@ def add(one: int) -> int:
         pytest.param(
             "a.yml", "a: 1  # one\n# two\nb: 2\n", "a: 1\nb: 2  # three\n", True, id="comments of YAML"
         ),
+        pytest.param(
+            "a.py", "#!/usr/bin/python3\na = 1\n", "#!/bin/python3\na = 1\n", False, id="interpreter"
+        ),
+        pytest.param("a.py", "# one\na = 1\n", "# two\na = 1\n", True, id="comment in the first line"),
+        pytest.param("a.yml", "#cloud-config\na: 1\n", "a: 1\n", False, id="kind of a YAML file"),
         pytest.param("a.yml", "a: 1\n", "a: '1'\n", False, id="quotes make another value"),
         pytest.param("a.yml", "a: '# one'\n", "a: '# two'\n", False, id="a value with a hash"),
         pytest.param("a.yaml", "a: !vault b\n", "a: !unsafe b\n", False, id="tag"),

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -170,11 +171,14 @@ def digest_without_words(name: str, content: bytes) -> bytes:
     So a better word makes no suite stale. The fast tests compare all that shows a docstring: the help of the
     commands, the schema and docs/. A file that cannot be parsed counts with each of its bytes.
     """
+    # A first line such as `#!/usr/bin/env python3` or `#cloud-config` is a comment that has an effect.
+    first = re.match(rb"#[^#\s].*", content)
+    beginning = first[0] + b"\n" if first else b""
     try:
         if name.endswith(".py"):
-            content = _program(content).encode()
+            content = beginning + _program(content).encode()
         elif name.endswith((".yml", ".yaml")):
-            content = "\n".join(_tokens(content)).encode(errors="surrogatepass")
+            content = beginning + "\n".join(_tokens(content)).encode(errors="surrogatepass")
     except (SyntaxError, ValueError, yaml.YAMLError):
         pass
     return hashlib.sha256(content).digest()
