@@ -144,9 +144,9 @@ def definition_of(number: int) -> dict[str, Any]:
     matrix = {
         **single_run,
         "parameters": {"gpus": 0, "batch": 32},
-        "launch": {**launch, "arguments": ["--batch={batch}"]},
+        "launch": {**launch, "arguments": {"batch": "{{ batch }}"}},
         "matrix": {"batch": [1, 2, 3]},
-        "suites": ["quick"],
+        "suites": {"quick": {}},
     }
     all_gpus = {
         **single_run,

@@ -156,6 +156,8 @@ def test_a_killed_playbook_goes_on_with_its_one_job(cluster: Rack, moment: str) 
         if re.search(moment, line):
             break
         assert time.monotonic() < deadline
+    else:
+        pytest.fail(f"the playbook ended without {moment}, so that it was not killed")
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     # Ansible's workers outlive the playbook, and may finish the plan. Then the same command makes a new plan.
