@@ -2,7 +2,7 @@
 
 The tests start the program as a node does, with small wheels in a folder in place of a package index. They
 show that only pinned files are installed, that an environment that was interrupted is made again, and that
-each failure of pip, disk or interpreter ends with one line that says what to do.
+each failure of pip, disk or interpreter ends with one line with the remedy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Test what workloads/slurm_run.py says about a config's batch size before it submits a job.
+"""Test what workloads/slurm_run.py reports about a config's batch size before it submits a job.
 
 MLCommons publishes convergence points: the steps that a training needs at some batch sizes. A result with a
 batch size beyond all of them cannot be scored, so its config is refused. The tests also compute the batch

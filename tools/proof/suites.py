@@ -176,7 +176,7 @@ def digest_without_words(name: str, content: bytes) -> bytes:
     beginning = first[0] + b"\n" if first else b""
     try:
         if name.endswith(".py"):
-            content = beginning + _program(content).encode()
+            content = beginning + ast.dump(_WithoutDocstrings().visit(ast.parse(content))).encode()
         elif name.endswith((".yml", ".yaml")):
             content = beginning + "\n".join(_tokens(content)).encode(errors="surrogatepass")
     except (SyntaxError, ValueError, yaml.YAMLError):
@@ -184,23 +184,13 @@ def digest_without_words(name: str, content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-def _program(source: bytes) -> str:
-    """Return a program's syntax tree as text, without strings that are statements."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        for field in ("body", "orelse", "finalbody"):
-            statements = getattr(node, field, None)
-            if isinstance(statements, list):
-                setattr(node, field, [statement for statement in statements if not _is_docstring(statement)])
-    return ast.dump(tree)
+class _WithoutDocstrings(ast.NodeTransformer):
+    """Remove each statement that is only a string, wherever a docstring may be."""
 
-
-def _is_docstring(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        """Return the statement, or None to remove it."""
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if is_text else node
 
 
 def _tokens(text: bytes) -> Iterable[str]:
