@@ -91,6 +91,7 @@ class _Nights:
             node=node.astype(np.int32),
             night=ago.astype(np.int32),
             value=value,
+            is_proven=ago < 0,
         )
         return judge_night(
             readings, {}, policy=self.policy, twice=twice, conditions=self.conditions[-NIGHTS:][::-1]

@@ -86,7 +86,7 @@ def readings(values: np.ndarray, absent: set[tuple[int, int, int]]) -> Readings:
     quantities = tuple(
         Measured("sim", {}, name, {"gpu": "*"}, NOISE[name][1], Direction.HIGHER) for name in METRICS
     )
-    return Readings(quantities, tuple(parts), quantity, part, node, ago, value)
+    return Readings(quantities, tuple(parts), quantity, part, node, ago, value, ago < 0)
 
 
 @dataclass

@@ -379,7 +379,7 @@ def _findings_by_floors(
         referenced |= accepted_index >= 0
     broken = ~np.isfinite(value)
     findings.append(_findings_on_rows(fleet, rows[broken & ~referenced], _NUMBER, _UNPROVEN))
-    lacking = ~referenced & ~broken
+    lacking = ~referenced & ~broken & ~readings.is_proven[rows]
     if policy.require_references:
         findings.append(_findings_on_rows(fleet, rows[lacking], _REFERENCE, _UNPROVEN))
     return findings, placed_references, np.unique(quantities[lacking])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackproof.analysis.anomaly import AnomalyPolicy, Night, NodeVerdict, judge_night
-from rackproof.core.judging import SkuReference, judge
-from rackproof.core.records import Direction, Measurement, Reference, Run, Verdict
+from rackproof.core.judging import NO_REFERENCE, SkuReference, judge
+from rackproof.core.records import Direction, Judgement, Measurement, Reference, Run, Verdict
 from rackproof.store.history.readings import Accepted, Part, Readings, readings_of
 from rackproof.store.history.rows import Measured
+from rackproof.store.history.store import open_store
 
 from .nights import GPUS, TONIGHT, Change, fleet_node, floors, night_runs, several_nights, uuid
 
@@ -122,6 +124,57 @@ def test_without_a_floor_a_number_is_unproven_unless_that_is_allowed() -> None:
     lenient = judge_night(readings, {}, policy=AnomalyPolicy(require_references=False))
     assert {one.verdict for one in lenient.nodes} == {Verdict.PASS}
     assert "gemm_best, latency" in lenient.notes[0]
+
+
+RULE = Judgement(metric="wrong_values", value=0, unit="1", verdict=Verdict.PASS, reason="0 equals 0")
+LACKS = Judgement(metric="startup_time", value=9, unit="s", verdict=Verdict.UNPROVEN, reason=NO_REFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "judgements", "expected"),
+    [
+        pytest.param(Verdict.PASS, (RULE,), Verdict.PASS, id="passed by its own rules"),
+        pytest.param(Verdict.DEGRADED, (RULE,), Verdict.PASS, id="degraded, and judged by its own rules"),
+        pytest.param(
+            Verdict.PASS,
+            (RULE, LACKS.model_copy(update={"gating": False})),
+            Verdict.UNPROVEN,
+            id="passed where references are not required",
+        ),
+        pytest.param(Verdict.UNPROVEN, (RULE, LACKS), Verdict.UNPROVEN, id="lacks a reference"),
+        pytest.param(Verdict.UNPROVEN, (RULE,), Verdict.UNPROVEN, id="unproven"),
+        pytest.param(Verdict.FAIL, (RULE,), Verdict.UNPROVEN, id="failed"),
+        pytest.param(Verdict.PASS, (), Verdict.UNPROVEN, id="judgements are lost"),
+        pytest.param(
+            Verdict.PASS,
+            (RULE.model_copy(update={"gating": False}),),
+            Verdict.UNPROVEN,
+            id="no rule gates",
+        ),
+    ],
+)
+def test_a_number_that_no_rule_of_its_run_judges_needs_no_reference(
+    tmp_path: Path, verdict: Verdict, judgements: tuple[Judgement, ...], expected: Verdict
+) -> None:
+    node = fleet_node(1)
+    run = Run(
+        run_id="20261110T010000Z-all-reduce-000000",
+        benchmark="all-reduce",
+        started=TONIGHT - timedelta(hours=2),
+        nodes=(node,),
+        measurements=(
+            Measurement(name="wrong_values", value=0, unit="1"),
+            Measurement(name="startup_time", value=9, unit="s"),
+        ),
+        judgements=judgements,
+        verdict=verdict,
+    )
+    with open_store(f"sqlite:///{tmp_path}/history.sqlite") as store:
+        store.keep_many([run])
+        stored = store.readings(TONIGHT, nights=1)
+    for readings in (readings_of([run], TONIGHT), stored):
+        night = judge_night(readings, floors())
+        assert [(one.name, one.verdict) for one in night.nodes] == [(node.name, expected)]
 
 
 def test_an_accepted_reference_is_a_floor_of_its_own() -> None:
@@ -344,7 +397,9 @@ def bare(value: float, unit: str, direction: Direction | None) -> Readings:
     """Return the readings of one number of one node."""
     one = np.zeros(1, np.int32)
     what = Measured("b", {}, "m", {}, unit, direction)
-    return Readings((what,), (Part("node", "SN1", "n1", "h200"),), one, one, one, one, np.array([value]))
+    return Readings(
+        (what,), (Part("node", "SN1", "n1", "h200"),), one, one, one, one, np.array([value]), one > 0
+    )
 
 
 numbers = st.one_of(
@@ -416,7 +471,10 @@ def test_at_most_twenty_reasons_are_reported() -> None:
     readings = readings_of(night_runs(FLEET[:1], 0), TONIGHT)
     many = replace(
         readings,
-        **{name: np.repeat(getattr(readings, name), 10) for name in ("quantity", "part", "node", "night")},
+        **{
+            name: np.repeat(getattr(readings, name), 10)
+            for name in ("quantity", "part", "node", "night", "is_proven")
+        },
         value=np.repeat(readings.value, 10) / 1.5,
     )
     node = judge_night(many, floors()).nodes[0]

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rackproof.core.judging import NO_REFERENCE
 from rackproof.core.records import Direction, Judgement, Measurement, Node, Run, Verdict
 from rackproof.store.history.readings import Readings, readings_of
 from rackproof.store.history.store import HistoryError, open_store
@@ -62,9 +63,16 @@ def rows(readings: Readings) -> list[tuple[object, ...]]:
             readings.parts[n].key if n >= 0 else "",
             int(ago),
             repr(float(value)),
+            bool(proven),
         )
-        for q, p, n, ago, value in zip(
-            readings.quantity, readings.part, readings.node, readings.night, readings.value, strict=True
+        for q, p, n, ago, value, proven in zip(
+            readings.quantity,
+            readings.part,
+            readings.node,
+            readings.night,
+            readings.value,
+            readings.is_proven,
+            strict=True,
         )
     )  # type: ignore[type-var]
 
@@ -84,6 +92,18 @@ def test_the_database_says_what_the_runs_say(where: str) -> None:
             Measurement(name="busbw", value=40, unit="GB/s"),
             Measurement(name="send", value=math.inf, unit="GB/s", labels={"from": "node01", "to": "node02"}),
         ),
+        judgements=(
+            Judgement(metric="send", verdict=Verdict.PASS, reason="within its bounds"),
+            Judgement(
+                metric="busbw",
+                value=40,
+                unit="GB/s",
+                verdict=Verdict.UNPROVEN,
+                gating=False,
+                reason=NO_REFERENCE,
+            ),
+        ),
+        verdict=Verdict.PASS,
     )
     runs = [
         two,

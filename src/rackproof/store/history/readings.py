@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Select, case, exists, func, literal, select
 
-from rackproof.core.records import Gpu, Measurement, Node, Reference, Run
+from rackproof.core.records import Gpu, Measurement, Node, Reference, Run, Verdict
 from rackproof.store.history import schema
 from rackproof.store.history.identity import Kind, Topology, canonical_json
 from rackproof.store.history.identity import Part as Identity
 from rackproof.store.history.references import accepted_reference
 from rackproof.store.history.rows import Measured
-from rackproof.store.history.writer import as_utc, moment_of, quantity_of
+from rackproof.store.history.writer import as_utc, is_candidate, moment_of, quantity_of
 
 NIGHT = timedelta(days=1)
 
@@ -37,6 +37,10 @@ _NAMED = 4
 
 Integers = NDArray[np.int32]
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+_PROVEN_RUNS = frozenset({Verdict.PASS, Verdict.DEGRADED})
+"""Verdicts of runs in which each number that gates was judged."""
 
 
 class Part(NamedTuple):
@@ -69,6 +73,8 @@ class Readings:
             groups.
         night: The number of nights before the requested night, which is night 0.
         value: The value in the quantity's unit, or NaN if the number was NaN or infinite.
+        is_proven: Whether the rules of its run proved the number (:func:`_is_proven`), so that it needs no
+            reference. This is false for numbers of earlier nights.
     """
 
     quantities: tuple[Measured, ...]
@@ -78,13 +84,14 @@ class Readings:
     node: Integers
     night: Integers
     value: Floats
+    is_proven: Bools
 
     def __len__(self) -> int:
         return len(self.value)
 
     def chosen(self, rows: NDArray[np.bool_]) -> Readings:
         """Return the rows for which ``rows`` is true, with the same quantities and parts."""
-        columns = ("quantity", "part", "node", "night", "value")
+        columns = ("quantity", "part", "node", "night", "value", "is_proven")
         return replace(self, **{name: getattr(self, name)[rows] for name in columns})
 
 
@@ -130,14 +137,13 @@ def read_nights(
         table.c.quantity_id,
         func.coalesce(table.c.hardware_id, -1),
         func.coalesce(table.c.node_id, -1),
-        table.c.value,
     )
     numbers, values, night = [], [], []
     # Use one query per night, to limit the rows that the database client holds at once.
     for ago in range(nights):
         end = until - ago * NIGHT
         query = (
-            select(*columns)
+            select(*columns, literal(False) if ago else _is_proven_in_history(), table.c.value)
             .join(runs, runs.c.id == table.c.run_pk)
             .where(runs.c.moment >= end - NIGHT, runs.c.moment < end)
         )
@@ -145,7 +151,7 @@ def read_nights(
             numbers.append(block)
             values.append(value)
             night.append(np.full(len(value), ago, np.int32))
-    quantity, hardware, node = np.concatenate([np.empty((3, 0), np.int32), *numbers], axis=1)
+    quantity, hardware, node, is_proven = np.concatenate([np.empty((4, 0), np.int32), *numbers], axis=1)
     ids = np.array(sorted(known), dtype=np.int64)
     is_known = np.isin(quantity, ids) & (hardware >= 0)
     quantity, hardware, node = quantity[is_known], hardware[is_known], node[is_known]
@@ -158,6 +164,7 @@ def read_nights(
         node=_position(part_ids, node),
         night=np.concatenate([np.empty(0, np.int32), *night])[is_known],
         value=np.concatenate([np.empty(0), *values])[is_known],
+        is_proven=is_proven[is_known].astype(bool),
     )
 
 
@@ -173,6 +180,7 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
     quantities, parts = _QuantityIndex(), _PartIndex()
     rows: list[tuple[int, int, int, int]] = []
     values: list[float] = []
+    is_proven: list[bool] = []
     # Sort by time, so that the latest run sets the node of a GPU and the name of a node.
     for run in sorted(runs, key=lambda run: moment_of(run, otherwise=until)):
         # The end is excluded, so a run at exactly that time belongs to the next night.
@@ -192,6 +200,7 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
                 part = parts.add(location.hardware, topology, node)
             rows.append((quantities.add(run, point, measurement, location.labels), part, node, night))
             values.append(measurement.value if measurement.finite else np.nan)
+            is_proven.append(night == 0 and _is_proven(run, measurement))
     quantity, part_index, node_index, night_index = np.array(rows, dtype=np.int32).reshape(-1, 4).T
     return Readings(
         tuple(quantities.described),
@@ -201,7 +210,40 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
         node_index,
         night_index,
         np.array(values, dtype=np.float64),
+        np.array(is_proven, dtype=np.bool_),
     )
+
+
+def _is_proven(run: Run, measurement: Measurement) -> bool:
+    """Return whether a number was proven by the rules of its run, so that a night needs no reference for it.
+
+    The run must have passed, by at least one rule that gates, and must not have lacked a reference for the
+    number. Such numbers are counts of errors with a bound of their own, and numbers that no rule judges.
+    """
+    return (
+        run.verdict in _PROVEN_RUNS
+        and any(judgement.gating and judgement.verdict is Verdict.PASS for judgement in run.judgements)
+        and not any(
+            is_candidate(judgement)
+            and (judgement.metric, judgement.labels) == (measurement.name, measurement.labels)
+            for judgement in run.judgements
+        )
+    )
+
+
+def _is_proven_in_history() -> ColumnElement[Any]:
+    """Return the column of :func:`_is_proven`, 1 or 0, for a query of measurements and their runs."""
+    runs, table, judged = schema.runs, schema.measurements, schema.judgements
+    of_run = judged.c.run_pk == table.c.run_pk
+    passes = exists().where(of_run, judged.c.gating, judged.c.verdict == Verdict.PASS.value)
+    lacks_reference = exists().where(
+        of_run,
+        judged.c.candidate,
+        judged.c.quantity_id == table.c.quantity_id,
+        judged.c.hardware_id == table.c.hardware_id,
+    )
+    is_proven = runs.c.verdict.in_([verdict.value for verdict in _PROVEN_RUNS]) & passes & ~lacks_reference
+    return case((is_proven, 1), else_=0)
 
 
 class _QuantityIndex:
@@ -357,7 +399,8 @@ def failures_elsewhere(connection: Connection, since: datetime) -> list[Failure]
 def _blocks(connection: Connection, query: Select[Any]) -> Iterator[tuple[Integers, Floats]]:
     """Yield the columns of a query, one block of rows at a time.
 
-    The first array has the ids of quantity, hardware and node as its rows, and the second one the values.
+    The first array has as its rows the ids of quantity, hardware and node, and whether the number is proven.
+    The second one has the values.
     """
     result = connection.execute(query)
     # Read from the driver's cursor. SQLAlchemy's rows would double the time of the whole query.
@@ -365,7 +408,7 @@ def _blocks(connection: Connection, query: Select[Any]) -> Iterator[tuple[Intege
     while rows := (cursor.fetchmany(_FETCHED) if cursor is not None else []):
         # The database has NULL in place of NaN and infinity, which becomes NaN here.
         block = np.array(rows, dtype=np.float64)
-        yield block[:, :3].astype(np.int32).T, block[:, 3].copy()
+        yield block[:, :4].astype(np.int32).T, block[:, 4].copy()
     result.close()
 
 
