@@ -138,8 +138,8 @@ LACKS = Judgement(metric="startup_time", value=9, unit="s", verdict=Verdict.UNPR
         pytest.param(
             Verdict.PASS,
             (RULE, LACKS.model_copy(update={"gating": False})),
-            Verdict.UNPROVEN,
-            id="passed where references are not required",
+            Verdict.PASS,
+            id="lacks a reference that does not gate",
         ),
         pytest.param(Verdict.UNPROVEN, (RULE, LACKS), Verdict.UNPROVEN, id="lacks a reference"),
         pytest.param(Verdict.UNPROVEN, (RULE,), Verdict.UNPROVEN, id="unproven"),
@@ -153,7 +153,7 @@ LACKS = Judgement(metric="startup_time", value=9, unit="s", verdict=Verdict.UNPR
         ),
     ],
 )
-def test_a_number_that_no_rule_of_its_run_judges_needs_no_reference(
+def test_a_number_of_a_run_that_passed_without_its_reference_needs_none(
     tmp_path: Path, verdict: Verdict, judgements: tuple[Judgement, ...], expected: Verdict
 ) -> None:
     node = fleet_node(1)

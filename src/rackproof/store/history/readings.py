@@ -26,7 +26,7 @@ from rackproof.store.history.identity import Kind, Topology, canonical_json
 from rackproof.store.history.identity import Part as Identity
 from rackproof.store.history.references import accepted_reference
 from rackproof.store.history.rows import Measured
-from rackproof.store.history.writer import as_utc, is_candidate, moment_of, quantity_of
+from rackproof.store.history.writer import as_utc, moment_of, quantity_of
 
 NIGHT = timedelta(days=1)
 
@@ -190,6 +190,7 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
         topology = Topology(run.nodes)
         parts.add_nodes_and_gpus(topology)
         point = canonical_json(run.parameters)
+        run_is_proven = night == 0 and _is_proven(run)
         for measurement in run.measurements:
             location = topology.place(measurement.labels)
             if location.hardware is None:
@@ -200,7 +201,7 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
                 part = parts.add(location.hardware, topology, node)
             rows.append((quantities.add(run, point, measurement, location.labels), part, node, night))
             values.append(measurement.value if measurement.finite else np.nan)
-            is_proven.append(night == 0 and _is_proven(run, measurement))
+            is_proven.append(run_is_proven)
     quantity, part_index, node_index, night_index = np.array(rows, dtype=np.int32).reshape(-1, 4).T
     return Readings(
         tuple(quantities.described),
@@ -214,35 +215,24 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
     )
 
 
-def _is_proven(run: Run, measurement: Measurement) -> bool:
-    """Return whether a number was proven by the rules of its run, so that a night needs no reference for it.
+def _is_proven(run: Run) -> bool:
+    """Return whether the rules of a run proved its numbers, so that a night needs no references for them.
 
-    The run must have passed, by at least one rule that gates, and must not have lacked a reference for the
-    number. Such numbers are counts of errors with a bound of their own, and numbers that no rule judges.
+    A run that passed judged each number that gates, and at least one. No rule judges its other numbers, or a
+    rule that may lack a reference (``candidate`` in a definition).
     """
-    return (
-        run.verdict in _PROVEN_RUNS
-        and any(judgement.gating and judgement.verdict is Verdict.PASS for judgement in run.judgements)
-        and not any(
-            is_candidate(judgement)
-            and (judgement.metric, judgement.labels) == (measurement.name, measurement.labels)
-            for judgement in run.judgements
-        )
+    return run.verdict in _PROVEN_RUNS and any(
+        judgement.gating and judgement.verdict is Verdict.PASS for judgement in run.judgements
     )
 
 
 def _is_proven_in_history() -> ColumnElement[Any]:
     """Return the column of :func:`_is_proven`, 1 or 0, for a query of measurements and their runs."""
-    runs, table, judged = schema.runs, schema.measurements, schema.judgements
-    of_run = judged.c.run_pk == table.c.run_pk
-    passes = exists().where(of_run, judged.c.gating, judged.c.verdict == Verdict.PASS.value)
-    lacks_reference = exists().where(
-        of_run,
-        judged.c.candidate,
-        judged.c.quantity_id == table.c.quantity_id,
-        judged.c.hardware_id == table.c.hardware_id,
+    runs, judged = schema.runs, schema.judgements
+    passes = exists().where(
+        judged.c.run_pk == runs.c.id, judged.c.gating, judged.c.verdict == Verdict.PASS.value
     )
-    is_proven = runs.c.verdict.in_([verdict.value for verdict in _PROVEN_RUNS]) & passes & ~lacks_reference
+    is_proven = runs.c.verdict.in_([verdict.value for verdict in _PROVEN_RUNS]) & passes
     return case((is_proven, 1), else_=0)
 
 
