@@ -151,7 +151,7 @@ MEANINGS = (
     (
         r"is not signed|NO_PUBKEY|EXPKEYSIG|REVKEYSIG|BADSIG|signatures? (were|was) invalid|"
         r"signatures? couldn't be verified|isn't signed|not.*signed by|Sub-process .*sqv returned an error",
-        "A repository is not signed with the required key. Nothing is installed from it. Find out who "
+        "A repository is not signed by the key that is required. Nothing is installed from it. Find out who "
         "changed it. If the key was renewed on purpose, renew apt_mirror_key_file or the repository's "
         "fingerprint.",
     ),
