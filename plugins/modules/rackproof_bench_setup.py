@@ -342,7 +342,7 @@ def set_network(options):
     if not over:
         raise PointError(
             f"no interface here has the address {own}, which the facts gave for it: start again, or name the "
-            "interface that trains (bench_fabric_interface)"
+            "interface for training (bench_fabric_interface)"
         )
     left_over = remove_overlay()
     setup = {"left_over": left_over, "over": over}

@@ -317,7 +317,7 @@ class Apt:
     def exact(self, wanted):
         """Return the wanted packages and their exactly required dependencies, with versions.
 
-        apt would choose the newest version of a dependency, and then complain that it does not fit.
+        apt would choose the newest version of a dependency, and then report that it does not fit.
         """
         # apt itself only supports patterns that end in a star.
         chosen = {name: self.newest(name, version) for name, version in wanted.items()}
