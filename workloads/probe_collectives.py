@@ -53,8 +53,9 @@ MOST_SAMPLES = 100
 MOST_IN_BURST = 1000
 
 STEP_SIZE = {"cuda": 8192, "cpu": 256}
-"""Sizes of the products that find a slow GPU. They are in fp32, because below the power limit, GPUs
-differ by at most 0.4 %."""
+"""Sizes of the products that find a slow GPU. They are in fp32, because bf16 reaches the power limit, where
+speeds differ more. On two healthy machines of four H100, the slowest GPU took 1.4 to 2.2 % longer than the
+fastest one (docs/inside/gpu-measurements.md)."""
 STEP_REDUCED = 16 * MIB
 MOST_STEPS = 200
 

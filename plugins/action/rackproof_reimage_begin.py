@@ -53,4 +53,4 @@ class ActionModule(RackproofAction):
         if not (partitions.get("failed") or partitions.get("unreachable")):
             return ""
         reason = partitions.get("stderr") or partitions.get("msg") or "no answer"
-        return f"Slurm's partitions are not known, all nodes count as one: {sanitize(reason, 300)}"
+        return f"Slurm's partitions are unknown, so all nodes count as one partition: {sanitize(reason, 300)}"

@@ -70,6 +70,6 @@ class ActionModule(NodeAction):
             return ""
         if status:
             raise AnsibleActionFail(
-                f"the boot reports cannot be read: {errors.strip()[-300:]}: is their time over?"
+                f"the boot reports cannot be read: {errors.strip()[-300:]}. Start again if their time is over"
             )
         return output

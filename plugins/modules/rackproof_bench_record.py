@@ -53,7 +53,7 @@ options:
     type: bool
     default: true
   require_idle:
-    description: Whether a speed is unproven if others used one of its nodes during the measurement.
+    description: Whether a speed is unproven if other processes used one of its nodes during the measurement.
     type: bool
     default: true
   description:
@@ -140,7 +140,7 @@ rackproof_run:
   contains:
     run_id: {description: The run., type: str, returned: always}
     verdict: {description: 'One of pass, degraded, fail, unproven.', type: str, returned: always}
-    reasons: {description: Why it is not a pass., type: list, elements: str, returned: always}
-    folder: {description: Where the record is., type: str, returned: always}
+    reasons: {description: Reasons of a verdict other than pass., type: list, elements: str, returned: always}
+    folder: {description: Folder with the record., type: str, returned: always}
     report: {description: The page., type: str, returned: always}
 """

@@ -111,7 +111,7 @@ EXAMPLES = r"""
     data: /mnt/s3/imagenet
     cache: cold
 
-- name: Take it away
+- name: Remove the overlay
   rackproof_bench_setup:
     folder: /var/lib/rackproof/runs/resnet50-20260101-120000
     node: "{{ inventory_hostname }}"
@@ -121,11 +121,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 point:
-  description: Findings and actions, as text of the node; rackproof.jobs.bench.node_setup reads it.
+  description: Observed state and changes, as raw text of the node. rackproof.jobs.bench.node_setup reads it.
   returned: always
   type: dict
   contains:
-    node: {description: Which node this is., type: str, returned: present}
+    node: {description: Name of this node., type: str, returned: present}
     network: {description: Requested kind., type: str, returned: present}
     interface: {description: Interface that leads to the other nodes., type: str, returned: present}
     address: {description: Own address on that network., type: str, returned: present}
@@ -342,7 +342,7 @@ def set_network(options):
     if not over:
         raise PointError(
             f"no interface here has the address {own}, which the facts gave for it: start again, or name the "
-            "interface that trains (bench_fabric_interface)"
+            "interface for training (bench_fabric_interface)"
         )
     left_over = remove_overlay()
     setup = {"left_over": left_over, "over": over}
@@ -472,7 +472,7 @@ def remount_storage(unit, source, options, point):
         return f"{point} was not mounted by the role storage, so it is not remounted"
     status, _, wrong = run_tool("systemctl", "stop", unit, factor=2)
     if status != 0 or os.path.ismount(point):
-        return f"{point} cannot be taken away: {wrong or 'it is in use'}"
+        return f"{point} cannot be unmounted: {wrong or 'it is in use'}"
     cache = re.search(r"(?:^|,)use_cache=([^,]+)", options)
     bucket = source.partition(":")[0]
     if cache and re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z", bucket):

@@ -23,7 +23,7 @@ options:
     elements: dict
     default: []
     suboptions:
-      path: {description: Where., type: path, required: true}
+      path: {description: Path of the file., type: path, required: true}
       content: {description: Text of the file., type: str}
       secret: {description: Text that no log may show., type: str}
       secret_base64: {description: Bytes that no log may show., type: str}
@@ -39,7 +39,7 @@ options:
     elements: dict
     default: []
     suboptions:
-      path: {description: Where., type: path, required: true}
+      path: {description: Path of the folder., type: path, required: true}
       mode: {description: Permissions in octal., type: str, default: "0755"}
       owner: {description: User., type: str, default: root}
       group: {description: Group., type: str, default: root}
@@ -49,7 +49,7 @@ options:
     elements: dict
     default: []
     suboptions:
-      path: {description: Where., type: path, required: true}
+      path: {description: Path of the link., type: path, required: true}
       target: {description: Target of the link., type: str, required: true}
   absent:
     description: Files and links that must not be there.

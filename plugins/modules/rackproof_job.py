@@ -876,8 +876,8 @@ def take_machine_lock(path):
         holder = lock_holder(os.fstat(descriptor).st_ino)
         os.close(descriptor)
         raise JobError(
-            f"the machine is busy: another benchmark runs on it ({holder}, which holds {path}); both would "
-            "measure each other: wait for it, then start again"
+            f"the machine is busy: another benchmark runs on it ({holder}, which holds {path}); both "
+            "would slow each other down: wait for it, then start again"
         ) from None
     return descriptor
 

@@ -151,10 +151,8 @@ MEANINGS = (
     (
         r"is not signed|NO_PUBKEY|EXPKEYSIG|REVKEYSIG|BADSIG|signatures? (were|was) invalid|"
         r"signatures? couldn't be verified|isn't signed|not.*signed by|Sub-process .*sqv returned an error",
-        "A repository is not signed by the key that it has to be signed with. Nothing is installed from it. "
-        "Find "
-        "out who changed it; if the key was renewed on purpose, renew apt_mirror_key_file or the "
-        "repository's "
+        "A repository is not signed by the key that is required. Nothing is installed from it. Find out who "
+        "changed it. If the key was renewed on purpose, renew apt_mirror_key_file or the repository's "
         "fingerprint.",
     ),
     (
@@ -167,8 +165,8 @@ MEANINGS = (
     ),
     (
         r"Could not get lock|Unable to acquire the dpkg frontend lock|Unable to lock|locked by another",
-        "Another process holds the lock of apt or dpkg{holder}. Wait for it or stop it (unattended upgrades "
-        "belong switched off on such nodes), then start the same command again.",
+        "Another process holds the lock of apt or dpkg{holder}. Wait for it or stop it, switch unattended "
+        "upgrades off if they hold it, then start the same command again.",
     ),
     (
         r"Could not resolve|Temporary failure resolving",
@@ -189,7 +187,7 @@ MEANINGS = (
     ),
     (
         r"\b(?:401|407) +[A-Z][a-z]|does the network require authentication",
-        "A repository's server, or a proxy before it, wants a login. Check apt_mirror_root and "
+        "A repository's server, or a proxy before it, requires a login. Check apt_mirror_root and "
         "apt_mirror_proxy from this node.",
     ),
     (
@@ -212,8 +210,7 @@ MEANINGS = (
     ),
     (
         r"Hash Sum mismatch|File has unexpected size|Mirror sync in progress",
-        "A repository is being changed at this moment, or a proxy hands out old files. Start the same "
-        "command "
+        "A repository is being changed at this moment, or a proxy serves old files. Start the same command "
         "again.",
     ),
     (
@@ -287,7 +284,7 @@ class Apt:
             return (
                 f"{self.node}: {purpose}: apt did not end within {seconds:.0f} s and was stopped. Look at "
                 f"what it waits for (ps, /var/log/apt/term.log), then start the same command again. "
-                f"Its last words: {last_lines(text)}"
+                f"Its last output: {last_lines(text)}"
             )
         meant = explain_output(text)
         if "script of a package" in meant:
@@ -320,7 +317,7 @@ class Apt:
     def exact(self, wanted):
         """Return the wanted packages and their exactly required dependencies, with versions.
 
-        apt would choose the newest version of a dependency, and then complain that it does not fit.
+        apt would choose the newest version of a dependency, and then report that it does not fit.
         """
         # apt itself only supports patterns that end in a star.
         chosen = {name: self.newest(name, version) for name, version in wanted.items()}
@@ -608,7 +605,7 @@ def answer_debconf(apt, answers):
     )
     if answered["status"] != "ok":
         raise RefusedError(
-            f"{apt.node}: debconf does not take the answers: {last_lines(answered.get('stderr', ''))}"
+            f"{apt.node}: debconf refused the answers: {last_lines(answered.get('stderr', ''))}"
         )
 
 
@@ -623,7 +620,7 @@ def refuse_unlike_wanted(apt, after, broken, wanted):
     wrong += [name for name in wanted if name not in after]
     if wrong or broken:
         raise RefusedError(
-            f"{apt.node}: apt says that it is done, but not installed as wanted: "
+            f"{apt.node}: apt reported success, but these packages are not installed as wanted: "
             f"{', '.join(dict.fromkeys([*wrong, *broken]))}. Look at /var/log/apt/term.log."
         )
 
@@ -633,9 +630,9 @@ def refuse_new_kernels(apt, options, kernels_before):
     fresh = sorted(set(kernels()) - set(kernels_before))
     if fresh and not options["allow_kernel"]:
         raise RefusedError(
-            f"{apt.node}: a kernel was installed behind Rackproof's back: {', '.join(fresh)}. The node must "
-            f"not reboot "
-            f"into it: remove it (apt-get purge linux-image-{fresh[0]}), then start the same command again."
+            f"{apt.node}: a kernel was installed that apt's simulation did not show: {', '.join(fresh)}. "
+            f"The node must not boot it: remove it (apt-get purge linux-image-{fresh[0]}), then start the "
+            f"same command again."
         )
 
 

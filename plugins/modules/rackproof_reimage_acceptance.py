@@ -63,7 +63,7 @@ folder:
   description: Place where the node's half runs; empty if the node is already known to be bad.
   returned: part is begin
   type: str
-partner: {description: The partner that came; empty where none did., type: str, returned: part is partner}
-text: {description: Why no partner came, or how the half ended., type: str, returned: part is partner}
+partner: {description: Name of the partner; empty if none started., type: str, returned: part is partner}
+text: {description: Why no partner started, or how its half ended., type: str, returned: part is partner}
 message: {description: Result of the pair., type: str, returned: part is not partner}
 """

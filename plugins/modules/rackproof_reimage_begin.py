@@ -93,11 +93,11 @@ run:
     run_id: {description: Its id., type: str, returned: always}
     folder: {description: Its folder., type: str, returned: always}
     results: {description: The results folder., type: str, returned: always}
-    prefix: {description: How its drains' reasons begin., type: str, returned: always}
-    waves: {description: Nodes that are out at the same time., type: list, returned: always}
-    todo: {description: By node the steps that are left., type: dict, returned: always}
-    refused: {description: By node why it is left out., type: dict, returned: always}
+    prefix: {description: Beginning of the reasons of its drains., type: str, returned: always}
+    waves: {description: Lists of nodes that are out of service together., type: list, returned: always}
+    todo: {description: Remaining steps, by node., type: dict, returned: always}
+    refused: {description: Reason why a node is left out, by node., type: dict, returned: always}
 order: {description: The nodes in the order in which they are taken., type: list, returned: success}
-sizes: {description: How many are taken at a time., type: list, returned: success}
+sizes: {description: Number of nodes in each wave., type: list, returned: success}
 message: {description: The plan in words., type: list, returned: success}
 """

@@ -62,7 +62,7 @@ EXAMPLES = r"""
     boot: pxe
     power: cycle
 
-- name: Ask a BMC without Redfish
+- name: Query a BMC without Redfish
   rackproof_reimage_bmc:
     address: "{{ reimage_bmc_address }}"
     protocol: ipmi
@@ -78,6 +78,6 @@ bmc:
   contains:
     power: {description: State of the node., type: str, returned: always}
     boot: {description: Device of the next boot., type: str, returned: always}
-    boot_enabled: {description: Whether that holds (Once/Continuous/Disabled)., type: str, returned: always}
+    boot_enabled: {description: 'Once, Continuous or Disabled.', type: str, returned: always}
     serial: {description: Serial number of the machine; may be empty., type: str, returned: always}
 """

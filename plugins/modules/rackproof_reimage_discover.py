@@ -70,7 +70,7 @@ author: Rackproof developers
 """
 
 EXAMPLES = r"""
-- name: Ask the BMCs of a new rack
+- name: Query the BMCs of a new rack
   rackproof_reimage_discover:
     addresses: [10.0.0.11-10.0.0.28]
     nodes: "{{ groups['gpu_nodes'] }}"

@@ -89,7 +89,7 @@ EXAMPLES = r"""
   delegate_to: "{{ groups['slurm_controller'] | first }}"
   run_once: true
 
-- name: Return the node
+- name: Resume the node
   rackproof_slurm_node:
     nodes: ["{{ inventory_hostname }}"]
     state: returned
@@ -114,7 +114,7 @@ nodes:
     responding: {description: Whether its slurmd has registered and answers., type: bool, returned: always}
     in_service: {description: Whether it can take work., type: bool, returned: always}
 cluster: {description: True if there is a Slurm cluster., type: bool, returned: always}
-waiting: {description: Nodes for which the wait was in vain., type: list, returned: always}
+waiting: {description: Nodes that did not reach O(state) in time., type: list, returned: always}
 """
 
 import os
@@ -429,7 +429,7 @@ def waiting_message(state, names, nodes):
         for name in names
     )
     return (
-        f"Slurm does not take the nodes back: {states}. Look at `systemctl status slurmd munge` and "
+        f"Slurm did not put the nodes into service: {states}. Look at `systemctl status slurmd munge` and "
         "`journalctl -u slurmd -n 50` there, and at the clocks: munge refuses 5 minutes of difference."
     )
 

@@ -50,5 +50,5 @@ night:
     night_id: {description: Its id., type: str, returned: always}
     folder: {description: Its folder., type: str, returned: always}
     results: {description: The results folder., type: str, returned: always}
-    prefix: {description: How its drains' reasons begin., type: str, returned: always}
+    prefix: {description: Beginning of the reasons of its drains., type: str, returned: always}
 """

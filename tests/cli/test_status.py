@@ -131,7 +131,7 @@ def imaging(text: str, command: str) -> Any:
         ),
         (
             {"slurm": SlurmNow(state="drained")},
-            {"drained_by": "somebody else", "next": "scontrol update NodeName=n1 State=RESUME"},
+            {"drained_by": "another owner", "next": "scontrol update NodeName=n1 State=RESUME"},
         ),
         ({"slurm": SlurmNow(state="draining*")}, {"next": "scontrol update NodeName=n1 State=RESUME"}),
         (

@@ -316,12 +316,12 @@ def test_licences_are_accepted_before_the_installation(modules: Modules, node: N
         ("E: Failed to fetch http://m/x  503  Service Unavailable [IP: 198.18.0.1 80]", "error of its own"),
         ("E: Failed to fetch http://m/x  500  Internal Server Error [IP: 198.18.0.1 80]", "error of its own"),
         ("W: Failed to fetch http://m/x  429  Too Many Requests [IP: 198.18.0.1 80]", "error of its own"),
-        ("E: Failed to fetch http://m/x  407  Proxy Authentication Required", "wants a login"),
-        ("E: Failed to fetch http://m/x  401  Unauthorized [IP: 198.18.0.1 80]", "wants a login"),
+        ("E: Failed to fetch http://m/x  407  Proxy Authentication Required", "requires a login"),
+        ("E: Failed to fetch http://m/x  401  Unauthorized [IP: 198.18.0.1 80]", "requires a login"),
         (
             "E: Failed to fetch http://m/x  Clearsigned file isn't valid, got 'NODATA' (does the network "
             "require authentication?)",
-            "wants a login",
+            "requires a login",
         ),
         (
             "E: Encountered a section with no Package: header\n"
@@ -444,7 +444,7 @@ def test_a_kernel_of_the_repair_is_no_kernel_from_before(
     monkeypatch.setattr(code, "kernels", lambda: found.pop(0) if len(found) > 1 else found[0])
     options = {"present": {"a": ""}, "absent": [], "hold": False, "update": "needed", "timeout_s": 60}
     options |= {"lock_timeout_s": 1, "allow_downgrade": False, "allow_kernel": False, "allow_remove": []}
-    with pytest.raises(code.RefusedError, match=r"behind Rackproof's back: 6\.1\.0-99"):
+    with pytest.raises(code.RefusedError, match=r"simulation did not show: 6\.1\.0-99"):
         code.fulfil_request(options, check=False)
 
 

@@ -80,7 +80,7 @@ _OWNERS = {
 
 def drain_owner(reason: str) -> str:
     """Return the owner of a drain, from the prefix of its reason in Slurm."""
-    return next((owner for prefix, owner in _OWNERS.items() if reason.startswith(prefix)), "somebody else")
+    return next((owner for prefix, owner in _OWNERS.items() if reason.startswith(prefix)), "another owner")
 
 
 def state_words(state: str) -> tuple[str, ...]:

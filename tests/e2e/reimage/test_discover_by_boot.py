@@ -264,7 +264,7 @@ def test_only_machines_that_are_named_are_answered_then_also_known_ones(make: Ma
     ("asked", "words", "why"),
     [
         ({"discover_by": "name"}, [], "discover_by is bmc or boot, not name"),
-        ({"reimage_netboot_host": ""}, [], "reimage_netboot_host names the host"),
+        ({"reimage_netboot_host": ""}, [], "reimage_netboot_host is empty"),
         ({"reimage_mac": mac(1)}, [], "every node with reimage_serial has its reimage_mac"),
         ({"discover_macs": ["52:54"]}, [], "no MAC address: 52:54"),
         ({"netboot_kernel": ""}, [], "netboot_kernel and netboot_initrd have to be set"),

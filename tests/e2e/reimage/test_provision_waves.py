@@ -149,7 +149,7 @@ def test_a_mirror_that_does_not_answer_returns_no_node_although_nothing_lacks(
         "n01 is not provisioned, and is as it was: Refuse a node whose package sources do not answer" in said
     )
     assert "Could not connect to 127.0.0.1:1" in said
-    assert "Its package sources were not checked, so it is not resumed." in said
+    assert "Its package sources do not answer, so it is not provisioned." in said
 
 
 def test_a_check_of_all_nodes_that_fails_is_the_only_reason(rack: Rack) -> None:

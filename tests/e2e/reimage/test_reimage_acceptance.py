@@ -86,7 +86,7 @@ def test_who_computes_wrongly_or_reduces_wrongly_stays_drained(rack: Rack) -> No
 def test_without_a_partner_or_an_interpreter_nothing_is_proven(rack: Rack) -> None:
     done = rack.reimage("-l", "n01", "-e", '{"reimage_acceptance": ["all"]}')
     assert done.returncode == 2
-    assert "reimage_acceptance is a list of probes, pair" in done.stdout
+    assert "reimage_acceptance has to be a list of probes and pair" in done.stdout
     assert run_files.run_folders(rack.results) == []
     path = rack.folder / "hosts.yml"
     inventory = yaml.safe_load(path.read_text())

@@ -257,11 +257,11 @@ def test_the_machine_names_the_disk(
         ((disk(),), {"order": ORDER | {"serial": " "}}, "names no serial number"),
         ((disk(serial="D2"),), {}, "there is no disk D1"),
         ((), {}, "there is no disk D1"),
-        ((disk(), disk("/dev/vdb")), {}, "2 disks are called D1"),
+        ((disk(), disk("/dev/vdb")), {}, "2 disks have the name D1"),
         ((disk(read_only=True),), {}, "write-protected"),
         ((disk(bytes=GIB),), {}, "has 1073741824 bytes"),
         ((disk(),), {"mounted": ("/dev/vda1",)}, "/dev/vda is in use"),
-        ((disk(),), {"order": ORDER | {"disk": {"serial": "D1", "path": "/dev/vda"}}}, "by one of them"),
+        ((disk(),), {"order": ORDER | {"disk": {"serial": "D1", "path": "/dev/vda"}}}, "or else by its path"),
         ((disk(),), {"order": ORDER | {"placeholder": "other"}}, "does not name the disk once"),
     ],
 )

@@ -175,7 +175,7 @@ def test_every_problem_of_an_entry_or_of_what_is_served_is_reported(proxy: Path,
     assert [one.split(":")[0] for one in bad["entry_problems"]] == [
         "mac is not a MAC address",
         "serial is empty",
-        "disk has to have serial or path, and one of them",
+        "disk needs either serial or path",
         "b is the name of another disk when the kernel finds them in another order",
         "authorized_keys is empty",
         "node cannot be the name of a file",

@@ -64,7 +64,7 @@ builder = load()
         ({"sources": None}, "sources is not a list"),
         ({"packages": "systemd"}, "packages lists nothing"),
         ({"epoch": 0}, "epoch has to be a positive number"),
-        ({"size_mib": 200}, "200 MiB hold no system"),
+        ({"size_mib": 200}, "200 MiB are too small for a system"),
         ({"architecture": "arm64"}, "only amd64 is built"),
     ],
 )
@@ -133,7 +133,7 @@ def test_the_boot_loader_knows_where_its_parts_lie() -> None:
     assert len(code) == 440  # the partition table's own bytes follow
     assert struct.unpack_from("<Q", code, 0x5C) == (at,)
     assert struct.unpack_from("<Q", rest, 0x1F4) == (at + 1,)
-    with pytest.raises(builder.BuildError, match="put together otherwise"):
+    with pytest.raises(builder.BuildError, match="unknown layout"):
         builder.settled(bytes(512), bytes(core))
     with pytest.raises(builder.BuildError, match="does not fit"):
         builder.settled(bytes(first), bytes(builder.BIOS_SIZE + 1))
@@ -234,7 +234,7 @@ def test_a_folder_of_files_that_is_not_there_is_refused(tmp_path: Path) -> None:
     words.append(f"--order-key={tmp_path}/key.pub")
     done = subprocess.run([sys.executable, PROGRAM, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "no such folder" in done.stderr
+    assert "folder does not exist" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

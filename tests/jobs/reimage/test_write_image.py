@@ -198,14 +198,14 @@ def test_a_disk_by_any_of_its_paths(server: Server, machine: Path) -> None:
         ({"serial": "M2"}, "this machine's serial number is m1, the order is for M2"),
         ({"serial": ""}, "names no serial number of the machine"),
         ({"disk": {"serial": "D9"}}, r"there is no disk D9; there are: .*sda \(D1\)"),
-        ({"disk": {}}, "by one of them"),
-        ({"disk": {"serial": "D1", "path": "/dev/sda"}}, "by one of them"),
+        ({"disk": {}}, "or else by its path"),
+        ({"disk": {"serial": "D1", "path": "/dev/sda"}}, "or else by its path"),
         ({"disk": {"serial": "D3"}}, "has 65536 bytes, the image"),
         ({"wipe": [{"serial": "D1"}]}, "both written and wiped"),
         ({"wipe": [{"serial": "D9"}]}, "there is no disk D9"),
         ({"image": {}}, "does not describe the image"),
         ({"image": {"bytes": 5, "block": BLOCK, "blocks": []}}, "0 digests for an image of 5"),
-        ({"image": {"bytes": 5, "block": BLOCK, "blocks": ["x"]}}, "a digest that is none"),
+        ({"image": {"bytes": 5, "block": BLOCK, "blocks": ["x"]}}, "a digest that is not SHA-256"),
         ({"image": {"bytes": 5, "block": BLOCK, "blocks": ["0"], "timeout_s": 0}}, "time limit is no number"),
         (
             {"image": {"bytes": 5, "block": BLOCK, "blocks": ["0"], "timeout_s": "6h"}},
@@ -265,7 +265,7 @@ def test_two_disks_of_one_serial_and_disks_in_use_are_refused(server: Server, ma
     with pytest.raises(writer.RefusedError, match="in use"):
         carry_out(order(server), machine)
     (machine / "sys/block/sdb/device/serial").write_text("D1")
-    with pytest.raises(writer.RefusedError, match="2 disks are called D1"):
+    with pytest.raises(writer.RefusedError, match="2 disks have the name D1"):
         carry_out(order(server), machine)
     (machine / "sys/block/nvme0n1/ro").write_text("1")
     with pytest.raises(writer.RefusedError, match="write-protected"):
@@ -468,7 +468,7 @@ def test_a_disk_that_reads_back_otherwise_is_found(
 ) -> None:
     real = os.pread
     monkeypatch.setattr(writer.os, "pread", lambda handle, size, at: bytes(len(real(handle, size, at))))
-    with pytest.raises(writer.WriteError, match="reads back otherwise than it was written: the disk is bad"):
+    with pytest.raises(writer.WriteError, match="differs from what was written: the disk is bad"):
         carry_out(order(server), machine)
 
 

@@ -64,10 +64,10 @@ def test_who_fails_alone_is_drained_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("one", "why"),
     [
-        (night("n01", finding("n01"), by="other"), "by somebody else: bob: cable"),
+        (night("n01", finding("n01"), by="other"), "by another owner: bob: cable"),
         (night("n01", finding("n01"), slurm=drained("rackproof: x")), "by provision.yml: rackproof: x"),
         (night("n01", finding("n01"), slurm=drained("rackproof-reimage: x")), "by reimage.yml: rackproof"),
-        (night("n01", finding("n01"), slurm=drained("rackproofs")), "by somebody else: rackproofs"),
+        (night("n01", finding("n01"), slurm=drained("rackproofs")), "by another owner: rackproofs"),
         (night("n01", finding("n01"), known=False), "it is not in Slurm"),
         (night("n01", finding("n01"), slurm=None), "Slurm could not be queried"),
         (night("n99", finding("n99")), "not drained: sinfo lists it in no partition"),
