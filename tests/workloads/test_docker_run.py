@@ -190,7 +190,7 @@ def test_what_was_built_and_staged_is_kept_until_the_commit_changes(machine: Mac
     [
         # A change of the arguments, the exit status (5 data, 6 sources or image, 7 config), and the message.
         # No disk has room for 1e9 GB.
-        ({"sources": "/nowhere.tar.gz"}, 6, "cannot be had from .*bench_mlperf06_sources"),
+        ({"sources": "/nowhere.tar.gz"}, 6, "cannot fetch .*bench_mlperf06_sources"),
         ({"folder": "NVIDIA/benchmarks/no"}, 6, "holds no NVIDIA/benchmarks/no/Dockerfile"),
         ({"system": "DGX9"}, 7, "no config for DGX9; there are .*LambdaHyperplaneBasic.*bench_config"),
         ({"image_gb": 1e9}, 6, "GB free, the image needs 1e.09 GB: make room"),
@@ -350,7 +350,7 @@ def test_a_step_that_srun_cannot_give_back_is_cancelled(machine: Machine) -> Non
 @pytest.mark.parametrize(
     ("change", "status", "words"),
     [
-        ({"hosts": ["n1", "n2", "n3"]}, 7, "is for 2 nodes, 3 are limited"),
+        ({"hosts": ["n1", "n2", "n3"]}, 7, "is for 2 nodes, and -l selects 3"),
         ({"gpus": 8}, 7, "is for 4 GPUs a node, these nodes have 8"),
         ({}, 6, "has no nvidia-docker.*nvidia_container_stack: nvidia-docker2"),
     ],

@@ -163,9 +163,9 @@ def test_nodes_that_do_not_meet_say_who_is_missing(root: Path, tmp_path: Path) -
     nodes.start(0, sys.executable, "-c", "print('never')")
     status, said = nodes.ends()[0]
     assert status == 8
-    assert "n1 did not come to 127.0.0.1" in said
+    assert "n1 did not connect to 127.0.0.1" in said
     assert "never" not in said
-    assert "n1 did not come" in nodes.noted(0)["trouble"]
+    assert "n1 did not connect" in nodes.noted(0)["trouble"]
 
 
 def test_a_launcher_is_started_on_the_first_node_only(root: Path, tmp_path: Path) -> None:

@@ -412,7 +412,7 @@ def test_a_registry_sends_its_key_nowhere_less_safe_than_itself(
     monkeypatch.syspath_prepend(root / "workloads")
     slurm_run = importlib.import_module("slurm_run")
     challenge = f'Bearer realm="{realm}",service="registry",scope="repository:x:pull"'
-    with pytest.raises(ValueError, match="no key goes there"):
+    with pytest.raises(ValueError, match="no key is sent there"):
         slurm_run.fetch_token(challenge, "Basic made-up", scheme, slurm_run.Limits())
 
 
@@ -810,11 +810,11 @@ ABORTED = "*** An error occurred in MPI_Init\nsrun: error: n2: task 1: Exited wi
         (
             "world-n2",
             "server=yes folder=yes size=1",
-            ["n2: a rank counts a world of 1, not of 2", "PMIX_MCA_"],
+            ["n2: a rank has a world size of 1, not 2", "PMIX_MCA_"],
         ),
-        ("world-n1", "server=yes folder=yes size=0", ["n1: a rank counts a world of 0, not of 2"]),
-        ("world-n2", "server=yes folder=yes", ["n2: a rank counts a world of none, not of 2"]),
-        ("apart", "", ["ranks meet on each of n1, n2 and not between them", "at all ports"]),
+        ("world-n1", "server=yes folder=yes size=0", ["n1: a rank has a world size of 0, not 2"]),
+        ("world-n2", "server=yes folder=yes", ["n2: a rank has a world size of none, not 2"]),
+        ("apart", "", ["ranks meet on each of n1, n2, but not across nodes", "at all ports"]),
     ],
 )
 def test_ranks_that_would_not_meet_are_no_job(
@@ -934,7 +934,7 @@ def test_another_kind_of_mpi_is_tried_as_the_operator_names_it(cluster: Cluster)
         ("export WALLTIME='?WALLTIME not set'", "WALLTIME is '?WALLTIME not set', which is not a number"),
         ("unset DGXNGPU", "DGXNGPU is ''"),
         ("export DGXNGPU=8", "is for 8 GPUs a node, these nodes have 4"),
-        ("export DGXNNODES=18", "is for 18 nodes, 2 are limited"),
+        ("export DGXNNODES=18", "is for 18 nodes, and -l selects 2"),
         ("export DATADIR=/elsewhere", "sets DATADIR to '/elsewhere'"),
         ("return 3", "cannot be sourced"),
     ],
