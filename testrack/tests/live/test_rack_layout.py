@@ -274,5 +274,5 @@ def test_a_rack_of_a_checkout_that_is_gone_is_named_with_what_to_do(
     nodes = Nodes(read_layout(INVENTORY), tmp_path, Console(tmp_path / "timings.json"))
     host = nodes.layout.everyone[0]
     monkeypatch.setattr(nodes, "present", lambda: [host])
-    with pytest.raises(RackError, match=rf"(?s){host.name} is there, but its key .*rack\.py down"):
+    with pytest.raises(RackError, match=rf"(?s){host.name} exists, but its key .*rack\.py down"):
         nodes.publish()

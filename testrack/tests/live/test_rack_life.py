@@ -114,7 +114,7 @@ def test_a_smaller_rack_is_not_made_by_asking_for_less(
     life: program.Rack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert life.up(1, []) == 0
-    assert "left alone, although not requested: gb300-r01-n02" in capsys.readouterr().out
+    assert "not requested, but kept: gb300-r01-n02" in capsys.readouterr().out
     everyone_answers(life)
 
 

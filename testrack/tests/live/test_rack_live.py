@@ -148,7 +148,7 @@ def test_a_dead_sshd_is_silent_until_it_is_repaired(
     assert (shown(driver, OTHER)["ssh"], list(shown(driver, OTHER)["faults"])) == (False, ["dead-sshd"])
     done = driver("up", "--nodes", "2")
     assert done.returncode == 0, done.stderr
-    assert f"silent by a fault that is on: {OTHER}" in done.stdout
+    assert f"no answer, because a fault is on: {OTHER}" in done.stdout
     assert driver("fault", OTHER, "dead-sshd", "--off").returncode == 0
     assert rack(OTHER, "true").returncode == 0
 
