@@ -50,9 +50,7 @@ class Modules:
     def __init__(self, root: Path) -> None:
         self.folder = root / "plugins" / "modules"
 
-    def __call__(
-        self, module: str, check: bool = False, user: int | None = None, **options: Any
-    ) -> dict[str, Any]:
+    def __call__(self, module: str, check: bool = False, **options: Any) -> dict[str, Any]:
         done = subprocess.run(
             [sys.executable, "-c", DRIVER, str(self.folder / f"{module}.py")],
             input=json.dumps({**options, "_ansible_check_mode": check}),
