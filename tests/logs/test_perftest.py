@@ -176,7 +176,7 @@ def test_every_table_of_a_file_must_end() -> None:
     assert codes(read("".join(both[:-1]))) == {"cut_off"}
 
 
-def test_rows_are_told_apart_by_more_than_their_size() -> None:
+def test_rows_are_distinguished_by_more_than_their_size() -> None:
     bidirectional = printed("RDMA_Write Bidirectional BW Test", BW, row_of(748))
     latency = printed("RDMA_Write Latency Test", LAT, "65536 1000 1.85 6.20 1.89 1.90 0.06 2.05 5.90")
     read_bw = printed("RDMA_Read BW Test", BW, row_of(380))

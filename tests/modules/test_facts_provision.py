@@ -288,7 +288,7 @@ def test_unattended_upgrades(
     assert found is says
 
 
-def test_who_holds_the_lock_of_dpkg(dpkg: types.ModuleType, tmp_path: Path) -> None:
+def test_the_holder_of_the_lock_of_dpkg_is_named(dpkg: types.ModuleType, tmp_path: Path) -> None:
     import fcntl
 
     path = tmp_path / "lock"

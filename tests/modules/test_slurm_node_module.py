@@ -191,7 +191,7 @@ def test_a_cluster_whose_configuration_lies_elsewhere_is_found(
     assert result["nodes"]["idle"]["known"] is is_there
 
 
-def test_drains_what_nobody_drained(slurm: Slurm) -> None:
+def test_drains_nodes_that_are_not_drained(slurm: Slurm) -> None:
     result = slurm.has(*LINES)(*LINES, state="drained", reason="new\nkernel")
     assert result["changed"] is True
     assert slurm.updates() == [

@@ -152,7 +152,7 @@ def test_a_stop_reaches_the_program(root: Path, tmp_path: Path) -> None:
     assert nodes.noted(0)["status"] == 128 + signal.SIGTERM
 
 
-def test_nodes_that_do_not_meet_say_who_is_missing(root: Path, tmp_path: Path) -> None:
+def test_nodes_that_do_not_meet_name_the_missing_node(root: Path, tmp_path: Path) -> None:
     nodes = Nodes(root, tmp_path, 2)
     program = root / "workloads/rendezvous.py"
     text = program.read_text().replace("MEET_S = 180.0", "MEET_S = 1.0")

@@ -170,7 +170,7 @@ def test_a_rack_that_another_checkout_left_is_taken_away(
     assert not set(before.items()) & set(started(life).items())
 
 
-def test_a_rack_whose_checkout_is_gone_is_made_anew(
+def test_a_rack_whose_checkout_is_gone_is_made_again(
     life: program.Rack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The test before left the rack of another checkout.

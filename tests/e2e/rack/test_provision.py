@@ -251,7 +251,7 @@ def test_dead_node_does_not_stop_the_others(rack: Command, provision: Command, d
     assert state_in_slurm(rack, SECOND).startswith("idle"), "its own drain is lifted once it is proven"
 
 
-def test_drain_of_somebody_else_is_never_lifted(rack: Command, provision: Command) -> None:
+def test_a_drain_of_another_user_is_never_lifted(rack: Command, provision: Command) -> None:
     rack(CONTROLLER, f"scontrol update nodename={SECOND} state=drain reason='bad fan, ticket 7'")
     try:
         done = provision(SECOND, *LAST_YEAR)

@@ -391,7 +391,7 @@ def test_a_machine_with_uefi_boots_beside_another_dhcp_server(folder: Path) -> N
 
 @pytest.mark.proof
 @pytest.mark.parametrize("more", [[], ["--uefi", "--proxy"]], ids=["bios", "uefi"])
-def test_machines_that_nobody_knows_tell_who_they_are_and_known_ones_are_not_answered(
+def test_unknown_machines_report_themselves_and_known_ones_get_no_answer(
     folder: Path, more: list[str]
 ) -> None:
     """discover.yml runs twice, and lines of shell switch the machines on, as an operator would.

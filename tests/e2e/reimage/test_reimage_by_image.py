@@ -397,7 +397,7 @@ def test_a_report_in_a_node_s_place_gets_no_line_of_its_own_into_known_hosts(tmp
         site.close()
 
 
-def test_an_alarm_leaves_out_the_node_that_it_is_of_and_an_attempt_of_a_stranger_nobody(
+def test_an_alarm_leaves_out_its_node_and_an_attempt_of_a_stranger_leaves_out_none(
     tmp_path: Path,
 ) -> None:
     recorded = {
@@ -430,7 +430,7 @@ def test_an_alarm_leaves_out_the_node_that_it_is_of_and_an_attempt_of_a_stranger
         site.close()
 
 
-def test_who_changes_what_lies_on_the_boot_host_writes_no_disk(tmp_path: Path) -> None:
+def test_an_attacker_that_changes_files_of_the_boot_host_writes_no_disk(tmp_path: Path) -> None:
     """n1 reads a changed order, the ramdisk of n2 requests no signature, and n6 finds an old signature."""
     site = Site(tmp_path, {name: SAYS[name] for name in ("n1", "n2", "n6")})
     ramdisks, ask = site.ramdisks, site.ramdisks.ask
@@ -483,7 +483,7 @@ def test_without_a_key_no_node_is_switched_off(tmp_path: Path, broken: str) -> N
 
 
 @pytest.mark.parametrize("state", ["boot", "image"])
-def test_a_run_that_is_killed_is_gone_on_with_and_leaves_no_entry(tmp_path: Path, state: str) -> None:
+def test_a_killed_run_is_continued_and_leaves_no_entry(tmp_path: Path, state: str) -> None:
     """The playbook is killed with all its processes while it waits for the ramdisk, or while that writes."""
     site = Site(tmp_path, {"n1": None if state == "boot" else {"status": "begun"}})
     try:

@@ -36,7 +36,7 @@ def read_node_progress(results: Path) -> NodeProgress | None:
 STATES = tuple(step for step in STEPS if step is not Step.BOOT)
 
 
-def test_killed_in_each_state_it_is_gone_on_with_and_returns_only_proven(rack: Rack) -> None:
+def test_a_run_killed_in_any_state_continues_and_resumes_only_proven_nodes(rack: Rack) -> None:
     """Each run continues the one before, and is killed one step later. The last run ends by itself."""
     results = rack.results
 
@@ -111,7 +111,7 @@ def fill(folder: Path) -> Path:
     return path
 
 
-def test_with_a_full_disk_nobody_is_touched(rack: Rack, small: Path) -> None:
+def test_with_a_full_disk_no_node_is_touched(rack: Rack, small: Path) -> None:
     fill(small)
     done = rack.reimage("-l", "n01", "-e", f"reimage_results={small}")
     assert done.returncode != 0

@@ -76,7 +76,7 @@ def test_each_node_goes_its_way_and_only_the_proven_return(rack: Rack) -> None:
     assert sorted(rack.renewed) == ["n01", "n02", "n03", "n04"]
 
 
-def test_a_killed_run_leaves_its_nodes_drained_and_is_gone_on_with(rack: Rack) -> None:
+def test_a_killed_run_leaves_its_nodes_drained_and_is_continued(rack: Rack) -> None:
     done = rack.reimage()
     assert done.returncode == 2
     assert "Name the nodes to image" in done.stdout
@@ -101,7 +101,7 @@ def test_a_killed_run_leaves_its_nodes_drained_and_is_gone_on_with(rack: Rack) -
     assert rack.renewed == ["n01"]
 
 
-def test_provisioning_returns_nobody_that_failed_beside_one_that_did_not(rack: Rack) -> None:
+def test_provisioning_resumes_no_failed_node_next_to_a_good_one(rack: Rack) -> None:
     rack.say("n02", "broken")
     done = rack.play("provision.yml", "-l", "n01,n02")
     assert done.returncode == 2, done.stdout + done.stderr

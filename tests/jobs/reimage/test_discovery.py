@@ -166,7 +166,7 @@ def test_everything_that_was_asked_and_every_node_is_accounted_for() -> None:
     assert found.gates
 
 
-def test_silence_in_a_range_is_no_problem_as_long_as_somebody_is_found() -> None:
+def test_silence_in_a_range_is_no_error_if_any_bmc_is_found() -> None:
     silent = {"10.0.0.8": BmcSilentError("10.0.0.8: its BMC does not answer")}
     ranged = frozenset(silent)
     assert not match_machines(silent | {"10.0.0.1": (about(),)}, ONE, ranged=ranged).gates
@@ -337,7 +337,7 @@ def rack() -> Iterator[dict[str, FakeRedfish]]:
 
 
 @pytest.mark.slow
-def test_bmcs_say_who_they_are_by_redfish(rack: dict[str, FakeRedfish]) -> None:
+def test_bmcs_report_their_serial_numbers_by_redfish(rack: dict[str, FakeRedfish]) -> None:
     silent = "http://127.0.0.1:1"
     # This BMC lists interfaces of its baseboard, but cannot show them.
     rack["n1"].fault = "HGX_Baseboard_0/EthernetInterfaces"
@@ -358,7 +358,7 @@ def test_bmcs_say_who_they_are_by_redfish(rack: dict[str, FakeRedfish]) -> None:
 
 
 @pytest.mark.slow
-def test_bmcs_say_who_they_are_by_ipmi() -> None:
+def test_bmcs_report_their_serial_numbers_by_ipmi() -> None:
     if not shutil.which("ipmitool"):
         pytest.skip("needs ipmitool (tools/install-test-packages)")
     with socket.socket(type=socket.SOCK_DGRAM) as one:

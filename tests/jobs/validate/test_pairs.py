@@ -34,7 +34,7 @@ def test_every_pair_meets_once_in_the_nights_needed(count: int, start: int) -> N
 
 
 @given(st.integers(2, 40), st.integers(0, 1000), st.randoms())
-def test_a_night_asks_nobody_twice_and_leaves_at_most_one_out(count: int, night: int, dice: object) -> None:
+def test_a_night_pairs_no_node_twice_and_leaves_at_most_one_out(count: int, night: int, dice: object) -> None:
     nodes = [f"n{number}" for number in range(count)]
     pairs = pairs_of_night(nodes, night)
     asked = [node for pair in pairs for node in pair]
@@ -132,7 +132,7 @@ def test_blame(
 
 
 @given(st.sets(st.sampled_from(RACK), max_size=3), st.integers(0, 100))
-def test_nobody_good_is_blamed_whatever_pairs_met(bad: set[str], start: int) -> None:
+def test_no_good_node_is_blamed_whatever_pairs_met(bad: set[str], start: int) -> None:
     results = {
         pair: not bad & set(pair) for night in range(4) for pair in pairs_of_night(RACK, start + night)
     }
@@ -183,7 +183,7 @@ def test_what_only_fails_together_is_named_together() -> None:
     assert bisect_group(RACK, works, helpers=["good"]) == ((), (tuple(RACK),))
 
 
-def test_without_helpers_or_budget_nobody_is_accused_for_want_of_asking() -> None:
+def test_without_partners_or_budget_no_node_is_blamed() -> None:
     def works(group: Sequence[str]) -> bool:
         return "n01" not in group
 
