@@ -315,7 +315,7 @@ def test_a_site_edits_its_inventory_and_installs_again(bundle: Path, install: In
     assert f"{WHEEL} was altered" in install().stderr
 
 
-def test_another_bundle_over_it_is_verified_as_a_whole(
+def test_a_bundle_unpacked_over_another_is_verified_as_a_whole(
     bundle: Path, install: Install, program: ModuleType
 ) -> None:
     assert install().returncode == 0

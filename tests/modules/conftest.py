@@ -124,7 +124,7 @@ def until(condition: Callable[[], Any], within_s: float = 300) -> Any:
     """Wait until a condition is true. Return its value. Fail after the time limit."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, f"the condition was not true within {within_s:g} s"
         time.sleep(0.05)
     return value
 

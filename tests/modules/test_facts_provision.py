@@ -217,7 +217,7 @@ Version: 9
 """
 
 
-def test_packages(dpkg: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_are_read(dpkg: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dpkg, "architecture", lambda: "amd64")
     (tmp_path / "status").write_text(STATUS)
     installed, broken = dpkg.packages(str(tmp_path / "status"))

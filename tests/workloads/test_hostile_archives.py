@@ -275,7 +275,7 @@ class Endless(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         assert size > 0
         self.given += size
-        assert self.given < 100 << 20, "it is read without end"
+        assert self.given < 100 << 20, "the download was read beyond its limit"
         return bytes(size)
 
 

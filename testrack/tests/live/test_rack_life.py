@@ -184,7 +184,7 @@ def test_a_rack_whose_checkout_is_gone_is_made_again(
     assert not set(before.items()) & set(started(life).items())
 
 
-def test_one_host_is_taken_away(life: program.Rack) -> None:
+def test_one_host_is_removed(life: program.Rack) -> None:
     assert life.down(purge=False, names=["gb300-r01-n02"]) == 0
     assert sorted(life.nodes.found()) == sorted(NAMES[:3])
     assert "gb300-r01-n02" not in nodes.ETC_HOSTS.read_text() + nodes.SSH_CONFIG.read_text()

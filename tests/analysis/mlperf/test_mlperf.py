@@ -183,7 +183,7 @@ def changed(count: int = 10, **by_number: dict[str, object]) -> tuple[RunScore, 
         ),
     ],
 )
-def test_verdict(
+def test_verdict_of_a_folder(
     runs: tuple[RunScore, ...], rcp: RcpResult, verdict: str, minutes: float | None, reason: str
 ) -> None:
     score = score_of_report(WorkerReport(runs=runs, runs_needed=10, rcp=rcp), folder="x", ruleset="5.1.0")

@@ -234,7 +234,7 @@ def test_version_that_the_mirror_does_not_have(rack: Command, provision: Command
     reason = attention(done, SECOND)
     assert SECOND in reason
     assert "999.1.2" in reason
-    assert "580.95.05" in reason, "what the mirror has belongs into the message"
+    assert "580.95.05" in reason, "the message has to list the versions of the mirror"
     assert "lambda_stack_driver_version" in reason
     assert state_in_slurm(rack, SECOND).startswith("idle"), "apt was asked before the node was drained"
 

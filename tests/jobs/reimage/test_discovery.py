@@ -278,7 +278,7 @@ DAMAGED = (
 )
 
 
-def test_the_file_keeps_whom_it_has_and_is_nobody_elses(tmp_path: Path) -> None:
+def test_the_file_keeps_its_nodes_and_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "discovered.yml"
     first = {"n1": {"reimage_bmc_address": "10.0.0.1", "reimage_mac": MAC}}
     assert write_discovered(path, first)
@@ -344,13 +344,13 @@ def test_bmcs_report_their_serial_numbers_by_redfish(rack: dict[str, FakeRedfish
     stranger = rack.pop("stranger")
     access = Access("", "ops", "secret")
     answers = ask_bmcs([*(one.address for one in rack.values()), silent], access, tasks.list_systems)
-    one, two, nobody = answers.values()
+    one, two, none = answers.values()
     assert one == (
         MachineIdentity("System_0", "S1", "ACME G8", "Off", {MAC: True, "52:54:00:00:00:aa": False}),
         MachineIdentity("HGX_Baseboard_0", "B1", "", "Off", {}),
     )
     assert two == (MachineIdentity("1", "S2", "Dell Inc.", "Off", {}),)
-    assert isinstance(nobody, BmcSilentError)
+    assert isinstance(none, BmcSilentError)
     stranger.fault = "drips"
     (drips,) = ask_bmcs([stranger.address], access, tasks.list_systems, timeout_s=1).values()
     assert "did not finish within 1 s" in str(drips)

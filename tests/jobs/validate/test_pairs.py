@@ -125,7 +125,7 @@ def test_a_thousand_suspects_get_their_partners_at_once(suspects: int, good: int
         ),
     ],
 )
-def test_blame(
+def test_culprits_are_found_among_pairs(
     results: dict[tuple[str, str], bool], bad: set[str], pairs: set[tuple[str, str]], suspects: set[str]
 ) -> None:
     assert find_culprits(results) == (bad, pairs, suspects)
