@@ -279,7 +279,7 @@ class Site:
         """Run the playbook to its end. Return its output."""
         return self.play(*words).communicate(timeout=300)[0]
 
-    def stands(self) -> dict[str, tuple[str, str]]:
+    def progress_by_node(self) -> dict[str, tuple[str, str]]:
         """Return the state and the step of each node in its journal."""
         return {
             one.node: (one.progress.state, one.progress.step.value if one.progress.step else "")
@@ -322,9 +322,9 @@ def imaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, str
 def test_each_node_ends_where_its_ramdisk_or_bmc_left_it(imaged: tuple[Site, str]) -> None:
     site, output = imaged
     found = {one.node: one.progress for one in tasks.read_progress(site.folder / "results")}
-    stood = site.stands()
-    assert stood.pop("n1")[0] == "interrupted", output  # its image is done, and this playbook ends there
-    assert stood == {
+    progress = site.progress_by_node()
+    assert progress.pop("n1")[0] == "interrupted", output  # its image is done, and this playbook ends there
+    assert progress == {
         "n2": ("failed", "image"),
         "n3": ("failed", "boot"),
         "n4": ("failed", "boot"),
@@ -489,13 +489,13 @@ def test_a_killed_run_is_continued_and_leaves_no_entry(tmp_path: Path, state: st
     try:
         process = site.play()
         end = time.monotonic() + 100
-        while site.stands().get("n1") != ("running", state) or "n1" not in site.ramdisks.orders:
+        while site.progress_by_node().get("n1") != ("running", state) or "n1" not in site.ramdisks.orders:
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < end
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        assert site.stands() == {"n1": ("interrupted", state)}
+        assert site.progress_by_node() == {"n1": ("interrupted", state)}
         # The playbook removes the entry when the node has booted. Before that, the entry stays for the next
         # run.
         assert bool(site.entries()) == (state == "boot")
