@@ -112,7 +112,7 @@ class Rack:
             raise RackError(
                 f"the rack of another checkout ({hosts[0].home}) is in use: there is a connection to "
                 f"{names[open_to[0]]}. End what runs there and wait a minute, as ssh keeps connections; "
-                "or take the rack away: make rack-down"
+                "or remove the rack: make rack-down"
             )
 
     def _report_older(self, found: dict[str, Found]) -> None:
