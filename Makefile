@@ -1,19 +1,19 @@
-# Rackproof's one task file. `make` alone lists the targets.
+# The commands of this repository. `make` alone lists the targets.
 .DEFAULT_GOAL := help
 .PHONY: help structure vms-image venv runtimes bench check lint unit test prove proofs suites nights fleets perf fuzz audit constraints docs dist bundle clean clean-cache molecule scenarios rack rack-down rack-status
 SHELL := /bin/bash
 BIN := .venv/bin
-# Ansible refuses to start in a locale that is not UTF-8 or was never generated; every system has this one.
+# Ansible does not start in a locale that is not UTF-8 or was not generated. Every system has C.UTF-8.
 export LC_ALL := $(if $(filter-out UTF-8,$(shell locale charmap 2>&1)),C.UTF-8,$(LC_ALL))
-# Standard library only: a machine without .venv can start a rack, too.
+# rack.py needs only the standard library, so a machine without .venv can also start a rack.
 RACK := $(firstword $(wildcard .venv/bin/python) python3) testrack/rack.py
-# A target may be given the whole of a pytest selection: make unit PYTEST='-k judging'.
+# Arguments of pytest, for example: make unit PYTEST='-k judging'.
 PYTEST ?=
-# An unpacked bundle leads pip to its own wheels.
+# In an unpacked bundle, this file makes pip use the bundle's wheels.
 -include .rackproof/bundle.env
-# What Molecule proves: every folder with something to converge.
+# The scenarios of Molecule are the folders with a converge.yml.
 SCENARIOS := $(patsubst molecule/%/converge.yml,%,$(wildcard molecule/*/converge.yml))
-# One for each scenario but the one that makes its own, and two for the tests beside them.
+# Number of nodes: one for each scenario except debian-13, which makes its own node, and two for other tests.
 SCENARIO_NODES := 8
 
 help:  ## List the targets
@@ -32,7 +32,7 @@ runtimes: venv  ## Make the workloads' environments (PyTorch, MXNet, TensorFlow,
 bench: venv  ## Benchmark this machine: train, probe, judge, report
 	@$(BIN)/rackproof bench -l localhost $(ARGS)
 
-# Side by side, for two cores; the scenarios' playbooks, which take as long to lint as all others, are `make lint`'s.
+# Two jobs at once, for two cores. The scenarios' playbooks take as long to lint as all others, so only `make lint` reads them.
 check: venv  ## Lint and fast tests: some minutes
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint unit LINT_LESS='--exclude molecule/'
 
@@ -47,7 +47,7 @@ lint: venv  ## ruff, bandit, shellcheck, import-linter, mypy --strict, ansible-l
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/yamllint --strict .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline -q $(LINT_LESS)
 
-structure:  ## Print the rooms of the package, the imports between them, and what runs backwards
+structure:  ## Print the folders of the package (rooms), the imports between them, and imports that run backwards
 	@tools/structure
 
 unit: venv  ## Fast tests
@@ -56,16 +56,16 @@ unit: venv  ## Fast tests
 test:  ## The gate: lint, fast tests, the four jobs on a rack of two nodes; needs root (13 min on two cores)
 	@began=$$(date +%s) && $(MAKE) --no-print-directory venv && PROOF_BEGAN=$$began $(BIN)/python -m tools.proof gate
 
-prove: venv  ## All other suites that are not green (SUITE=nights for one, FORCE=1 for green ones, too); `make suites` lists them
+prove: venv  ## Run the suites that are not green (SUITE=nights: one, FORCE=1: green ones, too); `make suites` lists them
 	@$(BIN)/python -m tools.proof prove
 
 proofs: venv  ## Run published run.sub on the rack (UPSTREAM=FOLDER of mlcommons/training_results_v5.1); needs root
 	@UPSTREAM="$(abspath $(UPSTREAM))" SUITE=upstream FORCE=1 $(BIN)/python -m tools.proof prove
 
-suites: venv  ## Show which suites are green for the files as they are, and what each proves
+suites: venv  ## Show which suites are green for the current files, and what each suite proves
 	@$(BIN)/python -m tools.proof suites
 
-# What they boot from; of what it is made stands in testrack/vms/vars.yml.
+# Make the image from which the virtual machines boot. testrack/vms/vars.yml lists its contents.
 vms-image: venv
 	tools/apt-install qemu-system-x86 ovmf ipxe-qemu libvirt-daemon-system libvirt-daemon-driver-qemu \
 	  libvirt-clients python3-libvirt dnsmasq-base ipxe nginx curl iproute2 openssh-client
@@ -73,29 +73,29 @@ vms-image: venv
 	rm -rf .rackproof/vms-overlay && testrack/vms/overlay .rackproof/vms-overlay
 	PATH="$(CURDIR)/$(BIN):$$PATH" ansible-playbook playbooks/image.yml -e @testrack/vms/vars.yml
 
-# Most of a scenario is waiting. Each has a node of its own; the controller is shared.
+# Scenarios run at once, because they mostly wait. Each has its own node, and all share the controller.
 scenarios: $(addprefix scenario-,$(SCENARIOS))
 
-molecule: venv  ## One role's scenarios on the test rack (SCENARIO=upgrade); needs root; all of them: make prove SUITE=scenarios
+molecule: venv  ## Molecule's scenarios on the test rack (SCENARIO=upgrade: one); needs root
 	@$(RACK) up --nodes $(SCENARIO_NODES)
 	@$(MAKE) --no-print-directory $(addprefix scenario-,$(or $(SCENARIO),$(SCENARIOS)))
 
-# Molecule keeps all scenarios' inventory in one file: side by side, one read it while another wrote it.
+# Molecule keeps the inventory of all scenarios in one file, so each scenario here gets its own folder.
 scenario-%: venv
 	@mkdir -p .rackproof/molecule/$*
 	PATH="$(CURDIR)/$(BIN):$$PATH" MOLECULE_EPHEMERAL_DIRECTORY="$(CURDIR)/.rackproof/molecule/$*" \
 	  molecule test -s $* --destroy=never
 
-nights: venv  ## Fifty made-up nights with faults through the code of validate.yml; renews docs/inside/fleet-model.md (2 min)
+nights: venv  ## Run 50 simulated nights with faults through the code of validate.yml, and renew docs/inside/fleet-model.md (2 min)
 	$(BIN)/python tests/perf/prove_nights.py --docs docs/inside/fleet-model.md
 
-fleets: venv  ## Simulated fleets with faults, judged by the night's model and by the rules of others (20 min)
+fleets: venv  ## Judge simulated fleets with faults by the model of nights and by simpler rules (20 min)
 	$(BIN)/python -m tests.fleet_simulator --judge tests.perf.judge_fleets:nights --tables --alarms fail --alarms fail,unproven,degraded $(FLEETS)
 
 perf: venv  ## Benchmarks of Rackproof itself: parser speed, history, start-up
 	$(BIN)/pytest tests/perf -o python_files='bench_*.py' --benchmark-disable-gc -s $(PYTEST)
 
-fuzz: venv  ## A million inputs through every parser, 200,000 through every other reader, 10,000 damaged runs (2 h)
+fuzz: venv  ## A million inputs for every parser, 200,000 for every other reader, 10,000 damaged runs and certificates (2 h)
 	$(BIN)/python tests/fuzz/million.py --inputs $(or $(INPUTS),1000000)
 	$(BIN)/python tests/fuzz/structures.py --inputs $(or $(INPUTS),200000)
 	$(BIN)/python tests/fuzz/monotonicity.py --mutations $(or $(MUTATIONS),10000)
@@ -110,11 +110,11 @@ rack:  ## Start the test rack, needs root (NODES=4 for a small one, ALSO=b200,h1
 rack-down:  ## Remove the test rack and its names from this machine: 10 s
 	@$(RACK) down
 
-rack-status:  ## Show the test rack's hosts, their faults, and who answers: 1 s
+rack-status:  ## Show the test rack's hosts, their faults, and which hosts answer: 1 s
 	@$(RACK) status
 
-# Not CI's: it asks a service on the network, and needs pip-audit (in an environment of its own) on PATH.
-audit:  ## Look up known holes of the pinned versions; needs pip-audit and its service on the network
+# CI does not run this, because it needs the network, and pip-audit (in its own environment) on PATH.
+audit:  ## Look up known vulnerabilities of the pinned versions; needs pip-audit and the network
 	pip-audit --no-deps --disable-pip --requirement constraints.txt
 
 constraints: venv  ## Renew constraints.txt and the runtimes' requirements: the newest versions that fit, with their hashes
@@ -126,8 +126,8 @@ dist: venv  ## Make dist/: the wheel, a tarball of the commit, and their digests
 bundle: venv  ## Make dist/rackproof-*.tar for machines without network (RUNTIMES=torch MIRROR=FOLDER IMAGES=FOLDER)
 	@$(BIN)/python tools/make-bundle dist --runtimes '$(RUNTIMES)' $(if $(MIRROR),--mirror '$(MIRROR)') $(if $(IMAGES),--images '$(IMAGES)')
 
-clean:  ## Remove what make made; results and staged data stay
+clean:  ## Remove the files that make made, except results and staged data
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .rackproof/runtimes
 
-clean-cache:  ## Remove what racks of every checkout share on this machine: root file systems, mirror, images
+clean-cache:  ## Remove the files that racks of all checkouts share on this machine: root file systems, mirror, images
 	@$(RACK) down --purge

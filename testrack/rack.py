@@ -73,9 +73,9 @@ class Rack:
         self.nodes.wait([host for host in wanted if host.name not in silent])
         self.fill_registry()
         if todo.beyond:
-            self.console.say(f"left alone, although not requested: {', '.join(todo.beyond)}")
+            self.console.say(f"not requested, but kept: {', '.join(todo.beyond)}")
         if silent:
-            self.console.say(f"silent by a fault that is on: {', '.join(sorted(silent))}")
+            self.console.say(f"no answer, because a fault is on: {', '.join(sorted(silent))}")
         self._report_older(found)
         if todo.complete and not published:
             self.console.say(f"nothing to do: {len(wanted)} hosts run")
@@ -111,8 +111,8 @@ class Rack:
         if open_to:
             raise RackError(
                 f"the rack of another checkout ({hosts[0].home}) is in use: there is a connection to "
-                f"{names[open_to[0]]}. End what runs there and wait a minute, for ssh keeps connections; "
-                "or take the rack away: make rack-down"
+                f"{names[open_to[0]]}. End what runs there and wait a minute, as ssh keeps connections; "
+                "or remove the rack: make rack-down"
             )
 
     def _report_older(self, found: dict[str, Found]) -> None:
@@ -274,7 +274,7 @@ class Rack:
             list_faults_of(host)
             return 0
         if host.name not in self.nodes.found():
-            raise RackError(f"{host.name} is not there; `make rack-status` shows who is")
+            raise RackError(f"{host.name} does not exist; `make rack-status` lists the hosts")
         switch_fault(host, options)
         self.console.say(f"{host.name}: {options.fault} is {'off' if options.off else 'on'}")
         return 0
@@ -323,16 +323,16 @@ def switch_fault(host: Host, options: argparse.Namespace) -> None:
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="rack.py", description=__doc__)
-    parser.add_argument("--release", choices=RELEASES, default=RELEASES[0], help="Debian's, of new nodes")
+    parser.add_argument("--release", choices=RELEASES, default=RELEASES[0], help="Debian of new nodes")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    up = commands.add_parser("up", help="start the rack; completes one that is half there")
+    up = commands.add_parser("up", help="start the rack, or complete a partial one")
     up.add_argument(
         "--nodes", type=int, metavar="N", help="the first N nodes only (default: the inventory's)"
     )
-    up.add_argument("--also", default="", metavar="SKU,SKU", help="nodes of other SKUs besides: b200, h100")
-    renew = commands.add_parser("renew", help="throw hosts away and start them bare")
+    up.add_argument("--also", default="", metavar="SKU,SKU", help="also nodes of other SKUs: b200, h100")
+    renew = commands.add_parser("renew", help="remove hosts and start them bare")
     renew.add_argument("names", nargs="+", metavar="HOST")
-    commands.add_parser("refresh", help="put the fakes as they are now onto running hosts")
+    commands.add_parser("refresh", help="install this checkout's fakes on running hosts")
     down = commands.add_parser("down", help="remove the rack and its names from this machine")
     down.add_argument("names", nargs="*", metavar="HOST", help="only these")
     down.add_argument("--purge", action="store_true", help="also remove the files kept for the next rack")
@@ -342,15 +342,13 @@ def arguments() -> argparse.ArgumentParser:
     fault.add_argument("name", nargs="?", metavar="HOST")
     fault.add_argument("fault", nargs="?", metavar="FAULT")
     fault.add_argument("--off", action="store_true", help="switch it off")
-    fault.add_argument("--list", action="store_true", help="list the faults that there are")
-    fault.add_argument("--gpu", type=int, metavar="I", help="which GPU (default 0)")
-    fault.add_argument("--hca", type=int, metavar="I", help="which network card (default 0)")
-    fault.add_argument("--number", type=int, help="which XID (default 79)")
-    fault.add_argument("--component", choices=("driver", "fabricmanager"), help="what does not match")
-    fault.add_argument("--cpus", type=float, help="how much of a CPU slow-node leaves (default 0.25)")
-    fault.add_argument(
-        "--seconds", type=float, help="how far off clock-skew is (default 300; may be negative)"
-    )
+    fault.add_argument("--list", action="store_true", help="list all faults")
+    fault.add_argument("--gpu", type=int, metavar="I", help="the GPU with the fault (default 0)")
+    fault.add_argument("--hca", type=int, metavar="I", help="the network card with the fault (default 0)")
+    fault.add_argument("--number", type=int, help="number of the XID (default 79)")
+    fault.add_argument("--component", choices=("driver", "fabricmanager"), help="part with another version")
+    fault.add_argument("--cpus", type=float, help="CPUs that slow-node leaves (default 0.25)")
+    fault.add_argument("--seconds", type=float, help="offset of clock-skew (default 300; may be negative)")
     execute = commands.add_parser("exec", help="run a command on a host without ssh")
     execute.add_argument("name", metavar="HOST")
     execute.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND")
@@ -392,7 +390,7 @@ def main(argv: list[str]) -> int:
         print(f"rack: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("rack: interrupted; the same command again goes on from here", file=sys.stderr)
+        print("rack: interrupted; the same command continues from here", file=sys.stderr)
         return 130
 
 

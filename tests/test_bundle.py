@@ -135,13 +135,13 @@ def open_umask() -> Iterator[None]:
     os.umask(before)
 
 
-def test_what_is_installed_is_nobody_elses_to_write(bundle: Path, open_umask: None, install: Install) -> None:
+def test_no_other_user_can_write_what_is_installed(bundle: Path, open_umask: None, install: Install) -> None:
     assert install().returncode == 0
     made = bundle / ".rackproof"
     assert [path.stat().st_mode & 0o777 for path in (made, made / "bundle.env")] == [0o755, 0o644]
 
 
-def test_a_bundle_is_nobody_elses_to_write(
+def test_no_other_user_can_write_a_bundle(
     program: ModuleType, tmp_path: Path, open_umask: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fill(tree: Path, *_: object) -> dict[str, Any]:
@@ -315,7 +315,7 @@ def test_a_site_edits_its_inventory_and_installs_again(bundle: Path, install: In
     assert f"{WHEEL} was altered" in install().stderr
 
 
-def test_another_bundle_over_it_is_verified_as_a_whole(
+def test_a_bundle_unpacked_over_another_is_verified_as_a_whole(
     bundle: Path, install: Install, program: ModuleType
 ) -> None:
     assert install().returncode == 0

@@ -122,5 +122,5 @@ def test_a_command_in_a_message_is_found(text: str, commands: list[str]) -> None
         ("ansible-playbook bench.yml --lim x", "no option --lim"),
     ],
 )
-def test_one_that_cannot_is_seen(root: Path, command: str, why: str) -> None:
+def test_a_command_that_cannot_run_is_found(root: Path, command: str, why: str) -> None:
     assert problem(root, command) == why

@@ -83,7 +83,9 @@ def test_a_public_name_is_defined_once(root: Path) -> None:
     assert set(twice) <= NAMES_DEFINED_TWICE, {
         name: places for name, places in twice.items() if name not in NAMES_DEFINED_TWICE
     }
-    assert set(twice) == NAMES_DEFINED_TWICE, "take out of NAMES_DEFINED_TWICE what is defined once now"
+    assert set(twice) == NAMES_DEFINED_TWICE, (
+        "remove from NAMES_DEFINED_TWICE the names that are defined only once"
+    )
 
 
 def test_no_function_of_the_product_is_complex(root: Path) -> None:

@@ -122,7 +122,7 @@ def test_make_venv_chooses_a_python(
 
 
 @pytest.mark.parametrize(("umask", "modes"), [(0o000, 0o022), (0o002, 0o022), (0o022, 0o022), (0o077, 0o077)])
-def test_what_make_venv_makes_is_nobody_elses_to_write(
+def test_no_other_user_can_write_what_make_venv_makes(
     tool: Tool, tmp_path: Path, umask: int, modes: int
 ) -> None:
     folder = tmp_path / "venv"

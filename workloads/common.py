@@ -374,8 +374,8 @@ def add_nodes(arguments: argparse.ArgumentParser) -> None:
         default=_slurm("NNODES", 1),
         help="nodes that train together (default: 1)",
     )
-    add("--node-rank", type=int, default=_slurm("NODEID", 0), help="which of them this is, from 0 (default)")
-    add("--rendezvous", default="", metavar="HOST:PORT", help="of node 0, with several nodes")
+    add("--node-rank", type=int, default=_slurm("NODEID", 0), help="number of this node, from 0 (default)")
+    add("--rendezvous", default="", metavar="HOST:PORT", help="address of node 0, for several nodes")
 
 
 def check_nodes(options: argparse.Namespace) -> None:
@@ -392,7 +392,7 @@ def check_nodes(options: argparse.Namespace) -> None:
     if options.nodes > 1 and not re.fullmatch(r"\S+:[0-9]{1,5}", options.rendezvous):
         raise Refusal(
             EXIT_USAGE,
-            "several nodes need --rendezvous HOST:PORT: an address of node 0, a free port there",
+            "several nodes need --rendezvous HOST:PORT: an address of node 0 and a free port there",
         )
 
 

@@ -217,7 +217,7 @@ class Docker(slurm_run.Work):
         except (OSError, ValueError) as error:
             raise Refusal(
                 EXIT_IMAGE,
-                f"{url} cannot be had from {os.uname().nodename}: {getattr(error, 'reason', error)}; put a "
+                f"{os.uname().nodename} cannot fetch {url}: {getattr(error, 'reason', error)}; put a "
                 "copy where the node reaches it, and name it in bench_mlperf06_sources",
             ) from error
         return digest.hexdigest()
@@ -261,7 +261,7 @@ class Docker(slurm_run.Work):
         """Return the refusal of an archive that does not end."""
         return Refusal(
             EXIT_IMAGE,
-            f"{self.spec['sources']} has more than {limit / 1e9:g} GB, which no sources have: "
+            f"{self.spec['sources']} has more than {limit / 1e9:g} GB, the limit for sources: "
             "see bench_mlperf06_sources",
         )
 
@@ -276,7 +276,7 @@ class Docker(slurm_run.Work):
             raise Refusal(
                 EXIT_IMAGE,
                 f"{self.spec['sources']} is not commit {self.spec['ref']}: it is {digest}, not {wanted}. "
-                "Somebody changed the archive, or it is another commit's: see bench_mlperf06_sources",
+                "The archive was changed, or is of another commit: see bench_mlperf06_sources",
             )
         return digest
 
@@ -366,7 +366,7 @@ class Docker(slurm_run.Work):
             names = ", ".join(sorted(config.stem[7:] for config in self.code.glob("config_*.sh"))) or "none"
             raise Refusal(
                 EXIT_SLURM,
-                f"the sources have no config for {self.spec['system']}; there are {names}: see bench_config",
+                f"the sources have no config for {self.spec['system']}, only {names}: see bench_config",
             )
         return path
 
@@ -468,7 +468,7 @@ class Docker(slurm_run.Work):
                 grown = time.monotonic()
             silent = time.monotonic() - grown
             if self.stopping:
-                why = "told to end"
+                why = "the launcher got a signal to end"
             elif silent > hang_s:
                 why = f"no output for {silent:.0f} s"
                 hang = {"phase": tail.phase, "step": tail.step, "silent_s": round(silent), "last": tail.last}
@@ -546,7 +546,7 @@ class Together(Docker):
             [*command, f"--spec={json.dumps(self.spec)}"], [], f"building on {len(hosts)} nodes"
         )
         if status != 0:
-            raise Refusal(EXIT_IMAGE, f"the image cannot be had on {', '.join(hosts)}: {output}")
+            raise Refusal(EXIT_IMAGE, f"the image could not be built on {', '.join(hosts)}: {output}")
         self.build()
 
     def on_nodes(self, name: str) -> list[str]:
@@ -565,13 +565,13 @@ class Together(Docker):
         minutes = minutes_of(values.get("WALLTIME", ""))
         if status != 0 or minutes < 1 or not all(values.get(name, "").isdigit() for name in names[:2]):
             raise Refusal(
-                EXIT_SLURM, f"{config.name} does not say {', '.join(names)}: {values} {last_lines(err)}"
+                EXIT_SLURM, f"{config.name} does not set {', '.join(names)}: {values} {last_lines(err)}"
             )
         if int(values["DGXNNODES"]) != len(self.spec["hosts"]):
             raise Refusal(
                 EXIT_SLURM,
-                f"{config.name} is for {values['DGXNNODES']} nodes, {len(self.spec['hosts'])} are limited: "
-                "limit as many, or set bench_config",
+                f"{config.name} is for {values['DGXNNODES']} nodes, and -l selects "
+                f"{len(self.spec['hosts'])}: select as many, or set bench_config",
             )
         if self.spec["gpus"] and int(values["DGXNGPU"]) != self.spec["gpus"]:
             raise Refusal(
@@ -639,7 +639,7 @@ def main(words: list[str] | None = None) -> int:
     options = parser.parse_args(words)
     spec = json.loads(options.spec)
     if options.what != "image" and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}", options.id):
-        parser.error("--id is needed, and is a run's id")
+        parser.error("--id must be the id of a run")
     # minigo reads it as a number of three bytes.
     spec.setdefault(
         "seed_base", int.from_bytes(hashlib.sha256(options.id.encode()).digest()[:3], "big") % 16777215 + 1
@@ -669,7 +669,7 @@ def main(words: list[str] | None = None) -> int:
         print_event(refused=f"{error.filename or work.shared}: {error.strerror or error}", status=EXIT_DATA)
         return EXIT_DATA
     except Stopped:
-        print_event(refused="told to end before the training was started", status=EXIT_JOB)
+        print_event(refused="a signal ended the launcher before the training started", status=EXIT_JOB)
         return EXIT_JOB
     return 0
 

@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
         arguments.add_argument(*names, **how)
 
     add("--network", choices=("resnet50", "vgg16"), default="resnet50", help="network to train")
-    add("--mode", choices=("speed", "train", "evaluate"), default="speed", help="what is done")
+    add("--mode", choices=("speed", "train", "evaluate"), default="speed", help="what to do")
     add("--data", type=Path, help="folder with train/CLASS/*.jpg and val/CLASS/*.jpg; none: synthetic images")
     add("--gpus", type=common.gpu_count, default=1, help="how many GPUs, or 'all'; 0 means CPU")
     add("--processes", type=common.positive_count, default=1, help="processes on the CPU, with --gpus 0")
@@ -107,18 +107,18 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--workers", type=int, default=8, help="processes that read images, for each GPU")
     add("--lr", type=float, help="learning rate over all GPUs (default: fits network and batch)")
-    add("--lr-schedule", choices=("step", "cosine", "constant"), default="step", help="how it falls")
+    add("--lr-schedule", choices=("step", "cosine", "constant"), default="step", help="how the rate falls")
     add(
         "--lr-step-epochs",
         type=common.epoch_list,
         default="30,60,80",
-        help="epochs after which it falls (step)",
+        help="epochs after which the rate falls (step)",
     )
-    add("--lr-factor", type=float, default=0.1, help="factor by which it is then multiplied")
-    add("--warmup-epochs", type=float, default=0.0, help="epochs in which it rises from 0")
+    add("--lr-factor", type=float, default=0.1, help="factor by which the rate is then multiplied")
+    add("--warmup-epochs", type=float, default=0.0, help="epochs in which the rate rises from 0")
     add("--label-smoothing", type=float, default=0.0, help="share of each label given to all classes")
     add("--checkpoint", type=Path, help="file to write (train) or read (evaluate)")
-    add("--compare", choices=("none", "torchvision"), default="none", help="also time another's network")
+    add("--compare", choices=("none", "torchvision"), default="none", help="also time this library's network")
     add("--seed", type=int, default=1, help="seed")
     common.add_time_limit(arguments)
     return arguments
@@ -786,7 +786,7 @@ def evaluate(
     if list(listing.classes) != held["classes"]:
         raise Refusal(
             common.EXIT_DATA,
-            f"the checkpoint {path} knows {len(held['classes'])} classes, and {options.data} has other ones; "
+            f"the checkpoint {path} has {len(held['classes'])} classes, and {options.data} has others; "
             "evaluate it on the data that it was trained on",
         )
     layout = torch.channels_last if options.layout == "channels_last" else torch.contiguous_format
@@ -821,7 +821,7 @@ def evaluate(
     if seen != len(listing.val):
         raise Refusal(
             common.EXIT_ERROR,
-            f"{seen:g} images were evaluated, but there are {len(listing.val)}: nothing is shown",
+            f"{seen:g} images were evaluated, but there are {len(listing.val)}: no accuracy is logged",
         )
     if log:
         log.end("eval_stop")

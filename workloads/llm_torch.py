@@ -68,20 +68,20 @@ def parser() -> argparse.ArgumentParser:
     )
     add = arguments.add_argument
     add("--size", choices=tuple(llm_shapes.SHAPES), help="default: 1b, on the CPU tiny")
-    add("--layers", type=common.positive_count, help="in the place of the size's own")
+    add("--layers", type=common.positive_count, help="number of layers (default: as the size has)")
     add("--sequence", type=common.positive_count, help="tokens of a sequence (default: 4096, of tiny 64)")
     add(
         "--batch", type=common.positive_count, help="sequences of a GPU's step (default: 8, of 8b and tiny 4)"
     )
     add("--dtype", choices=("bf16", "fp8"), default="bf16", help="of layers' products (default: %(default)s)")
-    add("--mode", choices=("pretrain", "lora"), default="pretrain", help="what learns (default: %(default)s)")
+    add("--mode", choices=("pretrain", "lora"), default="pretrain", help="default: %(default)s")
     add("--gpus", type=common.gpu_count, default=1, help="how many GPUs, or 'all'; 0 means CPU")
     add("--processes", type=common.positive_count, default=1, help="processes on the CPU, with --gpus 0")
     add(
         "--parallel",
         choices=PARALLEL,
         default="fsdp",
-        help="with several: ddp, fsdp, or replicas, each by itself on the same data (default: %(default)s)",
+        help="several GPUs: ddp, fsdp, or replicas, each alone on the same data (default: %(default)s)",
     )
     add("--steps", type=common.positive_count, default=40, help="steps measured (default: %(default)s)")
     add(

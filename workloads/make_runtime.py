@@ -119,12 +119,12 @@ def check_modules(python, modules, check="import {}"):
                 [python, "-c", check.format(module)], capture_output=True, text=True, timeout=300, check=False
             )
         except (OSError, subprocess.SubprocessError) as error:
-            stop(f"{python} cannot be asked for {module}: {error}")
+            stop(f"{python} could not be checked for {module}: {error}")
         if process.returncode:
             last = (process.stderr.strip().splitlines() or ["no message"])[-1]
             if "cannot open shared object file" in last:
                 stop(f"{python} cannot import {module} ({last}); install that library, then start again")
-            stop(f"{python} cannot import {module} ({last}); install it, or leave the interpreter unnamed")
+            stop(f"{python} cannot import {module} ({last}); install it, or choose another one")
 
 
 def loads(library):
@@ -249,7 +249,7 @@ def explain(status, message, folder, runtime):
     instead = f"name an interpreter that has the packages: bench_pythons={{{runtime}: /path/to/python}}"
     lower = message.lower()
     if status < 0:
-        return f"pip was ended by signal {-status}; see whether the node has memory enough"
+        return f"pip was ended by signal {-status}; see whether the node has enough memory"
     if "no space left" in lower or "disk quota exceeded" in lower:
         free = shutil.disk_usage(os.path.dirname(folder)).free
         return (
@@ -257,9 +257,7 @@ def explain(status, message, folder, runtime):
             f"takes about 7 GB); make room, choose another bench_home, or {instead}"
         )
     if "do not match the hashes" in lower:
-        return (
-            f"the package index has another file than the pinned one, as where somebody replaced it ({last})"
-        )
+        return f"the package index has another file than the pinned one, perhaps a replaced one ({last})"
     if any(word in lower for word in NO_NETWORK):
         return f"pip reaches no package index ({last}); give the node one (PIP_INDEX_URL), or {instead}"
     return (
@@ -395,10 +393,10 @@ def main():
     """Find or make the environment, and print the path of its interpreter."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runtime", required=True, help="folder with requirements.txt and runtime.json")
-    parser.add_argument("--folder", required=True, help="where the environment is or will be")
+    parser.add_argument("--folder", required=True, help="folder of the environment")
     parser.add_argument("--python", default="", help="an existing interpreter to use as it is")
     parser.add_argument(
-        "--found", action="store_true", help=f"make nothing: status {NOT_MADE} if it has to be made"
+        "--found", action="store_true", help=f"make nothing, and exit with {NOT_MADE} if there is none"
     )
     options = parser.parse_args()
     with open(os.path.join(options.runtime, "runtime.json"), encoding="utf-8") as stream:

@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     add("--data", type=Path, required=True, help="folder that stage_mnist.py filled")
     add("--network", choices=("lenet", "mlp"), default="lenet", help="default: %(default)s")
     add("--gpus", default="", help="indices of GPUs, e.g. 0,1; empty means CPU (default)")
-    add("--gpu-count", type=int, help="in the place of --gpus: so many GPUs, from the first; 0 means CPU")
+    add("--gpu-count", type=int, help="number of GPUs, from the first, in the place of --gpus; 0 means CPU")
     add("--kv-store", choices=("local", "device", "nccl"), default="device", help="default: %(default)s")
     add("--batch-size", type=int, default=64, help="over all GPUs together (default: %(default)s)")
     add("--num-epochs", type=int, default=12, help="default: %(default)s")
@@ -245,7 +245,7 @@ def main() -> int:
             arguments.error(f"--{name.replace('_', '-')} must be at least 1")
     if options.gpu_count is not None:
         if options.gpus or options.gpu_count < 0:
-            arguments.error("--gpu-count is a number from 0 in the place of --gpus")
+            arguments.error("--gpu-count must be at least 0, and is in the place of --gpus")
         options.gpus = ",".join(map(str, range(options.gpu_count)))
     logging.basicConfig(level=logging.INFO, stream=sys.stdout)
     try:

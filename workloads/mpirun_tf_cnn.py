@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--command",
         default="",
-        help="how a rank starts tf_cnn_benchmarks, container and all; needs no --sources",
+        help="command that starts tf_cnn_benchmarks, with its container; replaces --sources",
     )
     add("--sources", default="", help=f"folder with {PROGRAM}, run by the interpreter of this program")
     add("--gpus", type=int, default=1, help="GPUs of each node; 0 means the CPU")
@@ -122,12 +122,12 @@ def unknown_update(name: str) -> str:
     known = f"choose one of {', '.join(VARIABLE_UPDATES)}"
     if any(part in name.lower() for part in ("ddl", "powerai")):
         return (
-            f"--variable-update {name}: DDL is IBM's own library, a part of PowerAI, and cannot be had; "
+            f"--variable-update {name}: DDL is IBM's own library, a part of PowerAI, and not available; "
             f"horovod exchanges gradients in the same way; {known}"
         )
     if name in BROKEN_UPDATES:
         return f"--variable-update {name}: {BROKEN_UPDATES[name]}; {known}"
-    return f"--variable-update {name}: tf_cnn_benchmarks has no such way; {known}"
+    return f"--variable-update {name}: tf_cnn_benchmarks has no such value; {known}"
 
 
 def check_numbers(options: argparse.Namespace) -> None:

@@ -126,6 +126,7 @@ def product(dtype: str, size: int, device: torch.device) -> tuple[Any, Any, Call
         number = torch.ones((), device=device)
 
         def multiply(out: Any) -> Any:
+            """Multiply the FP8 matrices into ``out``."""
             return torch._scaled_mm(
                 left,
                 right,
@@ -140,7 +141,7 @@ def product(dtype: str, size: int, device: torch.device) -> tuple[Any, Any, Call
         left, right = left.to(_kind(dtype)), right.to(_kind(dtype))
 
         def multiply(out: Any) -> Any:
-            """Multiply the FP8 matrices into ``out``."""
+            """Multiply the matrices into ``out``."""
             return torch.mm(left, right, out=out)
 
     return left, right, multiply

@@ -209,8 +209,8 @@ class First:
                         continue
                     absent = ", ".join(sorted(wanted - set(self.lines)))
                     raise NotMet(
-                        f"{absent} did not come to {self.own}:{self.port} within {MEET_S:g} s: see its log, "
-                        "and whether the network lets that port through"
+                        f"{absent} did not connect to {self.own}:{self.port} within {MEET_S:g} s: see its "
+                        "log, and whether the network lets that port through"
                     ) from None
                 if name in wanted:
                     self.lines[name] = line
@@ -288,7 +288,7 @@ class Other:
             if answer.get("go"):
                 return str(answer["rendezvous"])
             if "measure" not in answer:
-                raise NotMet(f"{self.first['name']} is gone; see its log for the reason")
+                raise NotMet(f"{self.first['name']} was lost; see its log for the reason")
             streams = connections_to(self.first["address"], int(str(answer["measure"])), self.own)
             self.line.say(rate=receive(streams))
             send(streams, MEASURE_S)
@@ -434,8 +434,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     arguments.add_argument("--folder", required=True, help="the run's folder, which holds point.json")
-    arguments.add_argument("--node-rank", type=int, required=True, help="which node this is, from 0")
-    arguments.add_argument("--port", type=int, default=PORT, help="where they meet (default: %(default)s)")
+    arguments.add_argument("--node-rank", type=int, required=True, help="number of this node, from 0")
+    arguments.add_argument("--port", type=int, default=PORT, help="port of node 0 (default: %(default)s)")
     arguments.add_argument(
         "--only-first", action="store_true", help="the program is a launcher: only the first node starts it"
     )

@@ -398,7 +398,7 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
     ) -> Any:
         # Over HTTP, any machine on the way could replace the digest of a tag.
         if req.full_url.startswith("https://") and not newurl.startswith("https://"):
-            raise ValueError(f"it sends its clients on to {newurl[:200]!r}: not followed")
+            raise ValueError(f"it redirects to {newurl[:200]!r}, which is not followed")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -411,7 +411,7 @@ def fetch_token(challenge: str, header: str | None, scheme: str, limits: Limits)
     parts = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     realm = parts.pop("realm", "")
     if not realm.startswith(("https://", f"{scheme}://")):
-        raise ValueError(f"it sends its clients for a token to {realm[:200]!r}: no key goes there")
+        raise ValueError(f"its server for tokens is {realm[:200]!r}: no key is sent there")
     request = urllib.request.Request(f"{realm}?{urllib.parse.urlencode(parts)}")  # noqa: S310  (checked above)
     if header:
         request.add_unredirected_header("Authorization", header)
@@ -546,10 +546,10 @@ def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
         return ""
     if "no" in world.get("folder", []):
         # A missing folder is no fault by itself, because ranks met without it.
-        return f"{host}: a container has not the folder of the PMIx server; {BY_HOOK}"
+        return f"{host}: a container lacks the folder of the PMIx server; {BY_HOOK}"
     known = ", ".join(sorted(set(sizes))) or "none"
     return (
-        f"{host}: a rank counts a world of {known}, not of {ranks} ({error_text or 'no error'}); {BY_SLURMD}"
+        f"{host}: a rank has a world size of {known}, not {ranks} ({error_text or 'no error'}); {BY_SLURMD}"
     )
 
 
@@ -600,7 +600,7 @@ def membership_complaint(groups: str, domain: str) -> str:
     if not is_domain(groups):
         return f"its GPUs are in no NVLink domain ({groups or 'nothing reported'}); see {FABRIC}"
     if groups != domain:
-        return f"its NVLink domain is {groups}, the others' {domain}; limit nodes of one"
+        return f"its NVLink domain is {groups}, the others' {domain}; select nodes of one domain with -l"
     return ""
 
 
@@ -832,7 +832,7 @@ class Work:
         if have >= need:
             return []
         return [
-            f"{place} has {have:.0f} GB free, and {need:.0f} GB of {name} are to come ({listed}): make room, "
+            f"{place} has {have:.0f} GB free, and {name} still needs {need:.0f} GB ({listed}): make room, "
             f"or set {self.variable} to another file system"
         ]
 
@@ -945,12 +945,12 @@ class Work:
                 asking = urllib.parse.urlsplit(error.url or url).netloc
                 if asking != spec["registry"]:
                     raise ValueError(
-                        f"it sends its clients on to {asking[:200]!r}, which wants a key: no key goes there"
+                        f"it redirects to {asking[:200]!r}, which requires a key: no key is sent there"
                     ) from None
                 return ask(f"Bearer {fetch_token(challenge, header, spec['registry_scheme'], limits)}")
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
-                why = f"refuses the key in {source}" if source else "wants a key, and this node has none"
+                why = f"refuses the key in {source}" if source else "requires a key, and this node has none"
                 text = f"{spec['registry']} {why} ({error.code}) for {image}: {remedy}"
                 raise Refusal(EXIT_IMAGE, text) from None
             if error.code == 404:
@@ -1125,7 +1125,7 @@ class Work:
         command = [*self.srun(lacking, f"pull-{self.slug}"[:60]), *self.image_options(cont), "true"]
         status, output = self.watch(command, [], f"pulling on {len(lacking)} nodes")
         if status != 0:
-            raise Refusal(EXIT_IMAGE, f"{cont} cannot be had on {', '.join(lacking)}: {output}")
+            raise Refusal(EXIT_IMAGE, f"{cont} could not be pulled on {', '.join(lacking)}: {output}")
         for host in lacking:
             (note / host).write_text("")
         self.changed = True
@@ -1398,7 +1398,8 @@ class Work:
         problem = f"several configs fit {what}" if chosen else f"no config for {what}"
         raise Refusal(
             EXIT_SLURM,
-            f"{problem}: there are {', '.join(chosen or configs)}. Set bench_config, or limit other nodes",
+            f"{problem}: there are {', '.join(chosen or configs)}. Set bench_config, or select other nodes "
+            "with -l",
         )
 
     def job_environment(self, config: Path) -> dict[str, str]:
@@ -1480,8 +1481,8 @@ class Work:
         if complaints:
             raise Refusal(
                 EXIT_SLURM,
-                f"run.sub starts its ranks with srun --mpi={kind}: {'; '.join(complaints)}. Another kind: "
-                "bench_environment: {SLURM_MPI_TYPE: ...}",
+                f"run.sub starts its ranks with srun --mpi={kind}: {'; '.join(complaints)}. For another "
+                "kind, set bench_environment: {SLURM_MPI_TYPE: ...}",
             )
         return complaints is not None
 
@@ -1497,7 +1498,7 @@ class Work:
         if found or None in alone:
             return found or together
         return [
-            f"ranks meet on each of {', '.join(hosts)} and not between them ({together[0]}): check "
+            f"ranks meet on each of {', '.join(hosts)}, but not across nodes ({together[0]}): check "
             "that these nodes reach each other at all ports"
         ]
 
@@ -1572,7 +1573,7 @@ class Work:
             if not re.fullmatch(r"\d{1,6}", text) or int(text) < 1:
                 raise Refusal(
                     EXIT_SLURM,
-                    f"{where}: {name} is {text!r}, which is not a number: run.sub would go on with junk; use "
+                    f"{where}: {name} is {text!r}, which is not a number, and run.sub does not check it: use "
                     "another config (bench_config) or tag (bench_image_tags)",
                 )
             numbers[name] = int(text)
@@ -1580,7 +1581,7 @@ class Work:
         if numbers["DGXNNODES"] > nodes:
             raise Refusal(
                 EXIT_SLURM,
-                f"{where} is for {numbers['DGXNNODES']} nodes, {nodes} are limited: limit more, or set "
+                f"{where} is for {numbers['DGXNNODES']} nodes, and -l selects {nodes}: select more, or set "
                 "bench_config",
             )
         if self.spec["gpus"] and numbers["DGXNGPU"] != self.spec["gpus"]:
@@ -1590,7 +1591,7 @@ class Work:
             )
         if settings.get("DATADIR", "").rstrip("/").endswith("/8b"):
             raise Refusal(
-                EXIT_SLURM, "DATADIR names the folder 8b itself: it has to be the one that holds 8b"
+                EXIT_SLURM, "DATADIR names the folder 8b itself: it has to name the folder that contains 8b"
             )
         for name, value in self.spec["environment"].items():
             # Only the variables of folders are checked, because a config may override any other variable.
@@ -1616,7 +1617,7 @@ class Work:
             raise Refusal(
                 EXIT_SLURM,
                 f"{config.name} asks for a global batch size of {size}, and MLCommons has {points}: its "
-                "result could not be scored. Choose a smaller one with bench_config, or limit fewer nodes",
+                "result could not be scored. Choose a smaller one with bench_config, or fewer nodes with -l",
             )
         elif size < min(known):
             print_event(
@@ -1655,7 +1656,7 @@ class Work:
             if self.job:
                 # The node that submitted the job may be gone, so the facts come from the run's folder.
                 self.job_facts = read_json(self.folder / "asked.json")
-                phase = f"job {self.job} of this run is there: following it"
+                phase = f"job {self.job} of this run exists: following it"
             else:
                 self.submit_new()
                 phase = f"submitted as job {self.job}"
@@ -2182,9 +2183,9 @@ def read_options(words: list[str] | None) -> argparse.Namespace:
     options.spec = json.loads(options.spec)
     named = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
     if options.what in ("run", "cancel") and not named.fullmatch(options.id):
-        parser.error("--id is needed, and is a run's id")
+        parser.error("--id must be the id of a run")
     if options.plan and not named.fullmatch(options.plan):
-        parser.error("--plan is a plan's id")
+        parser.error("--plan must be the id of a plan")
     return options
 
 

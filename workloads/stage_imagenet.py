@@ -292,8 +292,8 @@ class Journal:
         self.encoder = head.get("encoder")
         if head.get("settings") != settings:
             raise StagingError(
-                f"{path.parent.parent / path.stem} was staged otherwise: {differences(head, settings)}; "
-                f"take it away together with {path}, or name another --data"
+                f"{path.parent.parent / path.stem} was staged with other settings: "
+                f"{differences(head, settings)}; remove it and {path}, or name another --data"
             )
         for entry in entries[1:]:
             self.done[entry["part"], entry["number"]] = entry
@@ -511,8 +511,8 @@ def take_place(number: int, size: int) -> int:
             known_offset, known_size = Shared.known[place[0]]
             if known_offset != place[1]:
                 raise StagingError(
-                    f"piece {number} of a .rec file has another size than in an earlier run: take the folder "
-                    f"recordio and {STAGING}/recordio.journal away, and start again"
+                    f"piece {number} of a .rec file has another size than in an earlier run: remove the "
+                    f"folder recordio and {STAGING}/recordio.journal, and start again"
                 )
             place[0], place[1] = place[0] + 1, known_offset + known_size
         turn.notify_all()
@@ -547,7 +547,7 @@ def run_units(plan: Plan, units: list[Unit], journal: Journal) -> None:
                 Shared.progress.show()
         except BrokenProcessPool as error:
             raise StagingError(
-                "a process was ended from outside, perhaps for want of memory; what is finished is kept: "
+                "a process was killed, perhaps because memory was short; what is finished is kept: "
                 "start again, with fewer --processes"
             ) from error
         finally:
@@ -602,9 +602,7 @@ def refuse_foreign_files(folder: Path, journal: Journal) -> None:
     """
     if not journal.done and not journal.known and folder.is_dir() and any(folder.iterdir()):
         journal.path.unlink()
-        raise StagingError(
-            f"{folder} holds files that are not from here: take them away, or name another --data"
-        )
+        raise StagingError(f"{folder} has files that its journal lacks: remove them, or name another --data")
 
 
 def make_missing(plan: Plan, name: str, missing: list[Unit], journal: Journal) -> None:
@@ -617,7 +615,7 @@ def make_missing(plan: Plan, name: str, missing: list[Unit], journal: Journal) -
     if journal.encoder != plan.encoder(name):
         raise StagingError(
             f"{folder} was started with {journal.encoder}, and this is {plan.encoder(name)}, whose images "
-            f"may differ: go on with that version, or take {folder} and {journal.path} away"
+            f"may differ: go on with that version, or remove {folder} and {journal.path}"
         )
     total = sum(len(image) for image in plan.images.values())
     Shared.progress.begin(name, total, total - sum(unit.last - unit.first for unit in missing))
@@ -923,7 +921,7 @@ def check_data(options: argparse.Namespace) -> None:
             units = json.loads((folder / MANIFEST).read_text())["units"]
         except (OSError, ValueError, KeyError) as error:
             raise StagingError(
-                f"{folder} is not staged to its end ({error}); start without --check"
+                f"{folder} is not staged completely ({error}); start without --check"
             ) from error
         sizes = {
             (entry["name"], entry.get("offset")): entry["size"]
@@ -937,8 +935,8 @@ def check_data(options: argparse.Namespace) -> None:
                 wrong.append(str(folder / unit))
     if wrong:
         raise StagingError(
-            f"{len(wrong)} of what was staged changed since, {wrong[0]} first: take {options.data} away and "
-            "stage it again"
+            f"{len(wrong)} staged files or pieces changed since, the first is {wrong[0]}: remove "
+            f"{options.data} and stage it again"
         )
 
 
@@ -964,7 +962,7 @@ def formats(text: str) -> list[str]:
     strange = [name for name in names if name not in FORMATS]
     if strange or not names:
         raise argparse.ArgumentTypeError(
-            f"{strange[0] if strange else text!r}: choose of {', '.join(FORMATS)}"
+            f"{strange[0] if strange else text!r}: choose from {', '.join(FORMATS)}"
         )
     return [name for name in FORMATS if name in names]
 
@@ -990,7 +988,7 @@ def parser() -> argparse.ArgumentParser:
         "--archives", type=Path, required=True, help="folder of the three archives, as image-net.org has them"
     )
     add("--data", type=Path, required=True, help="folder to stage into")
-    add("--formats", type=formats, default=list(FORMATS), help="of images, recordio, tfrecord; with commas")
+    add("--formats", type=formats, default=list(FORMATS), help="images, recordio, tfrecord (default: all)")
     add("--resize", type=number_from(0, 8192), default=0, help="pixels of the shorter edge; 0: as it is")
     add("--quality", type=number_from(1, 100), default=95, help="of a JPEG that is encoded again")
     add("--seed", type=number_from(0, 999999999), help="of the order; default: im2rec.py's and TensorFlow's")

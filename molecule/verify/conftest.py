@@ -37,7 +37,7 @@ def expected(host: Any) -> Expected:
         for known in (given, inventory, ROLE_DEFAULTS):
             if name in known:
                 value = known[name]
-                assert "{{" not in str(value), f"{name}: only plain values can be expected, not {value}"
+                assert "{{" not in str(value), f"{name}: the value has to be plain, not {value}"
                 return value
         raise KeyError(f"{name}: neither in vars.yml, nor in the inventory, nor a role's default")
 

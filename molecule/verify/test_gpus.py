@@ -55,7 +55,7 @@ def test_no_kernel_came_with_the_driver(host: Any) -> None:
 
 def test_a_container_sees_the_gpus(host: Any, expected: Any, driver: str) -> None:
     if expected("nvidia_container_docker") == "none":
-        pytest.skip("no Docker is wanted")
+        pytest.skip("the scenario has no Docker")
     assert host.service("docker").is_running
     listed = host.check_output(
         "docker run --rm --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=all %s nvidia-smi -L",
@@ -74,7 +74,7 @@ def test_cdi_names_every_gpu(host: Any, expected: Any, driver: str) -> None:
 
 def test_docker_is_configured(host: Any, expected: Any) -> None:
     if expected("nvidia_container_docker") == "none":
-        pytest.skip("no Docker is wanted")
+        pytest.skip("the scenario has no Docker")
     settings = json.loads(host.file("/etc/docker/daemon.json").content_string)
     assert settings["live-restore"] is expected("nvidia_container_live_restore")
     assert settings["log-opts"] == expected("nvidia_container_log_options")

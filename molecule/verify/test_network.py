@@ -10,7 +10,7 @@ import pytest
 def test_ofed_has_the_wanted_version(host: Any, expected: Any) -> None:
     flavour, version = expected("ofed_flavour"), expected("ofed_version")
     if flavour == "none":
-        pytest.skip("no OFED is wanted")
+        pytest.skip("the scenario has no OFED")
     if flavour == "inbox":
         assert host.package("rdma-core").is_installed
         assert host.package("rdma-core").version.startswith(version)
@@ -25,7 +25,7 @@ def test_ofed_has_the_wanted_version(host: Any, expected: Any) -> None:
 def test_the_way_of_sharing_memory_is_open(host: Any, expected: Any) -> None:
     method = expected("peer_memory_method")
     if method == "none":
-        pytest.skip("none is wanted")
+        pytest.skip("the scenario has no peer-memory module")
     modules = {line.split()[0] for line in host.check_output("lsmod").split("\n")[1:]}
     if method == "auto":
         assert modules & {"nvidia", "nvidia_peermem", "nv_peer_mem"}

@@ -135,8 +135,8 @@ class Engine:
             runtimes = json.loads(docker_text("info", "--format", "{{json .Runtimes}}"))
             if RUNTIME not in runtimes:
                 raise RackError(
-                    "root here has no CAP_SYS_RESOURCE, and the engine that runs does not know the runtime "
-                    "that goes without. Add to its daemon.json and restart it:\n"
+                    "root has no CAP_SYS_RESOURCE here, and the running engine lacks the runtime that works "
+                    "without it. Add to its daemon.json and restart it:\n"
                     f'  {{"runtimes": {{"{RUNTIME}": {{"path": "{self.runtime}"}}}}}}\n'
                     "or stop it: this program then starts its own"
                 )
@@ -207,7 +207,7 @@ class Engine:
             return
         others = docker_text("ps", "--quiet")
         if others:
-            console.say("dockerd runs on: it has containers that are not the rack's")
+            console.say("dockerd is left running: it has containers that are not the rack's")
             return
         os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + 60
@@ -216,7 +216,7 @@ class Engine:
         while self._runs(pid):
             if time.monotonic() > deadline:
                 raise RackError(
-                    f"dockerd (process {pid}) does not end within 60 s of being told to; see {self.log}"
+                    f"dockerd (process {pid}) did not end within 60 s after SIGTERM; see {self.log}"
                 )
             time.sleep(0.2)
         console.say("dockerd, which this program had started, is stopped")

@@ -30,8 +30,8 @@ class Fault:
 
 # The faults of a machine. Those of hardware are with the fakes.
 MACHINE = {
-    "slow-node": Fault("the node gets a part of a CPU and no more: a real quota", {"cpus": 0.25}),
-    "full-disk": Fault("/var has no byte left: nothing can be written there, what is there can be read"),
+    "slow-node": Fault("the node gets only a part of a CPU (a real quota)", {"cpus": 0.25}),
+    "full-disk": Fault("/var is full: files there can be read, but not written"),
     "dead-sshd": Fault("sshd has ended, with its sessions; the node runs"),
     "clock-skew": Fault("the time of day is wrong for every program started from now on", {"seconds": 300}),
     "powered-off": Fault("the node is off"),

@@ -302,7 +302,7 @@ class Images:
         ]
         command += ["--python-version", SERVICES_PYTHON, "--only-binary=:all:"]
         command += ["--require-hashes", "--requirement", str(requirements)]
-        with self.console.step("s3-packages", "fetching moto, which plays S3"):
+        with self.console.step("s3-packages", "fetching moto, the fake of S3"):
             done = subprocess.run(command, capture_output=True, timeout=600, check=False)
         if done.returncode != 0:
             raise RackError(

@@ -127,7 +127,7 @@ def read_layout(inventory: str) -> Layout:
     """Return the layout that the text of inventory/hosts.yml requires."""
     names = group_hosts(inventory, RACK_GROUP)
     if not names:
-        raise RackError(f"inventory/hosts.yml names no host under {RACK_GROUP}: the rack plays that group")
+        raise RackError(f"inventory/hosts.yml names no host under {RACK_GROUP}, the group of the rack")
     controllers = group_hosts(inventory, CONTROLLER_GROUP)
     if len(controllers) != 1:
         raise RackError(

@@ -65,7 +65,7 @@ def in_parallel(
                 console.say(f"  {what}: {number} of {len(hosts)}")
     if failures:
         raise RackError(
-            f"{what}: {len(failures)} of {len(hosts)} failed; the same command again goes on from here\n  "
+            f"{what}: {len(failures)} of {len(hosts)} failed; the same command continues from here\n  "
             + "\n  ".join(sorted(failures))
         )
     return results
@@ -145,7 +145,7 @@ class Nodes:
         # If a checkout is removed and cloned again at the same place, its rack is left without keys.
         if not public.exists():
             raise RackError(
-                f"{host.name} is there, but its key {public} is not: an earlier checkout at\n"
+                f"{host.name} exists, but its key {public} does not: an earlier checkout at\n"
                 "  this place made it; remove that rack: testrack/rack.py down"
             )
         return " ".join(public.read_text().split()[:2])
@@ -158,7 +158,7 @@ class Nodes:
         if there.returncode == 0:
             subnets = [one.get("Subnet") for one in json.loads(there.stdout)]
             if subnets != [SUBNET]:
-                raise RackError(f"a Docker network {NETWORK!r} is there already, with {subnets}: remove it")
+                raise RackError(f"a Docker network {NETWORK!r} exists already, with {subnets}: remove it")
             return
         docker(
             *(
@@ -273,7 +273,7 @@ class Nodes:
                 raise RackError(
                     f"no sshd answers after {seconds:.0f} s on: {names}\n"
                     f"  look with: testrack/rack.py exec {waiting[0].name} -- systemctl list-jobs\n"
-                    f"  make it anew with: testrack/rack.py renew {waiting[0].name}"
+                    f"  make it again with: testrack/rack.py renew {waiting[0].name}"
                 )
             if waiting:
                 if gone - told > 5:
@@ -324,7 +324,7 @@ class Nodes:
         docker("network", "rm", NETWORK, check=False)
         left = list(self.found())
         if left:
-            raise RackError(f"the engine does not remove: {', '.join(left)}")
+            raise RackError(f"Docker did not remove: {', '.join(left)}")
         return len(names)
 
     def withdraw(self) -> bool:

@@ -76,7 +76,7 @@ FLUX1 = (
 )
 
 COMMON = """\
-# What all configs of this fake image share; sourced by them, of no use alone.
+# Exports of all configs of this fake image. Each config sources this file.
 export MLPERF_RULESET=${MLPERF_RULESET:-5.1.0}
 """
 HYPERPARAMETERS = {

@@ -446,27 +446,31 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--memory", type=int, default=1536, help="MiB of each machine")
     parser.add_argument(
-        "--image", type=Path, default=ROOT / ".rackproof/image", help="what playbooks/image.yml made"
+        "--image", type=Path, default=ROOT / ".rackproof/image", help="folder that playbooks/image.yml made"
     )
     parser.add_argument(
         "--folder", type=Path, default=ROOT / ".rackproof/vms", help="disks, consoles, inventory, results"
     )
     parser.add_argument("--uefi", action="store_const", const="plain", help="machines with UEFI, not a BIOS")
     parser.add_argument(
-        "--secure-boot", dest="uefi", action="store_const", const="secure", help="and with Secure Boot"
+        "--secure-boot",
+        dest="uefi",
+        action="store_const",
+        const="secure",
+        help="also with Secure Boot",
     )
     parser.add_argument(
-        "--proxy", action="store_true", help="boot beside a DHCP server of the site's, which there is then"
+        "--proxy", action="store_true", help="start a DHCP server of the site, and boot beside it"
     )
-    parser.add_argument("--alone", action="store_true", help="in no rack's network: imaged, and no more")
+    parser.add_argument("--alone", action="store_true", help="without a rack: image the machines only")
     parser.add_argument(
-        "--keep", action="store_true", help="keep the folder of the command before, with its disks"
+        "--keep", action="store_true", help="keep the previous command's folder, with its disks"
     )
-    parser.add_argument("command", nargs="+", help="runs inside, with ANSIBLE_INVENTORY set")
+    parser.add_argument("command", nargs="+", help="command to run inside, with ANSIBLE_INVENTORY set")
     options = parser.parse_args()
     folder, image = options.folder.resolve(), options.image.resolve()
     if os.geteuid() != 0:
-        sys.exit("vms: root makes namespaces; start it as root")
+        sys.exit("vms: only root can make namespaces; start it as root")
     machines = [machine(number, folder, options.uefi) for number in range(1, options.nodes + 1)]
     if not os.environ.get(INSIDE):
         options.alone or introduce(machines)
@@ -483,7 +487,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     closed = [one for one in (folder, *folder.parents) if not one.stat().st_mode & 0o001]
     if closed:
-        sys.exit(f"vms: dnsmasq and nginx may not look into {closed[-1]}: name another folder")
+        sys.exit(f"vms: dnsmasq and nginx may not read {closed[-1]}: name another folder")
     for name in ("etc", "python", "emulator"):
         shutil.rmtree(folder / name, ignore_errors=True)
     if not (folder / "key").exists():

@@ -43,7 +43,7 @@ AGREE, FAIL, UNPROVEN = "", "fail", "unproven"
         (LSCPU, "CPU", UNPROVEN),
     ],
 )
-def test_processors(described: str, seen: str, verdict: str) -> None:
+def test_processor_names_agree_or_not(described: str, seen: str, verdict: str) -> None:
     assert found("host_processor_model_name", described, seen) == verdict
 
 

@@ -84,7 +84,7 @@ def nights_of(shape: str, size: float) -> Floats:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_healthy_mixed_fleet_has_nobody_who_fails_or_is_suspected(seed: int) -> None:
+def test_no_node_of_a_healthy_mixed_fleet_fails_or_is_suspected(seed: int) -> None:
     found = find_slow_series(healthy(360, seed))
     assert found.slow == ()
     assert found.judged.all()

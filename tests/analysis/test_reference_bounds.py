@@ -187,7 +187,7 @@ BAD_LOGS = [with_log(verdict) for verdict in (Verdict.FAIL, Verdict.UNPROVEN, Ve
         failed, slow, nearly_slow, unmeasured, wrong, on_a_busy_machine, degraded, ended_badly, *BAD_LOGS,
     ],
 )  # fmt: skip
-def test_a_run_that_something_speaks_against_does_not_count(bad: Any) -> None:
+def test_a_run_with_an_objection_does_not_count(bad: Any) -> None:
     good = runs(100, 100, 100, 100, 100)
     spoilt = [*good[:4], good[4].model_copy(update=bad(good[4]))]
     (one,) = propose_references(spoilt)

@@ -207,7 +207,7 @@ def test_a_bad_point_is_explained_in_the_tables_and_a_good_one_is_not() -> None:
     assert chart.lines[0].y == pytest.approx((1, 0.55, 0.975))
 
 
-def test_environment_names_what_nobody_reported() -> None:
+def test_environment_names_values_that_no_node_reported() -> None:
     node = Node(name="n", software={"os": "Ubuntu 24.04", "driver": "580.1"}, firmware={"vbios": "96.0"})
     other = Node(name="m", software={"os": "Ubuntu 24.04", "driver": "580.2"})
     runs = [training(1, 1, nodes=(node,), software={"torch": "2.13"}), training(2, 2, nodes=(other,))]

@@ -51,7 +51,7 @@ def test_a_whole_fleet_that_lost_much_of_its_own_past_is_unproven(count: int, fa
 @pytest.mark.parametrize(
     ("nights", "since"), [(3, 1), (5, 1), (15, 3), (15, 6)], ids=lambda value: str(value)
 )
-def test_it_stays_so_for_several_nights_and_with_few_before(nights: int, since: int) -> None:
+def test_a_slow_fleet_stays_unproven_for_several_nights_and_with_few_before(nights: int, since: int) -> None:
     night = judged(6, gemm(0.7, lambda node, slot, ago: ago < since), nights)
     assert set(verdicts(night)) == {Verdict.UNPROVEN}
 

@@ -59,7 +59,7 @@ def test_ratio_difference_and_which_is_better(
     assert one.better == better
 
 
-def test_labels_tell_measurements_apart() -> None:
+def test_labels_distinguish_measurements() -> None:
     first = run(measured(1, size_bytes="8"), measured(2, size_bytes="16"))
     second = run(measured(20, size_bytes="16"), measured(10, size_bytes="8"))
     assert [(one.first, one.second) for one in compare(first, second).measurements] == [(1, 10), (2, 20)]

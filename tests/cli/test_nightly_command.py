@@ -84,7 +84,7 @@ def test_json_without_a_night_has_the_same_keys() -> None:
     }
 
 
-def test_an_interruption_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_message_of_an_interruption_names_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def night(*_: object) -> NightlyOutcome:
         raise KeyboardInterrupt
 

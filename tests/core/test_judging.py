@@ -356,7 +356,7 @@ def test_what_gates() -> None:
         ({}, {}, "other", False),
     ],
 )
-def test_a_sku_baseline_speaks_only_of_what_it_names(
+def test_a_sku_baseline_applies_only_to_the_measurements_that_it_names(
     labels: dict[str, str], parameters: dict[str, int], of: str, fits: bool
 ) -> None:
     baseline = SkuReference(metric="copy", labels=labels, parameters=parameters, benchmark=of, reference=FAST)

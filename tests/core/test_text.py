@@ -34,7 +34,7 @@ _THINGS = re.compile(
         (3, ("address", "addresses"), "3 addresses"),
     ],
 )
-def test_one_thing_is_not_several(count: int, words: tuple[str, ...], expected: str) -> None:
+def test_one_is_singular_and_several_are_plural(count: int, words: tuple[str, ...], expected: str) -> None:
     assert amount(count, *words) == expected
 
 

@@ -38,10 +38,12 @@ def test_a_case_says_why_where_its_verdict_is_not_what_its_machine_is() -> None:
         case = judging.read_case(name)
         passes = case.expected.verdict is Verdict.PASS
         if case.healthy:
-            assert passes or case.why, f"{name}: healthy, and no pass; say why"
+            assert passes or case.why, f"{name}: a healthy case that does not pass needs the key why"
             assert not case.not_seen, name
         else:
-            assert not passes or case.not_seen, f"{name}: not healthy, and a pass; say not_seen"
+            assert not passes or case.not_seen, (
+                f"{name}: an unhealthy case that passes needs the key not_seen"
+            )
 
 
 def test_what_is_not_seen_is_listed() -> None:

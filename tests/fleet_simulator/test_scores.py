@@ -69,7 +69,7 @@ def flagging_nothing(night: NightLike) -> dict[str, str]:
     return dict.fromkeys(night.nodes, "pass")
 
 
-def test_who_knows_the_truth_finds_all_and_flags_nothing_else() -> None:
+def test_a_judge_with_the_truth_finds_all_and_flags_nothing_else() -> None:
     simulation = simulate(common(), all_faults(), 1)
     faults = simulation.truth.fault_of_node()
 
@@ -83,7 +83,7 @@ def test_who_knows_the_truth_finds_all_and_flags_nothing_else() -> None:
     assert (score.false_alarms, score.flagged_after_recovery, score.rack_nodes_flagged) == (0, 0, 0)
 
 
-def test_who_flags_everything_finds_all_and_everything_else() -> None:
+def test_a_judge_that_flags_everything_finds_all_and_everything_else() -> None:
     simulation = simulate(common(), all_faults(), 1)
     score = assess(simulation, flagging_everything, FAIL)["fail"]
     assert score.found == score.faults

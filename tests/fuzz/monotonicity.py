@@ -18,7 +18,6 @@ import hashlib
 import json
 import lzma
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -598,9 +597,6 @@ def mutate(path: Path, chance: Random, others: list[Path]) -> str:
     else:
         path.write_bytes(_damaged(kind, data, lines, at, number, chance))
     return kind
-
-
-_GENERAL = re.compile(r"2026[0-9TZ]+-[a-z]+-[0-9a-f]{6}")
 
 
 _KINDS = (

@@ -73,7 +73,7 @@ def is_better(now: Verdict, before: Verdict) -> bool:
 
 EXPECTED = Expectation(gpus=2, nvlinks=2, ports=1, port_gbps=400, mounts=("/",), memory_bytes=1 << 40)
 _HEALTHY = {name: healthy_answer(number) for number, name in enumerate(("n1", "n2"))}
-_BASES = [_HEALTHY["n1"], *with_faults(_HEALTHY["n1"])]
+BASES = [_HEALTHY["n1"], *with_faults(_HEALTHY["n1"])]
 
 
 def _snapshot(name: str, answer: Any, previous: NodeSnapshot | None = None) -> NodeSnapshot:
@@ -93,13 +93,13 @@ def _health(
 _PREVIOUS = _snapshot("n1", _HEALTHY["n1"])
 _OTHER = _snapshot("n2", _HEALTHY["n2"], _snapshot("n2", _HEALTHY["n2"]))
 _OTHERS_FINDINGS = _health(_OTHER, _OTHER)[1]
-_KNOWN = [(answer, _health(_snapshot("n1", answer, _PREVIOUS), _PREVIOUS)[0]) for answer in _BASES]
+_KNOWN = [(answer, _health(_snapshot("n1", answer, _PREVIOUS), _PREVIOUS)[0]) for answer in BASES]
 
 
 def draw_health(chance: Random) -> tuple[int, bool, list[Edit]]:
     """Return the number of a base, whether the edits only remove something, and the edits."""
     is_removal = chance.random() < 0.5
-    return chance.randrange(len(_BASES)), is_removal, (draw_removals if is_removal else draw_edits)(chance)
+    return chance.randrange(len(BASES)), is_removal, (draw_removals if is_removal else draw_edits)(chance)
 
 
 def check_health(drawn: tuple[int, bool, list[Edit]]) -> None:

@@ -29,7 +29,7 @@ from rackproof.nodes.snapshot import build_snapshot
 from tests.fuzz import night_evidence
 from tests.fuzz.edits import edited, places
 from tests.fuzz.samples import definition_of, healthy_answer, run_sub_log
-from tests.fuzz.structures import STRUCTURES, Structure, check_health, check_journals
+from tests.fuzz.structures import BASES, STRUCTURES, Structure, check_health, check_journals
 
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=lambda structure: structure.name)
@@ -100,10 +100,8 @@ def test_what_is_no_text_may_be_replaced_on_its_way() -> None:
 
 @pytest.mark.parametrize("place", ["failed_units", "units", "clock", "kernel_log", "nvlink_status"])
 def test_a_tool_s_answer_that_is_taken_away_never_makes_a_node_better(place: str) -> None:
-    answer = healthy_answer(0)
-    where = [one for one in places(answer) if one[-1] == place]
-    (number,) = [number for number, one in enumerate(places(answer)) if one == where[0]]
-    for base in range(20):
+    for base, answer in enumerate(BASES):
+        number = next(number for number, one in enumerate(places(answer)) if one[-1] == place)
         for kind in (0, 1, 2):
             check_health((base, True, [(number, kind, None)]))
 

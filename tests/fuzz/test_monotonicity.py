@@ -145,7 +145,7 @@ def test_what_a_night_keeps_is_not_read_without_its_digest(night: Path, name: st
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("name", sorted(READERS))
 @pytest.mark.parametrize("what", ["pipe", "device", "folder", "link to a pipe"])
-def test_who_reads_waits_for_no_pipe_and_no_device(night: Path, name: str, what: str) -> None:
+def test_a_reader_waits_for_no_pipe_and_no_device(night: Path, name: str, what: str) -> None:
     path = night / name
     path.unlink()
     if what == "pipe":

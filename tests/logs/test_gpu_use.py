@@ -81,7 +81,7 @@ def test_a_shared_gpu_is_unproven(changes: dict[str, Any], words: list[str]) -> 
         assert text in finding.message
 
 
-def test_after_the_run_it_counts_as_before_and_is_no_event_of_another_run() -> None:
+def test_gpu_use_after_a_run_counts_as_before_and_is_no_event_of_another_run() -> None:
     text = mllog(after=event("gpu_state", {**IDLE, "moment": "end"}, 3))
     parsed = logs.parse(io.BytesIO(text))
     assert codes(parsed) == {}

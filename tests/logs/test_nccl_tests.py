@@ -151,7 +151,7 @@ def test_no_table_gets_the_name_of_another_collective(data: str, name: str, coll
         (f"{ALL_REDUCE}{REDUCE_SCATTER}{REDUCE}", {"all_reduce", "reduce_scatter", "reduce"}),
     ],
 )  # fmt: skip
-def test_several_collectives_in_one_file_are_told_apart(text: str, expected: set[str]) -> None:
+def test_several_collectives_in_one_file_are_distinguished(text: str, expected: set[str]) -> None:
     parsed = read(text.encode(), "nccl.log")
     assert (parsed.format, parsed.verdict) == ("nccl_tests", PASS), codes(parsed)
     assert names(parsed) == expected

@@ -49,7 +49,7 @@ def test_what_scores_hpc_asks_for_its_format() -> None:
     assert read(hpc("deepcam", status="aborted"), "mlperf_hpc").verdict is FAIL
 
 
-def test_a_log_of_training_that_speaks_of_hpc_is_still_its_own() -> None:
+def test_a_log_of_training_that_mentions_hpc_is_still_its_own() -> None:
     parsed = read(mllog(event("opt_name", "cosmoflow", 200), "deepcam oc20 MLPerf HPC\n"))
     assert (parsed.format, parsed.verdict) == ("mllog", Verdict.PASS)
 

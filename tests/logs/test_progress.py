@@ -75,7 +75,7 @@ CASES: list[tuple[str, bytes, dict[str, object]]] = [
 
 @pytest.mark.parametrize(("data", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
-def test_follows(data: bytes, expected: dict[str, object], size: int) -> None:
+def test_progress_is_read_by_blocks_of_any_size(data: bytes, expected: dict[str, object], size: int) -> None:
     progress = fed(data, size)
     assert {name: getattr(progress, name) for name in expected} == expected
 

@@ -1097,7 +1097,7 @@ def test_thinning_keeps_the_shape() -> None:
         (b"x" * 300, "x" * 199 + "…"),
     ],
 )
-def test_clean(raw: bytes | str, expected: str) -> None:
+def test_text_of_a_log_is_cleaned(raw: bytes | str, expected: str) -> None:
     assert _reading.clean(raw) == expected
 
 

@@ -66,7 +66,7 @@ def test_ranks_out_of_step_prove_nothing() -> None:
 
 
 @pytest.mark.parametrize("variables", ["replicated", "parameter_server", "independent"])
-def test_without_horovod_nobody_knows_of_how_many_a_total_is(variables: str) -> None:
+def test_without_horovod_the_number_of_ranks_of_a_total_is_not_known(variables: str) -> None:
     log = job("total images/sec: 640.00", "total images/sec: 640.00", variables=variables)
     assert (log.verdict.value, codes(log)) == ("unproven", ["several_totals"])
 

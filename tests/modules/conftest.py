@@ -50,9 +50,7 @@ class Modules:
     def __init__(self, root: Path) -> None:
         self.folder = root / "plugins" / "modules"
 
-    def __call__(
-        self, module: str, check: bool = False, user: int | None = None, **options: Any
-    ) -> dict[str, Any]:
+    def __call__(self, module: str, check: bool = False, **options: Any) -> dict[str, Any]:
         done = subprocess.run(
             [sys.executable, "-c", DRIVER, str(self.folder / f"{module}.py")],
             input=json.dumps({**options, "_ansible_check_mode": check}),
@@ -126,7 +124,7 @@ def until(condition: Callable[[], Any], within_s: float = 300) -> Any:
     """Wait until a condition is true. Return its value. Fail after the time limit."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, f"the condition was not true within {within_s:g} s"
         time.sleep(0.05)
     return value
 

@@ -217,7 +217,7 @@ Version: 9
 """
 
 
-def test_packages(dpkg: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_are_read(dpkg: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dpkg, "architecture", lambda: "amd64")
     (tmp_path / "status").write_text(STATUS)
     installed, broken = dpkg.packages(str(tmp_path / "status"))
@@ -288,7 +288,7 @@ def test_unattended_upgrades(
     assert found is says
 
 
-def test_who_holds_the_lock_of_dpkg(dpkg: types.ModuleType, tmp_path: Path) -> None:
+def test_the_holder_of_the_lock_of_dpkg_is_named(dpkg: types.ModuleType, tmp_path: Path) -> None:
     import fcntl
 
     path = tmp_path / "lock"

@@ -91,7 +91,7 @@ def run(modules: Modules, **options: Any) -> dict[str, Any]:
     return modules("rackproof_packages", **options)
 
 
-def test_nothing_to_do_asks_nobody(modules: Modules, node: Node) -> None:
+def test_without_work_no_tool_is_called(modules: Modules, node: Node) -> None:
     result = run(modules, present={"dpkg": "", "base-files": "*"}, absent=["no-such-package"])
     assert (result["changed"], result["packages"], result["held"]) == (False, {}, [])
     assert node.calls() == []
@@ -200,7 +200,7 @@ REMOVAL = "Remv slurmd [22.05]\nRemv nvidia-driver [570]\n" + SIMULATED
         (REMOVAL, {}, ["would remove nvidia-driver, slurmd."]),
     ],
 )
-def test_what_nobody_asked_for_is_refused(
+def test_a_change_that_was_not_requested_is_refused(
     modules: Modules, node: Node, simulated: str, options: dict[str, Any], parts: list[str], check: bool
 ) -> None:
     node.answers("apt-get-simulate", simulated)
@@ -421,7 +421,7 @@ def test_interrupted_work_is_finished_first(
         ("Remv slurmd [22.05]\nRemv old [1]\nRemv nvidia-x [1]\n", "would remove slurmd. Repair"),
     ],
 )
-def test_a_repair_makes_no_change_that_nobody_asked_for(
+def test_a_repair_makes_no_change_that_was_not_requested(
     code: types.ModuleType, node: Node, monkeypatch: pytest.MonkeyPatch, simulated: str, part: str, how: str
 ) -> None:
     monkeypatch.setattr(code, "packages", lambda: ({"a": {"version": "1", "held": False}}, ["half"]))

@@ -193,11 +193,11 @@ def test_a_killed_supervisor_is_no_success_and_leaves_nothing_running(jobs: Jobs
     assert found["exit_status"] is None
     assert jobs.processes() == []
     assert not alive(lost_child)
-    assert jobs("job", "true")["job"]["ended_by"] == "supervisor_died", "never started a second time"
+    assert jobs("job", "true")["job"]["ended_by"] == "supervisor_died", "the job was started a second time"
     assert jobs("job", "true", check=True, again=True)["changed"] is True
-    assert jobs("job", "true", again=True)["changed"] is True, "but where that was requested"
+    assert jobs("job", "true", again=True)["changed"] is True, "the job was not started again, as requested"
     assert (jobs.ended()["succeeded"], jobs.log()) == (True, "")
-    assert jobs("job", "true", again=True)["changed"] is False, "and not once it has ended"
+    assert jobs("job", "true", again=True)["changed"] is False, "the ended job was started again"
 
 
 @pytest.mark.parametrize("script", ["trap 'exit 1' TERM; echo ready; while :; do sleep 0.1; done", "exit 3"])

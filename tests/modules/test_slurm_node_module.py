@@ -130,7 +130,7 @@ def slurm(modules: Modules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("unmarked", "DOWN+DRAIN+NOT_RESPONDING", "ours", "rackproof: being provisioned", False, False),
     ],
 )
-def test_how_a_node_stands(
+def test_each_state_of_a_node_is_reported(
     slurm: Slurm, name: str, state: str, drained_by: str, reason: str, responding: bool, in_service: bool
 ) -> None:
     result = slurm.has(*LINES)(name)
@@ -191,7 +191,7 @@ def test_a_cluster_whose_configuration_lies_elsewhere_is_found(
     assert result["nodes"]["idle"]["known"] is is_there
 
 
-def test_drains_what_nobody_drained(slurm: Slurm) -> None:
+def test_drains_nodes_that_are_not_drained(slurm: Slurm) -> None:
     result = slurm.has(*LINES)(*LINES, state="drained", reason="new\nkernel")
     assert result["changed"] is True
     assert slurm.updates() == [
@@ -245,7 +245,7 @@ def test_returns_only_what_is_ours(slurm: Slurm) -> None:
     assert slurm("ours", state="returned")["changed"] is False
 
 
-def test_one_that_does_not_answer_stays_drained(slurm: Slurm) -> None:
+def test_a_node_that_does_not_answer_stays_drained(slurm: Slurm) -> None:
     result = slurm.has("unmarked")("unmarked", state="returned", timeout_s=1)
     assert result["failed"] is True
     assert "unmarked is DOWN+DRAIN+NOT_RESPONDING" in result["msg"]

@@ -57,7 +57,7 @@ def test_a_node_as_it_has_to_be() -> None:
     assert preflight_remarks(NODE, WANTED, 1002) == ()
 
 
-def test_what_nobody_asked_for_is_not_checked() -> None:
+def test_expectations_that_are_not_set_are_not_checked() -> None:
     bare = changed(pci=[], memory_bytes=0, cores=0, space={}, names={}, os={"id": "x", "version_id": ""})
     assert preflight_remarks(bare, Expected()) == ()
 

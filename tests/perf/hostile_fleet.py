@@ -136,7 +136,7 @@ def harm(night: Mapping[str, NodeNight], hostile: Sequence[int], earlier: Sequen
     return f"others: {dict(harmed)}, lost: {lost[:5]}" if set(harmed) != {"pass"} or lost else ""
 
 
-def _tell(
+def _print_night(
     what: str,
     took_s: float,
     night: Mapping[str, NodeNight],
@@ -156,18 +156,20 @@ def _nights(results: Path, counts: Sequence[int]) -> Iterator[bool]:
     for count in counts:
         for what in ("healthy, first night", "healthy"):
             night, took_s = a_night(results / str(count), count, {})
-            yield _tell(f"{count}: {what}", took_s, night, ())
+            yield _print_night(f"{count}: {what}", took_s, night, ())
         answer = healthy(LIAR)
         everything(answer)
         night, took_s = a_night(results / str(count), count, {LIAR: answer})
-        yield _tell(f"{count}: everything", took_s, night, (LIAR,))
+        yield _print_night(f"{count}: everything", took_s, night, (LIAR,))
     # Each is of another node: what a node had in an earlier night is missing in the next.
     for liar, spoil in enumerate(HOSTILE, LIAR + 1):
         for count, size in ((counts[0], 1 / 4), (counts[0], 1 / 2), (counts[0], 1.0), (largest, 1.0)):
             answer = healthy(liar)
             spoil(answer, size)
             night, took_s = a_night(results / str(count), count, {liar: answer})
-            yield _tell(f"{count}: {spoil.__name__} x {size}", took_s, night, (liar,), range(LIAR, liar))
+            yield _print_night(
+                f"{count}: {spoil.__name__} x {size}", took_s, night, (liar,), range(LIAR, liar)
+            )
     liars = range(1, largest, 4)
     for first in range(0, len(other_types(0)), len(liars)):
         hostile = {
@@ -176,7 +178,7 @@ def _nights(results: Path, counts: Sequence[int]) -> Iterator[bool]:
             for answer in other_types(number, slice(at, at + 1))
         }
         night, took_s = a_night(results / str(largest), largest, hostile)
-        yield _tell(
+        yield _print_night(
             f"{largest}: {len(hostile)} other types",
             took_s,
             night,

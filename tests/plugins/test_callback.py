@@ -157,7 +157,7 @@ def test_the_table_is_switched_off_in_the_configuration(view: View) -> None:
     assert "RESULT" not in output
 
 
-def test_the_table_of_a_plan_that_was_gone_on_with_has_its_earlier_runs(view: View) -> None:
+def test_the_table_of_a_continued_plan_has_its_earlier_runs(view: View) -> None:
     earlier, later = view.keep(run(1, Verdict.FAIL), run(2, Verdict.PASS))
     table = RunTable()
     table.add_result({"rackproof_run": later})

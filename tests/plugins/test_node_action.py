@@ -43,7 +43,7 @@ def test_an_answer_without_what_was_asked_for_is_a_failure_of_that_node(answer: 
 
 
 @pytest.mark.parametrize("answer", [{"unreachable": True, "msg": "no route"}, {"failed": True}])
-def test_a_failure_or_a_node_that_cannot_be_reached_stays_what_it_is(answer: dict[str, Any]) -> None:
+def test_a_failure_or_an_unreachable_node_is_raised_with_its_answer(answer: dict[str, Any]) -> None:
     with pytest.raises(ModuleFailedError) as caught:
         Asking(answer).run_action({})
     assert caught.value.result == answer

@@ -17,7 +17,7 @@ def table(root: Path) -> dict[str, str]:
     section = (root / "CONTRIBUTING.md").read_text().split("## Add a role")[1].split("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")][2:]
     found = [(role, proof) for roles, proof in rows for role in roles.split(", ")]
-    assert len(dict(found)) == len(found), "a role stands in two rows"
+    assert len(dict(found)) == len(found), "a role is in two rows"
     return dict(found)
 
 

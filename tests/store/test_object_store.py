@@ -303,7 +303,7 @@ def test_a_store_that_encrypts_is_read_back(tmp_path: Path) -> None:
         (lambda *_: (403, {}, b"\x1b[31mgo away"), "403"),
     ],
 )  # fmt: skip
-def test_a_store_that_lies_or_is_ill_is_named(
+def test_a_store_that_answers_wrongly_or_fails_is_named(
     tmp_path: Path, behave: Callable[[str, Answer, int], Answer], message: str
 ) -> None:
     with store_that(behave) as (url, _), pytest.raises(ObjectStoreError, match=message) as raised:
@@ -364,7 +364,7 @@ def test_a_copy_that_is_read_back_is_read_to_its_size_alone(tmp_path: Path, extr
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_store_that_is_ill_for_a_moment_is_asked_again(tmp_path: Path, status: int) -> None:
+def test_a_store_that_fails_for_a_moment_is_queried_again(tmp_path: Path, status: int) -> None:
     pauses: list[float] = []
     with store_that(lambda _, right, at: (status, {}, b"") if at <= 2 else right) as (url, _):
         assert ObjectStore(bucket_at(url), sleep=pauses.append).upload_folder(filled(tmp_path)) == (5, 5)

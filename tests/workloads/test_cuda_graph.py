@@ -25,7 +25,7 @@ from tests.workloads.programs import load_program
         (RuntimeError(""), False, "off: unknown"),
     ],
 )
-def test_capture_states_why_it_is_off(
+def test_the_state_of_capture_gives_the_reason_for_off(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None, all_captured: bool, state: str
 ) -> None:
     """An error without a text also counts as an error."""

@@ -129,7 +129,7 @@ def machine(root: Path, tmp_path: Path) -> Machine:
     return Machine(root, tmp_path)
 
 
-def said(output: str) -> dict[str, Any]:
+def printed_values(output: str) -> dict[str, Any]:
     """Return the last value of each key that the launcher printed."""
     found: dict[str, Any] = {}
     for line in output.splitlines():
@@ -156,7 +156,7 @@ def test_each_model_is_built_staged_and_trained(machine: Machine, name: str) -> 
         machine.environment["STANDIN_SECONDS"] = "9"
     status, output = machine(machine.spec(name))
     assert status == 0, output
-    told = said(output)
+    told = printed_values(output)
     assert (told["ref"], told["dgxsystem"]) == (machine.commit, "LambdaHyperplaneBasic")
     assert "PULL=0 DGXSYSTEM=LambdaHyperplaneBasic" in told["command"]
     assert told["end"] == {"status": 0, "errors": [], "node": os.uname().nodename}
@@ -190,7 +190,7 @@ def test_what_was_built_and_staged_is_kept_until_the_commit_changes(machine: Mac
     [
         # A change of the arguments, the exit status (5 data, 6 sources or image, 7 config), and the message.
         # No disk has room for 1e9 GB.
-        ({"sources": "/nowhere.tar.gz"}, 6, "cannot be had from .*bench_mlperf06_sources"),
+        ({"sources": "/nowhere.tar.gz"}, 6, "cannot fetch .*bench_mlperf06_sources"),
         ({"folder": "NVIDIA/benchmarks/no"}, 6, "holds no NVIDIA/benchmarks/no/Dockerfile"),
         ({"system": "DGX9"}, 7, "no config for DGX9; there are .*LambdaHyperplaneBasic.*bench_config"),
         ({"image_gb": 1e9}, 6, "GB free, the image needs 1e.09 GB: make room"),
@@ -216,7 +216,7 @@ def test_what_cannot_be_had_is_refused_with_the_remedy(
 ) -> None:
     found, output = machine({**machine.spec(), **change})
     assert found == status, output
-    assert re.search(words, said(output)["refused"]), output
+    assert re.search(words, printed_values(output)["refused"]), output
     assert machine.calls("exec") == 0
 
 
@@ -227,7 +227,7 @@ def test_a_broken_docker_is_named(machine: Machine, file: str, words: str) -> No
     (machine.docker / file).touch()
     status, output = machine(machine.spec())
     assert status == 6, output
-    assert words in said(output)["refused"]
+    assert words in printed_values(output)["refused"]
 
 
 def test_an_archive_cannot_write_outside_its_folder(machine: Machine) -> None:
@@ -235,7 +235,7 @@ def test_an_archive_cannot_write_outside_its_folder(machine: Machine) -> None:
     with tarfile.open(evil, "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("a/../../../escaped"), io.BytesIO())
     status, output = machine({**machine.spec(), "sources": str(evil)})
-    assert (status, "leads outside" in said(output)["refused"]) == (6, True), output
+    assert (status, "leads outside" in printed_values(output)["refused"]) == (6, True), output
     assert not list(machine.folder.rglob("escaped"))
 
 
@@ -324,7 +324,7 @@ def test_two_nodes_train_together_as_one_slurm_job(machine: Machine) -> None:
         assert "rm -f cont_4711" in calls, "run.sub leaves containers under Slurm"
     log = logs.parse(io.BytesIO(output.encode()), format="mll06", name="log")
     assert log.verdict == "pass", log.findings
-    assert said(output)["end"]["nodes"] == ["n1", "n2"]
+    assert printed_values(output)["end"]["nodes"] == ["n1", "n2"]
     # The same run again finds its job.
     assert machine(spec)[0] == 0
     assert len((slurm / "sbatch.calls").read_text().splitlines()) == 1
@@ -350,7 +350,7 @@ def test_a_step_that_srun_cannot_give_back_is_cancelled(machine: Machine) -> Non
 @pytest.mark.parametrize(
     ("change", "status", "words"),
     [
-        ({"hosts": ["n1", "n2", "n3"]}, 7, "is for 2 nodes, 3 are limited"),
+        ({"hosts": ["n1", "n2", "n3"]}, 7, "is for 2 nodes, and -l selects 3"),
         ({"gpus": 8}, 7, "is for 4 GPUs a node, these nodes have 8"),
         ({}, 6, "has no nvidia-docker.*nvidia_container_stack: nvidia-docker2"),
     ],
@@ -364,7 +364,7 @@ def test_nodes_that_do_not_fit_the_config_get_no_job(
         (machine.folder / "bin/nvidia-docker").unlink()
     found, output = machine({**spec, **change})
     assert found == status, output
-    assert re.search(words, said(output)["refused"]), output
+    assert re.search(words, printed_values(output)["refused"]), output
     assert not (machine.folder / "slurm/sbatch.calls").exists()
 
 
@@ -390,8 +390,8 @@ def test_an_ended_run_leaves_no_container_and_no_process(machine: Machine, how: 
         process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 1, output
-    assert said(output)["cancel"]
-    assert (how == "hang") == ("hang" in said(output))
+    assert printed_values(output)["cancel"]
+    assert (how == "hang") == ("hang" in printed_values(output))
     assert f"cont_{RUN}" in (machine.docker / "removed").read_text()
     wait(lambda: not processes(machine.docker))
 
@@ -455,7 +455,7 @@ def test_a_secret_reaches_run_sub_alone(machine: Machine) -> None:
     assert [line for line in lines if line.startswith(("build", "info", "image")) and "canary" in line] == []
     assert any(line.endswith(" canary-of-hugging-face canary-of-mongo") for line in lines)
     assert "canary" not in output
-    assert "HF_TOKEN=(secret)" in said(output)["command"]
+    assert "HF_TOKEN=(secret)" in printed_values(output)["command"]
     for path in (machine.folder / "home").rglob("*"):
         if path.is_file():
             assert b"canary" not in path.read_bytes(), path

@@ -147,7 +147,7 @@ def test_an_archive_that_unpacks_to_more_than_sources_have_is_refused(
     monkeypatch.setattr(docker_run, "MOST_UNPACKED_BYTES", 1 << 20)
     with pytest.raises(docker_run.Refusal) as refused:
         unpack(docker_run, tmp_path, packed(*members))
-    assert "which no sources have" in str(refused.value)
+    assert "the limit for sources" in str(refused.value)
     assert os.listdir(tmp_path / "deep/sources") == []
 
 
@@ -161,7 +161,7 @@ def test_an_archive_without_end_is_not_fetched_whole(
     monkeypatch.setattr(docker_run, "MOST_ARCHIVE_BYTES", 1 << 21)
     with pytest.raises(docker_run.Refusal) as refused:
         Sources().fetch(tmp_path / "archive")
-    assert "which no sources have" in str(refused.value)
+    assert "the limit for sources" in str(refused.value)
     assert (tmp_path / "archive").stat().st_size == 3 << 20
 
 
@@ -275,7 +275,7 @@ class Endless(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         assert size > 0
         self.given += size
-        assert self.given < 100 << 20, "it is read without end"
+        assert self.given < 100 << 20, "the download was read beyond its limit"
         return bytes(size)
 
 

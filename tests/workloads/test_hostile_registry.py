@@ -100,7 +100,7 @@ def test_where_a_registry_sends_its_clients_on_no_key_is_asked_for(
     registry.answers[PLACE] = (307, {"Location": f"{elsewhere.url}/store"}, b"")
     elsewhere.answers["/store"] = challenge(f"{elsewhere.url}/token")
     elsewhere.answers["/token"] = (200, {}, b'{"token": "t"}')
-    with pytest.raises(slurm_run.Refusal, match=r"sends its clients on to .* wants a key: no key goes there"):
+    with pytest.raises(slurm_run.Refusal, match=r"redirects to .* requires a key: no key is sent there"):
         work.prove_image(DIGEST)
     # Neither the registry's key nor a token went there.
     assert elsewhere.keys == [("/store", "")]

@@ -193,7 +193,7 @@ def test_what_the_environment_holds(
 
 
 @pytest.mark.slow
-def test_progress_tells_the_runtime_from_cudas_libraries(runtime: Runtime) -> None:
+def test_progress_distinguishes_the_runtime_from_cudas_libraries(runtime: Runtime) -> None:
     """The two sizes differ. Under one name, the progress would go from 1.9 of 2.0 GB to 1.3 of 7.5 GB."""
     runtime.write("first==1.0\n", "", "second==1.5\n")
     output, _ = runtime.start().communicate(timeout=300)

@@ -107,17 +107,17 @@ def test_what_knows_one_node_is_refused_on_two(way: str) -> None:
 
 @pytest.mark.parametrize("name", ["ddl", "DDL", "ibm_ddl", "powerai-ddl"])
 def test_ddl_cannot_be_had_and_horovod_is_named(name: str) -> None:
-    with pytest.raises(launcher.Refusal, match="cannot be had; horovod"):
+    with pytest.raises(launcher.Refusal, match="not available; horovod"):
         lines(f"--variable-update={name}")
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("horovd", "no such way"),
-        ("nccl", "no such way"),
-        ("", "no such way"),
-        ("Replicated", "no such way"),
+        ("horovd", "no such value"),
+        ("nccl", "no such value"),
+        ("", "no such value"),
+        ("Replicated", "no such value"),
         ("collective_all_reduce", "ends with an AttributeError"),
     ],
 )

@@ -46,7 +46,7 @@ CPU = {"device": "cpu"}
     ],
     ids=["gemm", "memory", "all-reduce"],
 )
-def test_probe(
+def test_a_probe_logs_its_measurements(
     root: Path, torch_python: str, program: str, arguments: list[str], unit: str, expected: dict[str, int]
 ) -> None:
     done = run(torch_python, root, program, *arguments)

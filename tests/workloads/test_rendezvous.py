@@ -65,8 +65,8 @@ class Nodes:
         """Wait for all nodes. Return exit status and output of each."""
         found = []
         for one in self.started:
-            said, _ = one.communicate(timeout=timeout)
-            found.append((one.returncode, said))
+            output, _ = one.communicate(timeout=timeout)
+            found.append((one.returncode, output))
         return found
 
     def noted(self, rank: int) -> dict[str, Any]:
@@ -80,10 +80,10 @@ def test_nodes_meet_measure_and_learn_where_their_ranks_meet(root: Path, tmp_pat
         nodes.start(rank, sys.executable, "-c", ECHO + "; print(os.environ['NCCL_IB_DISABLE'])", "--own=1")
     ends = nodes.ends()
     assert [status for status, _ in ends] == [0, 0, 0], ends
-    told = [said.splitlines()[-2] for _, said in ends]
-    rendezvous = told[0].partition("--rendezvous=")[2].partition("'")[0]
+    arguments = [output.splitlines()[-2] for _, output in ends]
+    rendezvous = arguments[0].partition("--rendezvous=")[2].partition("'")[0]
     assert rendezvous.startswith("127.0.0.1:")
-    for rank, line in enumerate(told):
+    for rank, line in enumerate(arguments):
         words = f"['--own=1', '--nodes=3', '--node-rank={rank}', '--rendezvous={rendezvous}'] lo =lo"
         assert line == words
         assert ends[rank][1].splitlines()[-1] == "1"
@@ -152,7 +152,7 @@ def test_a_stop_reaches_the_program(root: Path, tmp_path: Path) -> None:
     assert nodes.noted(0)["status"] == 128 + signal.SIGTERM
 
 
-def test_nodes_that_do_not_meet_say_who_is_missing(root: Path, tmp_path: Path) -> None:
+def test_nodes_that_do_not_meet_name_the_missing_node(root: Path, tmp_path: Path) -> None:
     nodes = Nodes(root, tmp_path, 2)
     program = root / "workloads/rendezvous.py"
     text = program.read_text().replace("MEET_S = 180.0", "MEET_S = 1.0")
@@ -161,11 +161,11 @@ def test_nodes_that_do_not_meet_say_who_is_missing(root: Path, tmp_path: Path) -
     (tmp_path / "workloads/rendezvous.py").write_text(text)
     nodes.root = tmp_path
     nodes.start(0, sys.executable, "-c", "print('never')")
-    status, said = nodes.ends()[0]
+    status, output = nodes.ends()[0]
     assert status == 8
-    assert "n1 did not come to 127.0.0.1" in said
-    assert "never" not in said
-    assert "n1 did not come" in nodes.noted(0)["trouble"]
+    assert "n1 did not connect to 127.0.0.1" in output
+    assert "never" not in output
+    assert "n1 did not connect" in nodes.noted(0)["trouble"]
 
 
 def test_a_launcher_is_started_on_the_first_node_only(root: Path, tmp_path: Path) -> None:
@@ -180,11 +180,11 @@ def test_a_launcher_is_started_on_the_first_node_only(root: Path, tmp_path: Path
 
 
 @pytest.mark.torch
-def test_lenet_trains_on_two_nodes_as_on_one(
+def test_an_mlp_trains_on_two_nodes_as_on_one(
     root: Path, tmp_path: Path, torch_python: str, small_data: Path
 ) -> None:
-    """An MLP has the loss of one node, but for rounding, if the same batches come in the same order."""
-    given = (
+    """The batches are the same, in the same order, so only rounding may change the loss."""
+    options = (
         "--data",
         str(small_data),
         "--batch-size",
@@ -203,12 +203,14 @@ def test_lenet_trains_on_two_nodes_as_on_one(
         nodes = Nodes(root, place, count)
         for rank in range(count):
             nodes.start(
-                rank, torch_python, str(root / "workloads/mnist_torch.py"), "--network", "mlp", *given
+                rank, torch_python, str(root / "workloads/mnist_torch.py"), "--network", "mlp", *options
             )
         ends = nodes.ends(280)
         assert [status for status, _ in ends] == [0] * count, ends
-        said = ends[0][1].splitlines()
-        found = [json.loads(line.partition("MLLOG ")[2]) for line in said if line.startswith(":::MLLOG ")]
-        assert [one["value"] for one in found if one["key"] == "nodes"] == [count]
-        losses.append([one["value"]["train_loss"] for one in found if one["key"] == "tracked_stats"][-1])
+        lines = ends[0][1].splitlines()
+        events = [json.loads(line.partition("MLLOG ")[2]) for line in lines if line.startswith(":::MLLOG ")]
+        assert [event["value"] for event in events if event["key"] == "nodes"] == [count]
+        losses.append(
+            [event["value"]["train_loss"] for event in events if event["key"] == "tracked_stats"][-1]
+        )
     assert losses[1] == pytest.approx(losses[0], rel=0.02)

@@ -68,7 +68,7 @@ def check(
         ([8, 16], {}, "is known when the job runs"),
     ],
 )
-def test_it_is_said_before_the_job_is_submitted(
+def test_a_batch_size_is_judged_before_the_job_is_submitted(
     slurm_run: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     known: list[int],

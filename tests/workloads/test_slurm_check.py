@@ -73,7 +73,7 @@ def test_all_that_is_missing_is_named_at_once(
     found = " / ".join(work_of(slurm_run, tmp_path, stage=stage).check())
     for words in (
         "the image is for arm64",
-        "1000000001 GB of big are to come (the image 1 GB, model 1e+09 GB)",
+        "big still needs 1000000001 GB (the image 1 GB, model 1e+09 GB)",
         "pyxis is missing",
         "srun --mpi=list has no pmix",
         "n2: Slurm has no such node",

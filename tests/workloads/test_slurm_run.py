@@ -294,7 +294,7 @@ def cluster(root: Path, tmp_path: Path, registry: Registry) -> Cluster:
     return Cluster(root, tmp_path, registry)
 
 
-def said(output: str, key: str) -> Any:
+def printed_value(output: str, key: str) -> Any:
     """Return the last value that the program printed under a key."""
     found = None
     for line in output.splitlines():
@@ -314,7 +314,7 @@ echo "JobId=4711 JobName=$(cat "$FAKE/name") JobState=$(cat "$FAKE/state") ExitC
     (cluster.fake / "bin/scontrol").write_text(f"#!/bin/bash\n{scontrol}")
     status, output = cluster()
     assert status == 0, output
-    end = said(output, "end")
+    end = printed_value(output, "end")
     assert (end["state"], end["name"], end["node_count"], end["start"], end["end"]) == (
         "COMPLETED",
         RUN,
@@ -335,9 +335,9 @@ def until(condition: Any, seconds: float = 300) -> None:
 def test_a_run_pulls_stages_submits_and_prints_the_jobs_output(cluster: Cluster) -> None:
     status, output = cluster()
     assert status == 0, output
-    assert said(output, "digest") == DIGEST
+    assert printed_value(output, "digest") == DIGEST
     assert ':::MLLOG {"key": "x"' in output
-    end = said(output, "end")
+    end = printed_value(output, "end")
     assert (end["state"], end["exit_code"], end["nodes"]) == ("COMPLETED", "0:0", ["n1", "n2"])
     assert (end["name"], end["node_count"]) == (RUN, "2")
     assert (end["start"], end["end"]) == ("1767225600", "1767225660")
@@ -412,7 +412,7 @@ def test_a_registry_sends_its_key_nowhere_less_safe_than_itself(
     monkeypatch.syspath_prepend(root / "workloads")
     slurm_run = importlib.import_module("slurm_run")
     challenge = f'Bearer realm="{realm}",service="registry",scope="repository:x:pull"'
-    with pytest.raises(ValueError, match="no key goes there"):
+    with pytest.raises(ValueError, match="no key is sent there"):
         slurm_run.fetch_token(challenge, "Basic made-up", scheme, slurm_run.Limits())
 
 
@@ -528,8 +528,8 @@ def test_a_hang_cancels_the_job_and_says_on_which_step(cluster: Cluster) -> None
     cluster.script('echo \':::MLLOG {"key": "x", "metadata": {"step": 41}}\'; echo n2 waits; sleep 30')
     status, output = cluster()
     assert status == 1
-    assert said(output, "hang")["step"] == "step 41"
-    assert said(output, "hang")["last"] == "n2 waits"
+    assert printed_value(output, "hang")["step"] == "step 41"
+    assert printed_value(output, "hang")["last"] == "n2 waits"
     assert cluster.calls("scancel") == ["4711"]
 
 
@@ -542,7 +542,7 @@ def test_on_a_signal_to_end_it_cancels_the_job(cluster: Cluster) -> None:
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 1
     assert cluster.calls("scancel") == ["4711"]
-    assert said(output, "end")["state"] == "CANCELLED"
+    assert printed_value(output, "end")["state"] == "CANCELLED"
 
 
 @pytest.mark.parametrize("ends", ["later", "unseen"])
@@ -560,7 +560,7 @@ def test_on_a_node_that_shuts_down_the_job_goes_on_and_the_next_follows_it(
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 1
     assert cluster.calls("scancel") == []
-    assert said(output, "end") is None
+    assert printed_value(output, "end") is None
     if ends == "unseen":
         until(lambda: (cluster.fake / "state").read_text() == "COMPLETED\n")
     status, output = cluster("run", "--plan=plan-1")
@@ -568,16 +568,16 @@ def test_on_a_node_that_shuts_down_the_job_goes_on_and_the_next_follows_it(
     assert len(cluster.calls("sbatch")) == 1
     assert output.count("line 1\n") == output.count("line 2\n") == 1
     # The second log has all that the record needs, although the first one is lost.
-    assert said(output, "digest") == DIGEST
-    assert said(output, "config") == "config_GB300_2x4x1xtp1pp1cp1.sh"
-    assert said(output, "end")["state"] == "COMPLETED"
+    assert printed_value(output, "digest") == DIGEST
+    assert printed_value(output, "config") == "config_GB300_2x4x1xtp1pp1cp1.sh"
+    assert printed_value(output, "end")["state"] == "COMPLETED"
 
 
 def test_a_slurm_that_does_not_answer_is_waited_for_and_gets_no_second_job(cluster: Cluster) -> None:
     (cluster.fake / "down").write_text("")
     status, output = cluster(RACKPROOF_SLURM_ANSWERS_S="1")
     assert status == 7
-    assert "Unable to contact slurm controller" in said(output, "refused")
+    assert "Unable to contact slurm controller" in printed_value(output, "refused")
     assert cluster.calls("sbatch") == []
     # The node submitted a job before it restarted. Its shared storage is missing, so only the name is known.
     (cluster.fake / "name").write_text(RUN)
@@ -604,7 +604,7 @@ def test_a_failed_job_is_no_success(cluster: Cluster) -> None:
     cluster.script('echo FAILED > "$FAKE/state"; echo 2:0 > "$FAKE/code"')
     status, output = cluster()
     assert status == 1
-    assert said(output, "end")["exit_code"] == "2:0"
+    assert printed_value(output, "end")["exit_code"] == "2:0"
 
 
 def test_what_a_checker_quotes_is_no_event(cluster: Cluster) -> None:
@@ -620,8 +620,8 @@ def test_no_fitting_config_lists_those_there_are(cluster: Cluster) -> None:
     cluster.spec["hosts"] = ["n1", "n2", "n3"]
     status, output = cluster()
     assert status == 7
-    assert "no config for 3 nodes of 4 GPUs (GB300)" in said(output, "refused")
-    assert "config_GB300_18x4x1.sh" in said(output, "refused")
+    assert "no config for 3 nodes of 4 GPUs (GB300)" in printed_value(output, "refused")
+    assert "config_GB300_18x4x1.sh" in printed_value(output, "refused")
     assert cluster.calls("sbatch") == []
 
 
@@ -668,8 +668,8 @@ def test_a_config_of_a_larger_model_in_the_same_image_is_not_chosen(
         assert {path.name for path in code.iterdir()} == {"run.sub", f"config_{chosen}.sh", *shared}
         return
     assert status == 7
-    assert "no config for 32 nodes" in said(output, "refused")
-    assert "config_mounts" not in said(output, "refused")
+    assert "no config for 32 nodes" in printed_value(output, "refused")
+    assert "config_mounts" not in printed_value(output, "refused")
     assert cluster.calls("sbatch") == []
 
 
@@ -717,7 +717,7 @@ def test_nothing_is_staged_for_a_config_that_breaks_a_rule(cluster: Cluster) -> 
     cluster.spec["environment"]["MAX_STEPS"] = "4"
     status, output = cluster()
     assert status == 7, output
-    assert "max_steps == 8, and it has MAX_STEPS=4" in said(output, "refused")
+    assert "max_steps == 8, and it has MAX_STEPS=4" in printed_value(output, "refused")
     assert not [call for call in cluster.calls("srun") if "--job-name=stage" in call]
     assert not cluster.calls("sbatch")
 
@@ -730,7 +730,7 @@ def test_a_config_changes_nothing_of_what_the_run_is(cluster: Cluster) -> None:
     job = cluster.job_environment()
     assert (job["NEXP"], job["LOGDIR"]) == ("1", str(cluster.shared / "runs" / RUN / "results"))
     assert job["CONT"] != "other"
-    assert job["SEED_BASE"] == str(said(output, "seed_base")) != "1"
+    assert job["SEED_BASE"] == str(printed_value(output, "seed_base")) != "1"
 
 
 # Errors of Slurm: PMIx's library is missing, Slurm was built without PMIx, or a node cannot start a rank.
@@ -810,11 +810,11 @@ ABORTED = "*** An error occurred in MPI_Init\nsrun: error: n2: task 1: Exited wi
         (
             "world-n2",
             "server=yes folder=yes size=1",
-            ["n2: a rank counts a world of 1, not of 2", "PMIX_MCA_"],
+            ["n2: a rank has a world size of 1, not 2", "PMIX_MCA_"],
         ),
-        ("world-n1", "server=yes folder=yes size=0", ["n1: a rank counts a world of 0, not of 2"]),
-        ("world-n2", "server=yes folder=yes", ["n2: a rank counts a world of none, not of 2"]),
-        ("apart", "", ["ranks meet on each of n1, n2 and not between them", "at all ports"]),
+        ("world-n1", "server=yes folder=yes size=0", ["n1: a rank has a world size of 0, not 2"]),
+        ("world-n2", "server=yes folder=yes", ["n2: a rank has a world size of none, not 2"]),
+        ("apart", "", ["ranks meet on each of n1, n2, but not across nodes", "at all ports"]),
     ],
 )
 def test_ranks_that_would_not_meet_are_no_job(
@@ -823,7 +823,7 @@ def test_ranks_that_would_not_meet_are_no_job(
     (cluster.fake / file).write_text(text)
     status, output = cluster()
     assert (status, cluster.calls("sbatch")) == (7, [])
-    refused = said(output, "refused")
+    refused = printed_value(output, "refused")
     for word in ("--mpi=pmix", "SLURM_MPI_TYPE", *words):
         assert word in refused
     sound = {"n1", "n2"} - {word[:2] for word in words if word.startswith(("n1:", "n2:"))}
@@ -891,8 +891,8 @@ def test_nodes_that_are_no_nvlink_domain_are_no_job(
     (cluster.fake / f"domain-{node}").write_text(printed)
     status, output = cluster()
     assert (status, cluster.calls("sbatch")) == (7, [])
-    assert words in said(output, "refused")
-    assert "n3:" not in said(output, "refused")
+    assert words in printed_value(output, "refused")
+    assert "n3:" not in printed_value(output, "refused")
 
 
 @pytest.mark.parametrize(
@@ -934,7 +934,7 @@ def test_another_kind_of_mpi_is_tried_as_the_operator_names_it(cluster: Cluster)
         ("export WALLTIME='?WALLTIME not set'", "WALLTIME is '?WALLTIME not set', which is not a number"),
         ("unset DGXNGPU", "DGXNGPU is ''"),
         ("export DGXNGPU=8", "is for 8 GPUs a node, these nodes have 4"),
-        ("export DGXNNODES=18", "is for 18 nodes, 2 are limited"),
+        ("export DGXNNODES=18", "is for 18 nodes, and -l selects 2"),
         ("export DATADIR=/elsewhere", "sets DATADIR to '/elsewhere'"),
         ("return 3", "cannot be sourced"),
     ],
@@ -946,7 +946,7 @@ def test_a_config_that_run_sub_would_stumble_over_is_refused(
         stream.write(line + "\n")
     status, output = cluster()
     assert status == 7, output
-    assert complaint in said(output, "refused")
+    assert complaint in printed_value(output, "refused")
     assert cluster.calls("sbatch") == []
 
 
@@ -967,7 +967,7 @@ def test_a_container_without_the_nodes_devices_is_no_job(cluster: Cluster, insid
     (cluster.fake / "inside").write_text(inside)
     status, output = cluster()
     assert (status, cluster.calls("sbatch")) == (7, [])
-    assert words in said(output, "refused")
+    assert words in printed_value(output, "refused")
 
 
 @pytest.mark.parametrize("cards", ["mlx5_core", "mlx4_core", "ib_core", ""])
@@ -1003,14 +1003,14 @@ def test_the_folder_8b_itself_is_no_datadir(cluster: Cluster) -> None:
     cluster.spec["environment"] = {"DATADIR": str(cluster.shared / "data/8b")}
     status, output = cluster()
     assert status == 7
-    assert "names the folder 8b itself" in said(output, "refused")
+    assert "names the folder 8b itself" in printed_value(output, "refused")
 
 
 def test_a_data_folder_that_is_not_there_is_refused(cluster: Cluster) -> None:
     cluster.spec["environment"] = {"DATAROOT": str(cluster.shared / "data/none")}
     status, output = cluster()
     assert status == 5
-    assert "is not there" in said(output, "refused")
+    assert "is not there" in printed_value(output, "refused")
 
 
 @pytest.mark.parametrize(
@@ -1027,7 +1027,7 @@ def test_the_registry_says_no(cluster: Cluster, key: str, tag: str, complaint: s
     cluster.spec["tag"] = tag
     status, output = cluster()
     assert status == 6
-    assert complaint in said(output, "refused")
+    assert complaint in printed_value(output, "refused")
     assert "ngc_api_key" in output or tag == "2"
 
 
@@ -1042,7 +1042,7 @@ def test_an_image_is_imported_once_to_shared_storage(cluster: Cluster) -> None:
     assert call.endswith(f" docker://{cluster.registry.address}#big:{DIGEST}")
     (image,) = (cluster.shared / "images").glob("*.sqsh")
     assert DIGEST[7:19] in image.name
-    assert said(output, "cont") == str(image)
+    assert printed_value(output, "cont") == str(image)
     image.write_text("cut off")
     status, output = cluster("pull")
     assert (status, image.read_text()) == (0, "image\n")
@@ -1074,7 +1074,7 @@ def test_two_racks_on_one_storage_import_once(cluster: Cluster) -> None:
 def test_a_tag_is_resolved_once_for_all_repeats(cluster: Cluster) -> None:
     for _repeat in range(2):
         status, output = cluster("pull", "--plan=plan-1")
-        assert (status, said(output, "digest")) == (0, DIGEST)
+        assert (status, printed_value(output, "digest")) == (0, DIGEST)
     asked = cluster.registry.asked
     # If the registry fails, or its tag moves, nothing changes for a plan in progress.
     cluster.registry.key = "changed"
@@ -1095,7 +1095,7 @@ def test_an_image_that_is_not_the_digest_s_is_not_pulled(cluster: Cluster, tag: 
     assert not (cluster.fake / "srun.calls").exists()
     cluster.registry.manifest = MANIFEST
     status, output = cluster("pull")
-    assert (status, said(output, "digest")) == (0, DIGEST), output
+    assert (status, printed_value(output, "digest")) == (0, DIGEST), output
     assert cluster.registry.asked == (2 if tag == "1" else 0)
 
 
@@ -1105,7 +1105,7 @@ def test_an_image_for_other_processors_is_not_pulled(cluster: Cluster, image: st
     cluster.spec.update(architecture="arm64", image=image)
     status, output = cluster(what)
     assert status == 6, output
-    refused = said(output, "refused")
+    refused = printed_value(output, "refused")
     assert "/big:1 is for amd64, and n1 is arm64 (2 nodes): name one for arm64 with bench_images" in refused
     assert not (cluster.fake / "enroot.calls").exists()
     assert not (cluster.fake / "srun.calls").exists()
@@ -1123,7 +1123,7 @@ def test_half_a_pin_is_refused(cluster: Cluster, tag: str) -> None:
 def test_a_digest_needs_no_registry(cluster: Cluster) -> None:
     cluster.spec["tag"] = DIGEST
     status, output = cluster("pull")
-    assert (status, said(output, "digest"), cluster.registry.asked) == (0, DIGEST, 0)
+    assert (status, printed_value(output, "digest"), cluster.registry.asked) == (0, DIGEST, 0)
 
 
 @pytest.mark.parametrize(("what", "status"), [("stage", 5), ("image", 6)])
@@ -1137,7 +1137,7 @@ def test_too_little_space_is_reported_before_anything_is_fetched(
         cluster.spec["image_gb"] = 1e9
     found, output = cluster()
     assert found == status
-    assert "GB free" in said(output, "refused")
+    assert "GB free" in printed_value(output, "refused")
     assert not (cluster.shared / "data/big/set").exists()
 
 
@@ -1145,22 +1145,22 @@ def test_a_script_that_fails_says_what_it_said(cluster: Cluster) -> None:
     cluster.spec["stage"][0]["run"] = "echo no such bucket >&2; exit 9"
     status, output = cluster()
     assert status == 5
-    assert "failed (9)" in said(output, "refused")
-    assert "no such bucket" in said(output, "refused")
+    assert "failed (9)" in printed_value(output, "refused")
+    assert "no such bucket" in printed_value(output, "refused")
 
 
 def test_a_script_that_leaves_nothing_is_no_success(cluster: Cluster) -> None:
     cluster.spec["stage"][0]["run"] = "true"
     status, output = cluster()
     assert status == 5
-    assert "is empty" in said(output, "refused")
+    assert "is empty" in printed_value(output, "refused")
 
 
 def test_what_sbatch_says_reaches_the_operator(cluster: Cluster) -> None:
     (cluster.fake / "refuse").write_text("sbatch: error: invalid account or account/partition combination\n")
     status, output = cluster()
     assert status == 7
-    assert "invalid account" in said(output, "refused")
+    assert "invalid account" in printed_value(output, "refused")
 
 
 @pytest.mark.parametrize("before", ["", "lmod"])

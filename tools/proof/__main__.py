@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         return commands[argv[0]]()
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
+        print("interrupted; the same command continues from here", file=sys.stderr)
         return 130
 
 
@@ -169,7 +169,7 @@ def keep(name: str, inputs: Inputs, result: str, seconds: float, parts: Sequence
     record = {"inputs": inputs.digest, "tree": inputs.tree}
     if tree_hash() != inputs.tree:
         record = {"inputs": "", "tree": ""}
-        print(f"files were changed while {name} ran: it counts for none; run it again", file=sys.stderr)
+        print(f"files changed while {name} ran, so its result does not count: run it again", file=sys.stderr)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     write_record(name, {**record, "result": result, "seconds": round(seconds), "at": now})
     took = {part.name: round(part.seconds) for part in parts if part.state == "green"}
@@ -237,7 +237,7 @@ def run_suites() -> int:
     parts = [packages, *(part for lane in lanes for part in lane)]
     print(f"\n{format_table(parts, proof.seconds)}\n", flush=True)
     if not green:
-        print("a suite is red: `make prove` goes on with those that are not green", file=sys.stderr)
+        print("a suite is red: `make prove` continues with those that are not green", file=sys.stderr)
     return int(not green)
 
 

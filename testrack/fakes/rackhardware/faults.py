@@ -6,11 +6,11 @@ from .state import HardwareError, State, log_to_kernel
 
 # By name: whether the fault affects "gpu", "hca" or the "node", and its effect.
 FAULTS = {
-    "missing-gpu": ("gpu", "a GPU is not on the PCI bus: no tool lists it, its device node is gone"),
-    "ecc-uncorrectable": ("gpu", "a GPU counts an uncorrectable ECC error in SRAM; XID 95"),
+    "missing-gpu": ("gpu", "a GPU is not on the PCI bus: no tool lists it, its device node is gone; XID 79"),
+    "ecc-uncorrectable": ("gpu", "a GPU counts an uncorrectable ECC error in SRAM; XIDs 95, 154"),
     "row-remap-pending": (
         "gpu",
-        "a row of a GPU's memory waits for a reset or reboot, which ends it; XIDs 48, 63",
+        "a row of a GPU's memory waits for a reset or reboot, which clears it; XIDs 48, 63, 154",
     ),
     "xid": ("gpu", "an XID in the kernel's log; --number sets which (default 79, fallen off the bus)"),
     "link-trained-down": ("gpu", "a GPU's PCIe link has half its lanes at a lower speed"),
@@ -18,11 +18,11 @@ FAULTS = {
     "hca-port-down": ("hca", "the port of a network card is down"),
     "version-mismatch": (
         "node",
-        "the loaded driver is older than its programs; --component fabricmanager: that is older",
+        "the loaded driver, or with --component fabricmanager the fabric manager, is older than its programs",
     ),
     "no-nvlink-domain": (
         "node",
-        "an NVL72's switches have no place for the node: its fabric is complete without resources, clique 0",
+        "an NVL72's switches have no room for the node: its fabric is complete without resources, clique 0",
     ),
     "throttling": ("gpu", "a GPU is too hot and clocks down"),
     "hung-nvidia-smi": ("node", "every tool that queries the driver hangs, and only SIGKILL ends it"),

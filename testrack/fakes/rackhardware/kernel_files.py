@@ -64,7 +64,7 @@ def _mount(command: list[str], place: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         trouble = str(error)
     if trouble:
-        complain(f"{place}: stays the kernel's: {trouble}")
+        complain(f"{place} remains the real one: {trouble}")
 
 
 def write(state: State) -> None:

@@ -69,7 +69,7 @@ def fetch(names: list[str], codename: str, status: str, work: Path, pool: Path) 
     _run([*apt, "update", "-qq"], "the host's apt cannot read its sources")
     archives = work / "cache" / "archives"
     get = [*apt, "install", "--download-only", "--no-install-recommends", "--assume-yes", "-qq"]
-    _run([*get, *names], "a package of debian-packages.txt cannot be had")
+    _run([*get, *names], "a package of debian-packages.txt cannot be downloaded")
     _run([*apt, "autoclean", "-qq"], "old packages cannot be removed")
     pool.mkdir(parents=True, exist_ok=True)
     # apt keeps the escaped epoch in the name. An archive leaves it out.
@@ -90,7 +90,9 @@ def one(package: str, codename: str, work: Path, pool: Path, folder: Path) -> Pa
         apt = _private_apt(codename, "", work)
         folder.mkdir(parents=True, exist_ok=True)
         _run([*apt, "update", "-qq"], "the host's apt cannot read its sources")
-        _run([*apt, "download", "-qq", package], f"{package} of Debian {codename} cannot be had", folder)
+        _run(
+            [*apt, "download", "-qq", package], f"{package} of Debian {codename} cannot be downloaded", folder
+        )
         found = sorted(folder.glob(f"{package}_*.deb"))
     return found[-1]
 

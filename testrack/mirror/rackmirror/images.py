@@ -26,7 +26,7 @@ def shell(pool: Path, folder: Path) -> Path:
     """
     found = sorted(pool.glob("busybox-static_*.deb"))
     if not found:
-        raise ImageError(f"{pool} has no busybox-static: it belongs into debian-packages.txt")
+        raise ImageError(f"{pool} has no busybox-static: add it to debian-packages.txt")
     done = subprocess.run(["dpkg-deb", "--fsys-tarfile", found[-1]], capture_output=True, check=True)
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as package:
         member = next(one for one in package if one.name.endswith("bin/busybox"))

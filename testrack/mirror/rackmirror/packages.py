@@ -85,7 +85,7 @@ def read(path: Path, architecture: str) -> list[Package]:
     seen = set()
     for package in found:
         if (package.name, package.version) in seen:
-            raise SpecError(f"{package.name} {package.version} stands twice in {path.name}")
+            raise SpecError(f"{package.name} {package.version} occurs twice in {path.name}")
         seen.add((package.name, package.version))
     return found
 

@@ -101,7 +101,7 @@ def test_the_state_may_lie_elsewhere(bare: Callable, tmp_path: Path, monkeypatch
     assert not (bare.root / "var/lib/rack/hardware.json").exists()
 
 
-def test_init_wants_a_seed_and_a_known_sku(bare: Callable) -> None:
+def test_init_requires_a_seed_and_a_known_sku(bare: Callable) -> None:
     assert "--seed" in bare("hardware --init h100").err
     assert "gb300" in bare("hardware --init dgx1 --seed n1").err
 
@@ -429,7 +429,7 @@ def test_the_log_is_read_as_dmesg_is_read(node: Callable) -> None:
         ("-ukubelet", ["-ukubelet"]),
     ],
 )
-def test_journalctl_takes_kernel_messages_for_the_stand_ins(
+def test_journalctl_shows_messages_of_the_fakes_as_those_of_the_kernel(
     arguments: str, passed_on: list[str], bare: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called = []

@@ -148,7 +148,7 @@ def test_the_check_of_mounts_says_what_it_finds_and_ends_well(images: Path, tmp_
         ({"PYTORCH_VERSION": "2", "RANK": "3"}, ["3", "8", "1"]),
     ],
 )
-def test_ranks_are_told_their_place_in_images_of_pytorch_alone(
+def test_only_images_of_pytorch_set_the_place_of_a_rank(
     images: Path, tmp_path: Path, variables: dict[str, str], expected: list[str]
 ) -> None:
     script = 'echo "${RANK-},${WORLD_SIZE-},${LOCAL_WORLD_SIZE-}"'

@@ -191,7 +191,9 @@ def test_lines_and_ssh_configuration_name_every_host() -> None:
 def test_another_checkouts_rack_is_distinguished_from_ones_own() -> None:
     mine = {name: Found(name, "running", "i", "/mine") for name in ("n01", "n02")}
     assert foreign_hosts(mine, "/mine") == []
-    assert foreign_hosts({"n01": Found("n01", "exited")}, "/mine") == [], "made before hosts had a home"
+    assert foreign_hosts({"n01": Found("n01", "exited")}, "/mine") == [], (
+        "the host has no home, because an older checkout made it"
+    )
     other = Found("n03", "exited", "i", "/its")
     assert foreign_hosts(mine | {"n03": other}, "/mine") == [other]
 
@@ -274,5 +276,5 @@ def test_a_rack_of_a_checkout_that_is_gone_is_named_with_what_to_do(
     nodes = Nodes(read_layout(INVENTORY), tmp_path, Console(tmp_path / "timings.json"))
     host = nodes.layout.everyone[0]
     monkeypatch.setattr(nodes, "present", lambda: [host])
-    with pytest.raises(RackError, match=rf"(?s){host.name} is there, but its key .*rack\.py down"):
+    with pytest.raises(RackError, match=rf"(?s){host.name} exists, but its key .*rack\.py down"):
         nodes.publish()

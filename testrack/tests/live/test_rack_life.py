@@ -114,7 +114,7 @@ def test_a_smaller_rack_is_not_made_by_asking_for_less(
     life: program.Rack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert life.up(1, []) == 0
-    assert "left alone, although not requested: gb300-r01-n02" in capsys.readouterr().out
+    assert "not requested, but kept: gb300-r01-n02" in capsys.readouterr().out
     everyone_answers(life)
 
 
@@ -170,7 +170,7 @@ def test_a_rack_that_another_checkout_left_is_taken_away(
     assert not set(before.items()) & set(started(life).items())
 
 
-def test_a_rack_whose_checkout_is_gone_is_made_anew(
+def test_a_rack_whose_checkout_is_gone_is_made_again(
     life: program.Rack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The test before left the rack of another checkout.
@@ -184,7 +184,7 @@ def test_a_rack_whose_checkout_is_gone_is_made_anew(
     assert not set(before.items()) & set(started(life).items())
 
 
-def test_one_host_is_taken_away(life: program.Rack) -> None:
+def test_one_host_is_removed(life: program.Rack) -> None:
     assert life.down(purge=False, names=["gb300-r01-n02"]) == 0
     assert sorted(life.nodes.found()) == sorted(NAMES[:3])
     assert "gb300-r01-n02" not in nodes.ETC_HOSTS.read_text() + nodes.SSH_CONFIG.read_text()

@@ -117,7 +117,7 @@ def test_a_node_has_neither_this_machines_disks_nor_a_way_out(rack: Command) -> 
     assert rack(ONE, connect.format(SERVICES, 80)).returncode == 0
 
 
-def asked(url: str, user: str = "", password: str = "") -> int:
+def http_status(url: str, user: str = "", password: str = "") -> int:
     """Return the status of an HTTP request."""
     request = urllib.request.Request(url)
     if user:
@@ -133,11 +133,11 @@ def test_the_services_answer(rack: Command, root: Path) -> None:
     password = (root / ".rackproof/rack/ngc_key").read_text().strip()
     assert (root / ".rackproof/rack/ngc_key").stat().st_mode & 0o077 == 0
     registry = f"http://{SERVICES}:5000/v2/"
-    assert asked(registry) == 401
-    assert asked(registry, "$oauthtoken", "wrong") == 401
-    assert asked(registry, "$oauthtoken", password) == 200
-    assert asked(f"http://{SERVICES}/debian/dists/stable/InRelease") == 200
-    assert asked(f"http://{SERVICES}:9000/rackproof") == 200
+    assert http_status(registry) == 401
+    assert http_status(registry, "$oauthtoken", "wrong") == 401
+    assert http_status(registry, "$oauthtoken", password) == 200
+    assert http_status(f"http://{SERVICES}/debian/dists/stable/InRelease") == 200
+    assert http_status(f"http://{SERVICES}:9000/rackproof") == 200
 
 
 def test_a_dead_sshd_is_silent_until_it_is_repaired(
@@ -148,7 +148,7 @@ def test_a_dead_sshd_is_silent_until_it_is_repaired(
     assert (shown(driver, OTHER)["ssh"], list(shown(driver, OTHER)["faults"])) == (False, ["dead-sshd"])
     done = driver("up", "--nodes", "2")
     assert done.returncode == 0, done.stderr
-    assert f"silent by a fault that is on: {OTHER}" in done.stdout
+    assert f"no answer, because a fault is on: {OTHER}" in done.stdout
     assert driver("fault", OTHER, "dead-sshd", "--off").returncode == 0
     assert rack(OTHER, "true").returncode == 0
 

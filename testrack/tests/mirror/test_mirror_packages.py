@@ -193,7 +193,7 @@ def test_a_wrong_spec_is_named(tmp_path: Path) -> None:
 
     entry = '[[package]]\nname = "a-b"\nversions = ["1-1"]\nrepositories = ["x"]\nsummary = "s"\n'
     read(entry)
-    with pytest.raises(packages.SpecError, match="a-b 1-1 stands twice"):
+    with pytest.raises(packages.SpecError, match="a-b 1-1 occurs twice"):
         read(entry * 2)
     with pytest.raises(packages.SpecError, match="a-b: unknown key dependss"):
         read(entry + "dependss = []\n")

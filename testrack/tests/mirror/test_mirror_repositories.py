@@ -201,7 +201,7 @@ def test_the_source_of_nv_peer_memory_is_cloned_from_plain_files(
         sources.publish(MIRROR / "nv_peer_memory", "1.0-8", folder / name / "nv_peer_memory.git")
         for name in ("git", "again")
     }
-    assert len(commits) == 1, "whoever pins the commit finds it in the next mirror, too"
+    assert len(commits) == 1, "each build of a mirror makes the same commit"
     clone = folder / "clone"
     command = ["git", "clone", "--quiet", "--branch", "1.0-8", f"{url}/git/nv_peer_memory.git", str(clone)]
     environment = {**os.environ, "no_proxy": "127.0.0.1"}

@@ -60,7 +60,7 @@ def cell(compared: SystemComparison, system: str, benchmark: str, kind: str) -> 
         ("LambdaHyperplaneBasic", "minigo", (0.65980, -0.0003, PASS), (26.707, 0.0760, FAIL), 18),
     ],
 )
-def test_both_tables(
+def test_each_cell_of_both_tables(
     compared: SystemComparison,
     system: str,
     model: str,

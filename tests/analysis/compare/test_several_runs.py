@@ -46,7 +46,7 @@ def test_the_same_gpu_of_other_nodes_is_one_row() -> None:
     assert compare_several([runs[0], runs[0]]).measurements[0].labels == {"gpu": UUIDS[0], "gpu_index": "0"}
 
 
-def test_gpus_without_an_index_are_told_apart_by_their_uuid() -> None:
+def test_gpus_without_an_index_are_distinguished_by_their_uuid() -> None:
     both = run(1, measured(1, gpu=UUIDS[0]), measured(2, gpu=UUIDS[1]))
     found = values(both, both, run(2, measured(3, gpu=UUIDS[2])))
     assert sorted(map(str, found.values())) == ["[1.0, 1.0, None]", "[2.0, 2.0, None]", "[None, None, 3.0]"]

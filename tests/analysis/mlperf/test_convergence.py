@@ -48,7 +48,7 @@ def test_dlrm_is_compared_with_the_points_of_its_round(
     ("name", "ruleset"),
     [("gnmt", "1.0.0"), ("transformer", "2.1.0"), ("ncf", "3.0.0"), ("rnnt", "5.1.0")],
 )
-def test_what_nobody_published_is_unproven(tmp_path: Path, name: str, ruleset: str) -> None:
+def test_convergence_without_published_points_is_unproven(tmp_path: Path, name: str, ruleset: str) -> None:
     folder = epochs(tmp_path, name, runs=10, batch=2048, until=3)
     score = score_folder(folder, ruleset=ruleset)
     assert score.rcp is not None

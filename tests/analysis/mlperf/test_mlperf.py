@@ -183,7 +183,7 @@ def changed(count: int = 10, **by_number: dict[str, object]) -> tuple[RunScore, 
         ),
     ],
 )
-def test_verdict(
+def test_verdict_of_a_folder(
     runs: tuple[RunScore, ...], rcp: RcpResult, verdict: str, minutes: float | None, reason: str
 ) -> None:
     score = score_of_report(WorkerReport(runs=runs, runs_needed=10, rcp=rcp), folder="x", ruleset="5.1.0")
@@ -546,7 +546,7 @@ def test_a_factor_in_the_folder_only_ever_slows_a_score_down(
     assert (folder / "scaling.json").read_text() == content
 
 
-def test_a_factor_in_a_pipe_that_nobody_writes_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_factor_in_a_pipe_without_a_writer_is_not_waited_for(tmp_path: Path) -> None:
     folder = fill(tmp_path)
     os.mkfifo(folder / "scaling.json")
     assert score_folder(folder).verdict == "unproven"

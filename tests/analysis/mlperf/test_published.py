@@ -49,7 +49,7 @@ def test_every_published_row_is_there(real_logs: Path) -> None:
         ({"accelerator": "gb300", "benchmark": "llama2_70b_lora", "accelerators": 71}, set(), None),
     ],
 )
-def test_find(query: dict[str, object], submitters: set[str], fastest: float | None) -> None:
+def test_results_are_found(query: dict[str, object], submitters: set[str], fastest: float | None) -> None:
     found = find_published(**query)  # type: ignore[arg-type]
     assert bool(found) == bool(submitters)
     assert submitters <= {one.submitter for one in found}

@@ -549,7 +549,7 @@ def test_parse_and_score_have_one_answer(tmp_path: Path, line: str) -> None:
     assert score(tmp_path).verdict.gates is parsed.verdict.gates
 
 
-def test_synthetic_runs_with_few_events_are_told_apart(tmp_path: Path) -> None:
+def test_synthetic_runs_with_few_events_are_distinguished(tmp_path: Path) -> None:
     assert score(fill(tmp_path)).verdict is Verdict.PASS
 
 

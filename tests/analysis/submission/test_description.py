@@ -42,7 +42,7 @@ def chosen(folder: Path, number: int = 0, **how: Any) -> ChosenRun:
     return examined
 
 
-def test_the_official_checker_wants_exactly_these_keys(tmp_path: Path, caplog: Any) -> None:
+def test_the_official_checker_requires_exactly_these_keys(tmp_path: Path, caplog: Any) -> None:
     path = tmp_path / "system.json"
     whole = dict.fromkeys(FIELDS, "x") | {"status": STATUSES[0]}
     path.write_text(json.dumps(whole))
@@ -92,7 +92,7 @@ def test_nothing_is_invented(tmp_path: Path, system_file: Callable[..., Path]) -
     }
 
 
-def test_an_empty_text_declines_to_answer_but_not_who_and_what(
+def test_an_empty_text_is_an_answer_except_for_required_keys(
     tmp_path: Path, system_file: Callable[..., Path]
 ) -> None:
     _, issues = describe_system(load_system_file(system_file(cooling="", framework="")), [chosen(tmp_path)])

@@ -111,7 +111,7 @@ def _other_script(results: Path) -> None:
     make_run(results, 9, scripts={"config_B200_2x8.sh": "export DGXNNODES=2 LR=1\n"})
 
 
-def _nobody_knows(results: Path) -> None:
+def _without_node_facts(results: Path) -> None:
     make_runs(results, nodes=(), printed=None)
 
 
@@ -222,7 +222,7 @@ FAULTS = {
         ":::SYSJSON",
         Verdict.UNPROVEN,
         10,
-        _nobody_knows,
+        _without_node_facts,
         (("number_of_nodes", 2), ("accelerators_per_node", 8), ("accelerator_model_name", "NVIDIA B200")),
     ),
     "a log that describes two systems": Fault(

@@ -73,7 +73,7 @@ def tables(data: bytes) -> bytes:
     return b"".join(line for line in lines if line.startswith((b"#", b"|", b"\n")))
 
 
-def said(data: bytes) -> dict[str, Any]:
+def findings_at_text(data: bytes) -> dict[str, Any]:
     """Return what the parsers find in a log. Each line number is replaced with the text of its line."""
     lines = data.split(b"\n")
 
@@ -102,7 +102,7 @@ def main() -> None:
         data = source.read_bytes()
         if name.parts[0] in TRIMMED and source.suffix != ".json":
             whole, data = data, trim(data)
-            before, after = said(whole), said(data)
+            before, after = findings_at_text(whole), findings_at_text(data)
             for key in before:
                 if before[key] != after[key]:
                     print(f"{name}: {key} differ:\n  {before[key]}\n  {after[key]}")

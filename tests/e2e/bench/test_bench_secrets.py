@@ -53,7 +53,7 @@ def test_a_jobs_secrets_are_in_its_own_processes_alone(
     assert files_with(GIVEN, tmp_path, vault, hosts) == []
     assert elsewhere == []
     assert (tmp_path / "results/.spool").is_dir()
-    assert any("run.sub" in one for one in found), "the job did not get them"
+    assert any("run.sub" in one for one in found), "the job did not get the secrets"
     assert not [one for one in found if not one.startswith("job ")], "\n".join(sorted(found))
 
 

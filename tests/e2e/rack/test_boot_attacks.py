@@ -21,7 +21,7 @@ from rackproof.jobs.reimage.images import describe_image
 from rackproof.jobs.reimage.lifecycle import Step
 from tests.e2e.reimage.test_reimage_by_image import PLAYBOOK
 
-from .test_reimage_vms import IMAGE, ROOT, lacking, machines, stands
+from .test_reimage_vms import IMAGE, ROOT, lacking, machines, progress_by_node
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(3600)]
 
@@ -82,14 +82,14 @@ BEGIN = (
 def was_imaged(folder: Path) -> None:
     """Check that the first run imaged the machine, and that the boot host refused the attacker's requests."""
     assert (folder / "asked").read_text().split() == ["403"] * 4
-    genuine = stands(folder, "genuine")["vm1"].progress
+    genuine = progress_by_node(folder, "genuine")["vm1"].progress
     assert Step.IMAGE in genuine.done, genuine
     assert any("requested its order" in one for one in genuine.remarks), genuine
 
 
 def was_not_written(folder: Path, name: str) -> str:
     """Check that a run failed without a byte on the disk. Return the reports that the attacker received."""
-    progress = stands(folder, name)["vm1"].progress
+    progress = progress_by_node(folder, name)["vm1"].progress
     assert (progress.state, progress.step) == ("failed", Step.BOOT), (name, progress)
     assert (folder / f"{name}.kib").read_text().strip() == "0", name
     return (folder / f"{name}.reports").read_text()
@@ -125,7 +125,7 @@ def test_what_an_attacker_in_the_network_gets_written_booted_or_believed(folder:
     # Without Secure Boot, a changed ramdisk writes the attacker's image, as SECURITY.md says. The node still
     # fails, because the playbook does not accept its report.
     assert (folder / "own-ramdisk.first").read_bytes().startswith(b"OWNED")
-    assert stands(folder, "own-ramdisk")["vm1"].progress.state == "failed"
+    assert progress_by_node(folder, "own-ramdisk")["vm1"].progress.state == "failed"
 
 
 def test_with_secure_boot_nothing_of_the_attacker_s_is_booted(folder: Path, evil: Path) -> None:

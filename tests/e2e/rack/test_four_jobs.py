@@ -118,7 +118,7 @@ def boots(root: Path, tmp_path: Path, driver: Command, rack: Command) -> Iterato
     boots.close()
 
 
-def test_5_reimage_by_its_bmc_makes_it_anew_and_a_night_returns_it(
+def test_5_reimage_by_its_bmc_makes_it_again_and_a_night_resumes_it(
     root: Path, results: Path, rack: Command, job: Callable[..., Done], boots: FakeBoots
 ) -> None:
     """ansible-playbook reimage.yml -l gb300-r01-n01"""

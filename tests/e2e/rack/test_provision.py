@@ -234,7 +234,7 @@ def test_version_that_the_mirror_does_not_have(rack: Command, provision: Command
     reason = attention(done, SECOND)
     assert SECOND in reason
     assert "999.1.2" in reason
-    assert "580.95.05" in reason, "what the mirror has belongs into the message"
+    assert "580.95.05" in reason, "the message has to list the versions of the mirror"
     assert "lambda_stack_driver_version" in reason
     assert state_in_slurm(rack, SECOND).startswith("idle"), "apt was asked before the node was drained"
 
@@ -251,7 +251,7 @@ def test_dead_node_does_not_stop_the_others(rack: Command, provision: Command, d
     assert state_in_slurm(rack, SECOND).startswith("idle"), "its own drain is lifted once it is proven"
 
 
-def test_drain_of_somebody_else_is_never_lifted(rack: Command, provision: Command) -> None:
+def test_a_drain_of_another_user_is_never_lifted(rack: Command, provision: Command) -> None:
     rack(CONTROLLER, f"scontrol update nodename={SECOND} state=drain reason='bad fan, ticket 7'")
     try:
         done = provision(SECOND, *LAST_YEAR)

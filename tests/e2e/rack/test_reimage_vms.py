@@ -146,7 +146,7 @@ def folder(request: pytest.FixtureRequest, cluster: None) -> Iterator[Path]:
         path.unlink()
 
 
-def stands(folder: Path, results: str = "results") -> dict[str, tasks.NodeStatus]:
+def progress_by_node(folder: Path, results: str = "results") -> dict[str, tasks.NodeStatus]:
     """Return the status of each machine, from the journals in a folder."""
     return {one.node: one for one in tasks.read_progress(folder / results)}
 
@@ -187,7 +187,7 @@ def test_a_machine_with_an_empty_disk_becomes_a_node_that_takes_jobs(folder: Pat
     )
     # The role netboot changes nothing the second time, and restarts nothing.
     assert re.search(r" changed=0 ", (folder / "netboot.again").read_text()), said
-    progress = stands(folder)["vm1"].progress
+    progress = progress_by_node(folder)["vm1"].progress
     assert (progress.state, progress.done) == ("returned", STEPS), said
     assert any(text.startswith("written to /dev/vda (DISK-000") for text in progress.remarks)
     assert (folder / "after/slurm").read_text().split() == ["vm1", "idle"]
@@ -230,7 +230,7 @@ def test_from_an_empty_disk_to_a_node_that_takes_jobs_and_once_more(folder: Path
     assert not set(before.splitlines()) & set(after.splitlines())
     for work in ("work.first", "work.second"):
         assert sorted((folder / work).read_text().splitlines()) == ["vm1", "vm1 idle", "vm2", "vm2 idle"]
-    found = stands(folder)
+    found = progress_by_node(folder)
     assert sorted(found) == ["vm1", "vm2"]
     for one in found.values():
         assert (one.progress.state, one.progress.done) == ("returned", STEPS), one
@@ -253,7 +253,7 @@ def test_another_machine_is_not_written_and_a_damaged_image_does_not_boot(folder
         damage,
         "reimage -l vm2",
     )
-    found = stands(folder)
+    found = progress_by_node(folder)
     assert (found["vm1"].progress.state, found["vm1"].progress.step) == ("failed", Step.IMAGE)
     assert "vm1 refused: this machine's serial number is S" in found["vm1"].progress.reason
     assert "the order is for ANOTHER" in found["vm1"].progress.reason
@@ -290,7 +290,7 @@ def test_a_power_cut_while_the_disk_is_written_leaves_one_that_does_not_boot_and
         "kill -KILL -$playbook; wait $playbook",
         limits="{boot: 400, image: 60, first_boot: 600}",
     )
-    first = stands(folder, "results.first")["vm1"].progress
+    first = progress_by_node(folder, "results.first")["vm1"].progress
     assert (first.state, first.step) == ("failed", Step.IMAGE), first
     assert "has its order and did not report the result in time" in first.reason
     assert not (folder / "first-block").read_bytes().strip(b"\0")
@@ -298,7 +298,7 @@ def test_a_power_cut_while_the_disk_is_written_leaves_one_that_does_not_boot_and
     assert "idle" not in (folder / "slurm").read_text()
     # Linux started once, in the ramdisk, and not from the disk.
     assert (folder / "systems").read_text().strip() == "1"
-    last = stands(folder)["vm1"].progress
+    last = progress_by_node(folder)["vm1"].progress
     assert Step.FIRST_BOOT in last.done, last
     assert boots(folder)
     assert taking_work() == []
@@ -340,7 +340,7 @@ def test_whatever_is_lost_on_the_way_the_node_stays_out_and_the_next_run_goes_on
     )  # fmt: skip
     stood = {}
     for name in ("dhcp", "booting", "over", "server", "writing", "bmc"):
-        one = stands(folder / name)["vm1"].progress
+        one = progress_by_node(folder / name)["vm1"].progress
         stood[name] = (one.state, one.step.value if one.step else "")
         # A machine for which no playbook waits is not booted again, and gets no job.
         assert bool((folder / name / "entries").read_text()) == (name == "booting"), name
@@ -356,13 +356,15 @@ def test_whatever_is_lost_on_the_way_the_node_stays_out_and_the_next_run_goes_on
         "writing": ("interrupted", "image"),
         "bmc": ("failed", "image"),
     }
-    reasons = {name: stands(folder / name)["vm1"].progress.reason for name in ("dhcp", "server", "bmc")}
+    reasons = {
+        name: progress_by_node(folder / name)["vm1"].progress.reason for name in ("dhcp", "server", "bmc")
+    }
     assert "vm1 did not boot over the network in time" in reasons["dhcp"]
     assert "is the image server up?" in reasons["server"]
     assert "Boot the new system" in reasons["bmc"]
     # Nothing was written to the disk of a machine that did not answer.
     assert (folder / "dhcp/kib").read_text().strip() == "0"
-    last = stands(folder)["vm1"].progress
+    last = progress_by_node(folder)["vm1"].progress
     assert Step.FIRST_BOOT in last.done, last
     assert boots(folder)
     assert (folder / "vm1-scratch.raw").stat().st_blocks == 0
@@ -379,7 +381,7 @@ def test_a_machine_with_uefi_boots_beside_another_dhcp_server(folder: Path) -> N
         "kill -KILL -$playbook; wait $playbook",
         more=["--uefi", "--proxy"],
     )
-    progress = stands(folder)["vm1"].progress
+    progress = progress_by_node(folder)["vm1"].progress
     assert Step.FIRST_BOOT in progress.done, progress
     console = (folder / "vm1.console").read_text(errors="replace")
     assert re.search(r"efi: EFI v", console)
@@ -391,7 +393,7 @@ def test_a_machine_with_uefi_boots_beside_another_dhcp_server(folder: Path) -> N
 
 @pytest.mark.proof
 @pytest.mark.parametrize("more", [[], ["--uefi", "--proxy"]], ids=["bios", "uefi"])
-def test_machines_that_nobody_knows_tell_who_they_are_and_known_ones_are_not_answered(
+def test_unknown_machines_report_themselves_and_known_ones_get_no_answer(
     folder: Path, more: list[str]
 ) -> None:
     """discover.yml runs twice, and lines of shell switch the machines on, as an operator would.

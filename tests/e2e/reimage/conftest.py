@@ -78,7 +78,7 @@ class Rack:
         self.folder: Path = fleet.folder
         self.results: Path = fleet.results
 
-    def say(self, node: str, word: str, on: bool = True) -> None:
+    def mark(self, node: str, word: str, on: bool = True) -> None:
         """Make or remove a marker of a node: no-image, hold-image, hold or broken."""
         path = self.folder / node / word
         path.parent.mkdir(exist_ok=True)

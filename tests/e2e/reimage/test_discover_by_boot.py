@@ -205,7 +205,7 @@ def test_machines_become_nodes_by_serial_number_and_it_ends_when_all_have_report
     assert (site.folder / "systemctl.log").read_text().count("restart rackproof-netboot-dnsmasq") == 2
 
 
-def test_who_cannot_be_matched_is_named_and_the_others_are_written(make: Make) -> None:
+def test_a_machine_without_a_match_is_named_and_the_others_are_written(make: Make) -> None:
     # Machine 1 is right. 2 and 3 have the same serial number, and 4 has an unknown one. 5 sends no JSON. 6
     # reports another MAC address than the one it booted by, 7 contradicts the inventory, and 8 sends more
     # than 64 KiB.
@@ -271,7 +271,7 @@ def test_only_machines_that_are_named_are_answered_then_also_known_ones(make: Ma
         ({}, ["--check"], "boothost would answer machines whose MAC address is not known (0 are known)"),
     ],
 )
-def test_nobody_is_answered_when_nobody_can_be_found(
+def test_a_wrong_request_or_a_check_answers_no_machine(
     make: Make, asked: dict[str, Any], words: list[str], why: str
 ) -> None:
     site = make({1: boot_report("S1", 1)}, n1={"reimage_serial": "S1"})
@@ -282,7 +282,7 @@ def test_nobody_is_answered_when_nobody_can_be_found(
     assert site.machines.seen == {}
 
 
-def test_a_file_that_is_somebody_elses_is_found_out_before_any_boot_report(make: Make) -> None:
+def test_a_file_of_another_program_is_refused_before_any_boot_report(make: Make) -> None:
     site = make({}, n1={"reimage_serial": "S1"})
     site.written.write_text("all: {vars: {a: 1}}\n")
     begin = time.monotonic()

@@ -52,7 +52,7 @@ def test_no_job_shows_or_keeps_a_secret(
     }.items():
         monkeypatch.setenv(name, value)
     # One node fails, because Ansible shows the most about a failed task.
-    rack.say("gone", "no-image")
+    rack.mark("gone", "no-image")
     with watched_processes(UNIQUE) as found, watched_files(UNIQUE, home) as elsewhere:
         done = rack.play(*words, "-e", f"@{vault}", "-vvv")
     output = done.stdout + done.stderr

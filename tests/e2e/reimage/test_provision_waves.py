@@ -83,7 +83,7 @@ def test_what_cannot_be_done_is_known_before_the_first_drain(rack: Rack) -> None
     )
     done = rack.play("provision.yml", "-l", f"{NODES},gone")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert drains(rack) == [["n03"]], "the node that can be done is done"
+    assert drains(rack) == [["n03"]], "the node of the wave that can be provisioned is provisioned"
     assert rack.drained() == {}
     said = " ".join(done.stdout.split())
     for node in ("n01", "n02", "n04"):

@@ -39,7 +39,7 @@ def half(name: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_who_computes_wrongly_or_reduces_wrongly_stays_drained(rack: Rack) -> None:
+def test_a_node_that_computes_or_reduces_wrongly_stays_drained(rack: Rack) -> None:
     """Run a night first, so that n04 is known to be good. It is the only possible partner."""
     done = rack.fleet.validate(
         "-l",

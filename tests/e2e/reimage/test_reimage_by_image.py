@@ -279,7 +279,7 @@ class Site:
         """Run the playbook to its end. Return its output."""
         return self.play(*words).communicate(timeout=300)[0]
 
-    def stands(self) -> dict[str, tuple[str, str]]:
+    def progress_by_node(self) -> dict[str, tuple[str, str]]:
         """Return the state and the step of each node in its journal."""
         return {
             one.node: (one.progress.state, one.progress.step.value if one.progress.step else "")
@@ -322,9 +322,9 @@ def imaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, str
 def test_each_node_ends_where_its_ramdisk_or_bmc_left_it(imaged: tuple[Site, str]) -> None:
     site, output = imaged
     found = {one.node: one.progress for one in tasks.read_progress(site.folder / "results")}
-    stood = site.stands()
-    assert stood.pop("n1")[0] == "interrupted", output  # its image is done, and this playbook ends there
-    assert stood == {
+    progress = site.progress_by_node()
+    assert progress.pop("n1")[0] == "interrupted", output  # its image is done, and this playbook ends there
+    assert progress == {
         "n2": ("failed", "image"),
         "n3": ("failed", "boot"),
         "n4": ("failed", "boot"),
@@ -397,7 +397,7 @@ def test_a_report_in_a_node_s_place_gets_no_line_of_its_own_into_known_hosts(tmp
         site.close()
 
 
-def test_an_alarm_leaves_out_the_node_that_it_is_of_and_an_attempt_of_a_stranger_nobody(
+def test_an_alarm_leaves_out_its_node_and_an_attempt_of_a_stranger_leaves_out_none(
     tmp_path: Path,
 ) -> None:
     recorded = {
@@ -430,7 +430,7 @@ def test_an_alarm_leaves_out_the_node_that_it_is_of_and_an_attempt_of_a_stranger
         site.close()
 
 
-def test_who_changes_what_lies_on_the_boot_host_writes_no_disk(tmp_path: Path) -> None:
+def test_an_attacker_that_changes_files_of_the_boot_host_writes_no_disk(tmp_path: Path) -> None:
     """n1 reads a changed order, the ramdisk of n2 requests no signature, and n6 finds an old signature."""
     site = Site(tmp_path, {name: SAYS[name] for name in ("n1", "n2", "n6")})
     ramdisks, ask = site.ramdisks, site.ramdisks.ask
@@ -483,19 +483,19 @@ def test_without_a_key_no_node_is_switched_off(tmp_path: Path, broken: str) -> N
 
 
 @pytest.mark.parametrize("state", ["boot", "image"])
-def test_a_run_that_is_killed_is_gone_on_with_and_leaves_no_entry(tmp_path: Path, state: str) -> None:
+def test_a_killed_run_is_continued_and_leaves_no_entry(tmp_path: Path, state: str) -> None:
     """The playbook is killed with all its processes while it waits for the ramdisk, or while that writes."""
     site = Site(tmp_path, {"n1": None if state == "boot" else {"status": "begun"}})
     try:
         process = site.play()
         end = time.monotonic() + 100
-        while site.stands().get("n1") != ("running", state) or "n1" not in site.ramdisks.orders:
+        while site.progress_by_node().get("n1") != ("running", state) or "n1" not in site.ramdisks.orders:
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < end
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        assert site.stands() == {"n1": ("interrupted", state)}
+        assert site.progress_by_node() == {"n1": ("interrupted", state)}
         # The playbook removes the entry when the node has booted. Before that, the entry stays for the next
         # run.
         assert bool(site.entries()) == (state == "boot")

@@ -36,7 +36,7 @@ def read_node_progress(results: Path) -> NodeProgress | None:
 STATES = tuple(step for step in STEPS if step is not Step.BOOT)
 
 
-def test_killed_in_each_state_it_is_gone_on_with_and_returns_only_proven(rack: Rack) -> None:
+def test_a_run_killed_in_any_state_continues_and_resumes_only_proven_nodes(rack: Rack) -> None:
     """Each run continues the one before, and is killed one step later. The last run ends by itself."""
     results = rack.results
 
@@ -52,7 +52,7 @@ def test_killed_in_each_state_it_is_gone_on_with_and_returns_only_proven(rack: R
     rack.fleet.set_slurm(jobs={"n01": "77"})
     for number, state in enumerate(STATES, 1):
         words = ("-e", '{"reimage_limits": {"drain": 60}}') if state is Step.DRAIN else ()
-        rack.say("n01", "hold-image", on=state is Step.IMAGE)
+        rack.mark("n01", "hold-image", on=state is Step.IMAGE)
         rack.killed_when(lambda state=state: there(state), "-l", "n01", *words)
         assert not host_claims.claimed_hosts(results / run_files.CLAIMS), state
         now = read_node_progress(results)
@@ -111,7 +111,7 @@ def fill(folder: Path) -> Path:
     return path
 
 
-def test_with_a_full_disk_nobody_is_touched(rack: Rack, small: Path) -> None:
+def test_with_a_full_disk_no_node_is_touched(rack: Rack, small: Path) -> None:
     fill(small)
     done = rack.reimage("-l", "n01", "-e", f"reimage_results={small}")
     assert done.returncode != 0
@@ -123,8 +123,8 @@ def test_with_a_full_disk_nobody_is_touched(rack: Rack, small: Path) -> None:
 def test_a_disk_that_fills_up_meanwhile_leaves_the_node_drained_and_the_end_is_written(
     rack: Rack, small: Path
 ) -> None:
-    rack.say("n01", "hold")
-    rack.say("n01", "broken")
+    rack.mark("n01", "hold")
+    rack.mark("n01", "broken")
     argv, options = rack.command(
         "reimage.yml", "-e", "reimage_method=rack", "-l", "n01", "-e", f"reimage_results={small}"
     )
@@ -135,7 +135,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_the_node_drained_and_the_end_is_w
         assert time.monotonic() < end
         time.sleep(0.1)
     filler = fill(small)
-    rack.say("n01", "hold", on=False)
+    rack.mark("n01", "hold", on=False)
     said = process.communicate(timeout=200)[0]
     assert process.returncode != 0
     # The journal reserved the space for this entry before the step started.
@@ -149,7 +149,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_the_node_drained_and_the_end_is_w
     assert done.returncode != 0
     assert rack.drained() == {"n01": OURS}
     filler.unlink()
-    rack.say("n01", "broken", on=False)
+    rack.mark("n01", "broken", on=False)
     done = rack.reimage("-l", "n01", "-e", f"reimage_results={small}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert rack.drained() == {}

@@ -27,7 +27,7 @@ NIGHTS = "rackproof-night: ecc_sram_uncorrectable GPU 2; rackproof explain n01"
 """Reason of a drain by a night."""
 
 
-def stands(results: Path) -> dict[str, tuple[str, str]]:
+def progress_by_node(results: Path) -> dict[str, tuple[str, str]]:
     """Return the state and the step of each node in its journal."""
     return {
         one.node: (one.progress.state, one.progress.step.value if one.progress.step else "")
@@ -37,13 +37,13 @@ def stands(results: Path) -> dict[str, tuple[str, str]]:
 
 def test_each_node_goes_its_way_and_only_the_proven_return(rack: Rack) -> None:
     """One run has four failures, each at another step. A second run continues three of these nodes."""
-    rack.say("n02", "broken")
-    rack.say("gone", "no-image")
+    rack.mark("n02", "broken")
+    rack.mark("gone", "no-image")
     rack.fleet.hardware("n04", "--fault", "ecc-uncorrectable", "--gpu", "2")
     rack.fleet.set_slurm(jobs={"n03": "77"})
     done = rack.reimage("-l", "rack-one")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert stands(rack.results) == {
+    assert progress_by_node(rack.results) == {
         "n01": ("returned", ""),
         "n02": ("failed", "provision"),
         "n03": ("failed", "drain"),
@@ -63,27 +63,27 @@ def test_each_node_goes_its_way_and_only_the_proven_return(rack: Rack) -> None:
     assert (kept.benchmark, kept.verdict.value) == ("reimage", "fail")
     assert {node.name for node in kept.nodes} == {"n01", "n02", "n04"}
 
-    rack.say("n02", "broken", on=False)
+    rack.mark("n02", "broken", on=False)
     rack.fleet.hardware("n04", "--fault", "ecc-uncorrectable", "--off")
     rack.fleet.hardware("n04", "--boot")
     rack.fleet.set_slurm(jobs={}, nodes=rack.fleet.slurm["nodes"] | {"n03": "bob: waits for a cable"})
     done = rack.reimage("-l", "n02,n03,n04")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {stands(rack.results)[one] for one in ("n02", "n03", "n04")} == {("returned", "")}
+    assert {progress_by_node(rack.results)[one] for one in ("n02", "n03", "n04")} == {("returned", "")}
     # A drain by another user in the meantime stays, and no node is imaged twice.
     assert rack.drained() == {"n03": "bob: waits for a cable", "gone": OURS}
     assert "stays drained by another reason: bob: waits for a cable" in " ".join(done.stdout.split())
     assert sorted(rack.renewed) == ["n01", "n02", "n03", "n04"]
 
 
-def test_a_killed_run_leaves_its_nodes_drained_and_is_gone_on_with(rack: Rack) -> None:
+def test_a_killed_run_leaves_its_nodes_drained_and_is_continued(rack: Rack) -> None:
     done = rack.reimage()
     assert done.returncode == 2
     assert "Name the nodes to image" in done.stdout
-    rack.say("n01", "hold")
+    rack.mark("n01", "hold")
 
     def second_is_refused() -> bool:
-        if stands(rack.results).get("n01") != ("running", "provision"):
+        if progress_by_node(rack.results).get("n01") != ("running", "provision"):
             return False
         with pytest.raises(run_files.ReimageError, match="n01 is being reimaged by another playbook"):
             tasks.begin_run(rack.results, {"n01": []}, method="rack", owner_pid=os.getpid())
@@ -91,18 +91,18 @@ def test_a_killed_run_leaves_its_nodes_drained_and_is_gone_on_with(rack: Rack) -
 
     rack.killed_when(second_is_refused, "-l", "n01")
     assert not host_claims.claimed_hosts(rack.results / run_files.CLAIMS)
-    assert stands(rack.results) == {"n01": ("interrupted", "provision")}
+    assert progress_by_node(rack.results) == {"n01": ("interrupted", "provision")}
     assert rack.drained() == {"n01": OURS}
-    rack.say("n01", "hold", on=False)
+    rack.mark("n01", "hold", on=False)
     done = rack.reimage("-l", "n01")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert stands(rack.results) == {"n01": ("returned", "")}
+    assert progress_by_node(rack.results) == {"n01": ("returned", "")}
     assert rack.drained() == {}
     assert rack.renewed == ["n01"]
 
 
-def test_provisioning_returns_nobody_that_failed_beside_one_that_did_not(rack: Rack) -> None:
-    rack.say("n02", "broken")
+def test_provisioning_resumes_no_failed_node_next_to_a_good_one(rack: Rack) -> None:
+    rack.mark("n02", "broken")
     done = rack.play("provision.yml", "-l", "n01,n02")
     assert done.returncode == 2, done.stdout + done.stderr
     assert rack.drained() == {"n02": "rackproof: provisioning"}
@@ -113,7 +113,7 @@ def test_a_drain_of_provisioning_does_not_end_before_the_node_is_proven(rack: Ra
     rack.fleet.hardware("n01", "--fault", "ecc-uncorrectable", "--gpu", "2")
     done = rack.reimage("-l", "n01")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert stands(rack.results) == {"n01": ("failed", "validate")}
+    assert progress_by_node(rack.results) == {"n01": ("failed", "validate")}
     assert rack.drained() == {"n01": OURS}
 
 
@@ -134,9 +134,9 @@ def test_what_fails_for_all_nodes_is_reported_for_each(rack: Rack) -> None:
 
 def test_a_night_does_not_return_a_node_whose_imaging_has_not_come_to_its_end(rack: Rack) -> None:
     rack.fleet.set_slurm(nodes=rack.fleet.slurm["nodes"] | {"n01": NIGHTS})
-    rack.say("n01", "broken")
+    rack.mark("n01", "broken")
     assert rack.reimage("-l", "n01").returncode == 2
-    assert stands(rack.results) == {"n01": ("failed", "provision")}
+    assert progress_by_node(rack.results) == {"n01": ("failed", "provision")}
     # By default, nights that are less than 12 hours apart count as one. Those of a test are minutes apart.
     returning = ("-e", "validate_resume=true", "-e", "validate_resume_hours=0")
     for _ in range(2):

@@ -34,7 +34,7 @@ tool, words = os.path.basename(sys.argv[0]), sys.argv[1:]
 if state.get("down"):
     sys.exit("slurm_load_node error: Unable to contact slurm controller (connect failure)")
 if tool == "squeue":
-    # None of the jobs here is a night's: who asks by name waits for nobody.
+    # None of the jobs here is a night's, so a query by name finds none.
     for node, job in () if any(one.startswith("--name") for one in words) else state["jobs"].items():
         print(job, node)
 elif tool == "sinfo":

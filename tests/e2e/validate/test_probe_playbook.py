@@ -76,7 +76,7 @@ def test_silent_corruption_is_measured_drained_measured_again_and_returned(fleet
     assert fleet.slurm["nodes"]["n02"] == ""
 
 
-def test_without_slurm_nothing_is_measured_nothing_proven_and_nobody_drained(fleet: Fleet) -> None:
+def test_without_slurm_nothing_is_measured_or_proven_and_no_node_is_drained(fleet: Fleet) -> None:
     fleet.hardware("n02", "--fault", "ecc-uncorrectable", "--gpu", "2")
     fleet.set_slurm(down=True)
     done = fleet.validate(*BUDGET, "-e", "validate_drain=true")

@@ -148,7 +148,7 @@ def test_a_killed_night_leaves_no_worker_that_measures_on(fleet: Fleet) -> None:
     assert fleet.jobs == ["n01"]
 
 
-def test_a_database_that_is_down_delays_the_history_and_half_a_rack_that_is_lost_drains_nobody(
+def test_a_database_that_is_down_delays_the_history_and_a_half_lost_rack_drains_no_node(
     fleet: Fleet,
 ) -> None:
     """The second of two nights adds the first one to the history, whose database was down before.
@@ -182,7 +182,7 @@ def test_a_database_that_is_down_delays_the_history_and_half_a_rack_that_is_lost
     assert len(night_folders(fleet.results)) == 2
 
 
-def test_a_full_disk_drains_nobody_and_the_last_whole_night_counts(fleet: Fleet) -> None:
+def test_a_full_disk_drains_no_node_and_the_last_whole_night_counts(fleet: Fleet) -> None:
     fleet.results.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "none", fleet.results]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:

@@ -243,7 +243,7 @@ def test_where_to_read_on(offset: int, log_bytes: int, data: bytes, patient: boo
         (10_000, 60.0, 30.0),
     ],
 )
-def test_how_long_to_wait(followed_s: float, poll_s: float, expected: float) -> None:
+def test_pauses_grow_with_time_and_with_slow_polls(followed_s: float, poll_s: float, expected: float) -> None:
     assert next_pause(followed_s, poll_s) == pytest.approx(expected)
 
 
@@ -423,7 +423,7 @@ def test_a_silent_job_is_mentioned_ever_more_rarely() -> None:
     )
     clock.now += 1
     assert shown.progress_line(Progress(phase="train"), 1200, 78) is not None, (
-        "and at once when it speaks again"
+        "read at once when the log grows again"
     )
 
 

@@ -368,7 +368,7 @@ def test_storage_that_was_not_what_it_says_is_unproven(
     assert found[0].message.startswith(path[:2])
 
 
-def test_an_overlay_that_nobody_saw_go_is_reported_and_a_run_that_never_began_says_nothing_else() -> None:
+def test_an_overlay_that_may_remain_is_reported_and_nothing_else_of_a_run_that_never_began() -> None:
     planned = node_setup_of()
     found = node_setup.judge_setup(planned, "n1", {}, {}, started=False)
     assert [(one.code, one.verdict) for one in found.findings] == [("setting_left", None)] * 2

@@ -24,12 +24,12 @@ VARIABLES = {
 DATA = "/shared/data"
 
 
-def told(root: Path, name: str) -> tuple[dict[str, str], dict[str, str]]:
+def job_inputs(root: Path, name: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the job's variables, and the shell command of each step of staging."""
     loaded = load_definition(root / "benchmarks" / f"{name}.yml", log_formats=FORMATS)
     site = Site(shared="/shared", sku="gb300", sku_gpus=4)
-    said = launch_slurm.slurm_specification(loaded, site, ["n1"], VARIABLES)
-    steps = said["stage"]
+    specification = launch_slurm.slurm_specification(loaded, site, ["n1"], VARIABLES)
+    steps = specification["stage"]
     assert isinstance(steps, list)
     return launch_slurm.slurm_environment(loaded, site, VARIABLES), {
         step["creates"]: step["run"] for step in steps
@@ -37,14 +37,14 @@ def told(root: Path, name: str) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def test_llama2_gets_data_and_model(root: Path) -> None:
-    environment, stage = told(root, "llama2_70b_lora")
+    environment, stage = job_inputs(root, "llama2_70b_lora")
     own = f"{DATA}/llama2_70b_lora"
     assert environment == {"DATADIR": f"{own}/gov_report", "MODEL": f"{own}/model"}
     assert list(stage) == ["gov_report", "model"]
 
 
 def test_llama31_gets_the_folder_that_holds_8b_with_the_tokenizer_in_it(root: Path) -> None:
-    environment, stage = told(root, "llama31_8b")
+    environment, stage = job_inputs(root, "llama31_8b")
     assert environment == {"DATADIR": f"{DATA}/llama31_8b"}
     assert list(stage) == ["8b"]
     assert "-d 8b http://m/metadata/" in stage["8b"]
@@ -98,7 +98,7 @@ def test_llama31_keeps_the_files_that_the_check_of_its_mounts_counts(
     if table:
         lines = ["key,type,relative_path,num_files,num_bytes", "TOKENIZER,file,tokenizer.json,1,7", *rows]
         (tmp_path / "expected-mounts-8b.csv").write_text("\n".join([*lines, "PREPROC_DATA,dir,.,7,49", ""]))
-    _environment, stage = told(root, "llama31_8b")
+    _environment, stage = job_inputs(root, "llama31_8b")
     data, programs = tmp_path / "data", tmp_path / "bin"
     data.mkdir()
     programs.mkdir()
@@ -126,7 +126,7 @@ def test_llama31_keeps_the_files_that_the_check_of_its_mounts_counts(
 
 
 def test_flux_gets_dataroot_and_energon_its_answers(root: Path) -> None:
-    environment, stage = told(root, "flux1")
+    environment, stage = job_inputs(root, "flux1")
     # The benchmark's documentation names DATADIR, but its run.sub does not read that variable.
     assert environment == {"DATAROOT": f"{DATA}/flux1/energon"}
     assert list(stage)[-4:] == ["energon/train", "energon/val", "energon/.nv-meta", "energon/empty_encodings"]
@@ -138,6 +138,6 @@ def test_flux_gets_dataroot_and_energon_its_answers(root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["llama2_70b_lora", "llama31_8b", "flux1", "gpt_oss_20b"])
 def test_nothing_that_a_run_sets_comes_from_a_definition(root: Path, name: str) -> None:
-    environment, _stage = told(root, name)
+    environment, _stage = job_inputs(root, name)
     ours = {"CONT", "LOGDIR", "NEXP", "SEED", "SEED_BASE", "DGXSYSTEM", "DGXNNODES", "WALLTIME", "DATESTAMP"}
     assert not ours & environment.keys()

@@ -27,7 +27,7 @@ BASE = "a\nb\nc\nd\ne\n"
         ("a\nb\n# note\nc\nd\ne\n", "a\nb\nc\nd\nd2\ne\n", "a\nb\n# note\nc\nd\nd2\ne\n"),
     ],
 )
-def test_both_changes_are_kept(mine: str, theirs: str, merged: str) -> None:
+def test_changes_of_both_texts_are_kept(mine: str, theirs: str, merged: str) -> None:
     found = merge_texts(BASE, mine, theirs)
     assert found == (merged, ())
 

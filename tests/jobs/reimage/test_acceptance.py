@@ -288,7 +288,7 @@ def test_what_was_to_be_proven_and_was_not_is_no_pass(
         check_acceptance(folder, "n1", proofs)
 
 
-def test_who_is_bad_alone_meets_nobody(tmp_path: Path) -> None:
+def test_a_node_that_is_bad_alone_meets_no_partner(tmp_path: Path) -> None:
     one = begun(tmp_path)
     assert find_own_failure(one, "n1") == ""
     slow = LACKS.model_copy(update={"verdict": Verdict.DEGRADED})

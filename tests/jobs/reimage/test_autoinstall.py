@@ -265,7 +265,7 @@ def test_the_machine_names_the_disk(
         ((disk(),), {"order": ORDER | {"placeholder": "other"}}, "does not name the disk once"),
     ],
 )
-def test_before_anything_is_written_it_stops(
+def test_a_wrong_machine_or_disk_stops_before_anything_is_written(
     machine: Machine, found: tuple[dict[str, Any], ...], options: dict[str, Any], why: str
 ) -> None:
     before = machine.instructions.read_text()

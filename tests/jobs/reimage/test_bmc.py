@@ -138,7 +138,7 @@ def test_a_bmc_that_does_not_answer_is_named() -> None:
 
 
 @pytest.fixture
-def sick() -> Iterator[tuple[str, list[str]]]:
+def faulty_bmc() -> Iterator[tuple[str, list[str]]]:
     """Return the address of a BMC, and a list whose entry is its fault."""
     how: list[str] = ["silent"]
 
@@ -174,9 +174,9 @@ def sick() -> Iterator[tuple[str, list[str]]]:
     ],
 )
 def test_a_bmc_that_is_sick_is_distinguished_from_one_that_refuses(
-    sick: tuple[str, list[str]], fault: str, why: str
+    faulty_bmc: tuple[str, list[str]], fault: str, why: str
 ) -> None:
-    address, how = sick
+    address, how = faulty_bmc
     how[0] = fault
     limit_s = 0.3 if fault == "silent" else 60
     with pytest.raises(BmcError, match=f"n1: its BMC at .* {why}"):

@@ -92,7 +92,7 @@ def tls(tmp_path: Path) -> Iterator[Tls]:
     made.bmc.close()
 
 
-def test_a_certificate_that_nobody_signed_is_shown_and_no_password_is_sent(tls: Tls) -> None:
+def test_an_unsigned_certificate_is_shown_and_no_password_is_sent(tls: Tls) -> None:
     with pytest.raises(BmcError, match=f"is not trusted.*{tls.fingerprint}.*reimage_bmc_fingerprint"):
         read(tls.address)
     assert tls.heard == []

@@ -130,7 +130,7 @@ def test_an_expectation_with_a_typing_error_is_refused(values: dict[str, Any], w
         parse_expectation("n1", values)
 
 
-def test_the_record_has_all_firmware_and_the_settings_that_somebody_minds() -> None:
+def test_the_record_has_all_firmware_and_the_expected_settings() -> None:
     expected = parse_expectation("n1", {"bios": {"AcsEnabled": False}})
     before = add_settings(Node(name="n1", firmware={"bios": "1.0"}), REPORTED, expected)
     assert before.firmware == {

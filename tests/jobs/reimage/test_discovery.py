@@ -166,7 +166,7 @@ def test_everything_that_was_asked_and_every_node_is_accounted_for() -> None:
     assert found.gates
 
 
-def test_silence_in_a_range_is_no_problem_as_long_as_somebody_is_found() -> None:
+def test_silence_in_a_range_is_no_error_if_any_bmc_is_found() -> None:
     silent = {"10.0.0.8": BmcSilentError("10.0.0.8: its BMC does not answer")}
     ranged = frozenset(silent)
     assert not match_machines(silent | {"10.0.0.1": (about(),)}, ONE, ranged=ranged).gates
@@ -278,7 +278,7 @@ DAMAGED = (
 )
 
 
-def test_the_file_keeps_whom_it_has_and_is_nobody_elses(tmp_path: Path) -> None:
+def test_the_file_keeps_its_nodes_and_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "discovered.yml"
     first = {"n1": {"reimage_bmc_address": "10.0.0.1", "reimage_mac": MAC}}
     assert write_discovered(path, first)
@@ -337,20 +337,20 @@ def rack() -> Iterator[dict[str, FakeRedfish]]:
 
 
 @pytest.mark.slow
-def test_bmcs_say_who_they_are_by_redfish(rack: dict[str, FakeRedfish]) -> None:
+def test_bmcs_report_their_serial_numbers_by_redfish(rack: dict[str, FakeRedfish]) -> None:
     silent = "http://127.0.0.1:1"
     # This BMC lists interfaces of its baseboard, but cannot show them.
     rack["n1"].fault = "HGX_Baseboard_0/EthernetInterfaces"
     stranger = rack.pop("stranger")
     access = Access("", "ops", "secret")
     answers = ask_bmcs([*(one.address for one in rack.values()), silent], access, tasks.list_systems)
-    one, two, nobody = answers.values()
+    one, two, none = answers.values()
     assert one == (
         MachineIdentity("System_0", "S1", "ACME G8", "Off", {MAC: True, "52:54:00:00:00:aa": False}),
         MachineIdentity("HGX_Baseboard_0", "B1", "", "Off", {}),
     )
     assert two == (MachineIdentity("1", "S2", "Dell Inc.", "Off", {}),)
-    assert isinstance(nobody, BmcSilentError)
+    assert isinstance(none, BmcSilentError)
     stranger.fault = "drips"
     (drips,) = ask_bmcs([stranger.address], access, tasks.list_systems, timeout_s=1).values()
     assert "did not finish within 1 s" in str(drips)
@@ -358,7 +358,7 @@ def test_bmcs_say_who_they_are_by_redfish(rack: dict[str, FakeRedfish]) -> None:
 
 
 @pytest.mark.slow
-def test_bmcs_say_who_they_are_by_ipmi() -> None:
+def test_bmcs_report_their_serial_numbers_by_ipmi() -> None:
     if not shutil.which("ipmitool"):
         pytest.skip("needs ipmitool (tools/install-test-packages)")
     with socket.socket(type=socket.SOCK_DGRAM) as one:

@@ -38,7 +38,7 @@ def test_the_same_is_no_change_though_a_kernel_reserves_a_little() -> None:
     assert described(NODE.model_copy(update={"memory_bytes": (960 << 30) - (8 << 30)})) == []
 
 
-def test_a_swapped_gpu_is_reported_by_both_uuids_and_stops_nobody() -> None:
+def test_a_swapped_gpu_is_reported_by_both_uuids_and_stops_no_node() -> None:
     after = NODE.model_copy(update={"gpus": gpus("a", "x", "c", "d")})
     assert described(after) == [("GPU 1 (00:01) swapped: was GPU-b, is GPU-x", None)]
 

@@ -123,7 +123,7 @@ def test_a_slow_bmc_is_waited_for_and_one_that_does_not_switch_is_reported(node:
 
 
 @needs_ipmitool
-def test_where_nobody_listens_it_ends_before_the_time_that_a_call_may_take(node: FakeIpmi) -> None:
+def test_without_a_listener_a_call_ends_before_its_time_limit(node: FakeIpmi) -> None:
     node.fault = "silent"
     with pytest.raises(BmcSilentError, match="Unable to establish IPMI"):
         read_power_status(opener(node, call_timeout_s=60))

@@ -169,7 +169,7 @@ FLEET = {f"n{i:02}": {"per_rack": [f"r{i // 6}"], "per_partition": ["all", f"p{i
 
 
 @pytest.mark.parametrize(("at_once", "rack", "partition"), [(18, 18, 18), (4, 2, 3), (8, 1, 8), (1, 1, 1)])
-def test_waves_keep_every_limit_and_lose_nobody(at_once: int, rack: int, partition: int) -> None:
+def test_waves_keep_every_limit_and_lose_no_node(at_once: int, rack: int, partition: int) -> None:
     found = plan_waves(FLEET, at_once, {"per_rack": rack, "per_partition": partition})
     assert sorted(name for wave in found for name in wave) == sorted(FLEET)
     for wave in found:

@@ -207,7 +207,7 @@ def dnsmasq(folder: Path) -> str:
     return done.stderr
 
 
-def test_dnsmasq_understands_both_ways_and_answers_only_who_has_an_entry(proxy: Path, server: Path) -> None:
+def test_dnsmasq_understands_both_ways_and_answers_only_known_machines(proxy: Path, server: Path) -> None:
     for folder in (proxy, server):
         assert "syntax check OK" in dnsmasq(folder)
         lines = (folder / "dnsmasq.conf").read_text().splitlines()

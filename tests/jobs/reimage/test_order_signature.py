@@ -67,7 +67,7 @@ def test_what_is_signed_is_the_order_and_the_number_of_the_boot(key: Path) -> No
         json.dumps({"nonce": 5}),
     ],
 )
-def test_nothing_is_signed_for_who_asks_for_nothing(key: Path, report: str) -> None:
+def test_nothing_is_signed_for_a_ramdisk_that_requests_nothing(key: Path, report: str) -> None:
     with pytest.raises(SignatureError, match="its ramdisk requests no signature"):
         sign_order("{}", report, key)
 

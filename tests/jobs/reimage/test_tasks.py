@@ -364,27 +364,27 @@ def test_what_is_kept_is_json_that_others_can_read(tmp_path: Path) -> None:
     assert kept["nodes"] == ["n1", "n2", "n3"]
 
 
-def said(results: Path, *words: str) -> tuple[int, str]:
+def status_output(results: Path, *words: str) -> tuple[int, str]:
     done = CliRunner().invoke(main, ["reimage", "status", "--results", str(results), *words])
     return done.exit_code, done.output
 
 
 def test_status_on_the_command_line(tmp_path: Path) -> None:
-    assert said(tmp_path) == (0, f"no node was ever imaged from {tmp_path}\n")
+    assert status_output(tmp_path) == (0, f"no node was ever imaged from {tmp_path}\n")
     run = started(tmp_path)
     work(run, "n1", *STEPS)
     work(run, "n2", Step.DRAIN)
     write_step(run, "n2", "failed", reason="its jobs do not end")
     (tmp_path / run_files.CLAIMS / host_claims.CLAIMS).unlink()
-    status, text = said(tmp_path)
+    status, text = status_output(tmp_path)
     assert status == 0
     assert "n1" not in text
     assert "failed at record" in text
     assert "its jobs do not end" in text
     assert "next: ansible-playbook reimage.yml -l n2,n3" in text
-    assert "returned to service" in said(tmp_path, "--all")[1]
-    assert "n9: never imaged from here" in said(tmp_path, "n1", "n9")[1]
-    found = json.loads(said(tmp_path, "--json")[1])
+    assert "returned to service" in status_output(tmp_path, "--all")[1]
+    assert "n9: never imaged from here" in status_output(tmp_path, "n1", "n9")[1]
+    found = json.loads(status_output(tmp_path, "--json")[1])
     assert [(one["node"], one["progress"]["state"]) for one in found] == [
         ("n1", "returned"),
         ("n2", "failed"),

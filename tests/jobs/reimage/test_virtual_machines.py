@@ -95,7 +95,7 @@ def test_a_machine_makes_of_what_its_firmware_says_the_hardware_of_its_serial_nu
     assert (machine["product_serial"], machine["uuid"]) == (about["serial"], about["uuid"])
 
 
-def test_the_image_has_the_stand_ins_and_nothing_that_wakes_by_itself(tmp_path: Path) -> None:
+def test_the_image_has_the_fakes_and_no_unit_that_starts_by_itself(tmp_path: Path) -> None:
     subprocess.run([ROOT / "testrack/vms/overlay", tmp_path / "over"], check=True)
     units = tmp_path / "over/etc/systemd/system"
     assert (tmp_path / "over/opt/rack/hardware").stat().st_mode & 0o100

@@ -53,7 +53,7 @@ def plans(nodes: tuple[NodeNight, ...]) -> dict[str, str]:
     return {one.node: one.plan for one in nodes if one.plan}
 
 
-def test_who_fails_alone_is_drained_with_the_reason() -> None:
+def test_a_node_that_fails_alone_is_drained_with_the_reason() -> None:
     decided, remarks = decide_drains([night("n01", finding("n01")), night("n02")], {}, members(18), "N1", NOW)
     assert plans(decided) == {"n01": "drain"}
     assert decided[0].why == "xid_79 GPU 0"
@@ -81,7 +81,7 @@ def test_who_fails_alone_is_drained_with_the_reason() -> None:
         (night("n01", finding("n01", verdict=Verdict.DEGRADED), verdict=Verdict.DEGRADED), ""),
     ],
 )
-def test_who_is_left_alone(one: NodeNight, why: str) -> None:
+def test_nodes_that_are_not_drained(one: NodeNight, why: str) -> None:
     decided, _ = decide_drains([one], {}, members(18), "N1", NOW)
     assert not plans(decided)
     assert why in decided[0].why
@@ -119,7 +119,7 @@ def test_a_node_of_two_partitions_counts_in_both() -> None:
     assert "partition small" in decided[0].why
 
 
-def test_with_half_the_rack_unreachable_nobody_is_drained() -> None:
+def test_with_half_the_rack_unreachable_no_node_is_drained() -> None:
     lost = [night(f"n{n:02d}", unreached="no answer", verdict=Verdict.UNPROVEN) for n in range(1, 10)]
     decided, remarks = decide_drains(
         [*lost, night("n10", finding("n10")), night("n11")], {}, members(18), "N1", NOW

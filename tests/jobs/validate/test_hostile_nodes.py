@@ -271,7 +271,7 @@ def test_what_it_claims_while_the_owner_does_not_answer_is_not_its_own_when_that
     assert "foreign_parts" in found(nodes[SECOND])
 
 
-def test_faults_that_it_reports_of_another_s_gpu_are_nobody_s(results: Path) -> None:
+def test_faults_that_a_node_reports_of_another_nodes_gpu_count_for_no_node(results: Path) -> None:
     night(results, {})
     answer = machine(1, chips={0: uuid(0, 0)})
     smi = answer["facts"]["tools"]["nvidia_smi_xml"]
@@ -281,7 +281,7 @@ def test_faults_that_it_reports_of_another_s_gpu_are_nobody_s(results: Path) -> 
     assert verdicts(night(results, {}))[0] == "pass"
 
 
-def test_in_a_first_night_nobody_knows_whose_they_are(results: Path) -> None:
+def test_in_a_first_night_both_nodes_with_the_same_gpu_are_unproven(results: Path) -> None:
     nodes = night(results, {SECOND: machine(1, chips={0: uuid(0, 0)})})
     assert verdicts(nodes) == ["unproven", "unproven", "pass"]
 

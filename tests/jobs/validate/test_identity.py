@@ -83,7 +83,7 @@ def verdicts(nodes: dict[str, NodeNight]) -> list[str]:
     return [nodes[name].verdict.value for name in NODES]
 
 
-def test_nodes_that_are_who_they_were_pass(results: Path) -> None:
+def test_nodes_with_the_same_identity_pass(results: Path) -> None:
     for _ in range(3):
         assert verdicts(night(results, {})) == ["pass"] * 3
 
@@ -147,7 +147,7 @@ def test_gpus_that_were_exchanged_between_nodes_are_unproven_and_named(
         assert all(f"{uuid(number, slot)} was last seen in {other}" in text for slot in slots)
 
 
-def test_a_new_gpu_is_unproven_until_somebody_accepts_it(results: Path) -> None:
+def test_a_new_gpu_is_unproven_until_it_is_accepted(results: Path) -> None:
     night(results, {})
     repaired = {FIRST: machine(0, chips={2: uuid(77, 2)})}
     for _ in range(3):
@@ -172,7 +172,7 @@ def test_what_is_accepted_in_the_night_of_the_repair_is_a_remark(results: Path) 
 @pytest.mark.parametrize(
     ("serial", "code"), [("SN9999", "machine_changed"), ("", "machine_unknown"), ("None", "machine_unknown")]
 )
-def test_a_new_board_is_unproven_until_somebody_accepts_it(results: Path, serial: str, code: str) -> None:
+def test_a_new_board_is_unproven_until_it_is_accepted(results: Path, serial: str, code: str) -> None:
     night(results, {})
     answer = machine(0)
     answer["facts"]["dmi"]["product_serial"] = serial
@@ -196,7 +196,7 @@ def test_a_gpu_that_was_missing_in_the_first_night_may_come_back(results: Path) 
     assert verdicts(night(results, {})) == ["pass"] * 3
 
 
-def test_a_night_without_an_answer_of_the_driver_forgets_nobody(results: Path) -> None:
+def test_a_night_without_an_answer_of_the_driver_forgets_no_gpu(results: Path) -> None:
     night(results, {})
     silent = machine(0)
     silent["facts"]["tools"]["nvidia_smi_xml"] = {"status": "failed", "rc": 9, "stdout": "", "stderr": ""}

@@ -137,7 +137,7 @@ def test_every_panel_shows_what_a_night_writes(written: dict[str, set[str]]) -> 
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
 
 
-def test_nobody_shares_a_place_on_the_dashboard() -> None:
+def test_no_two_panels_share_a_place_on_the_dashboard() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         at = panel["gridPos"]

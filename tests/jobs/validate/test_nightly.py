@@ -260,9 +260,9 @@ def test_mail_goes_to_a_server_that_takes_it(
     assert message["Subject"] == "rackproof: FAIL"
     assert message["To"] == "ops@example.org"
     monkeypatch.undo()
-    nobody = NightlySettings(**(vars(settings) | {"mail_to": ("ops@example.org",), "smtp": "127.0.0.1:1"}))
+    refused = NightlySettings(**(vars(settings) | {"mail_to": ("ops@example.org",), "smtp": "127.0.0.1:1"}))
     with pytest.raises(OSError, match="refused"):
-        nightly.send_mail(nobody, ["FAIL"])
+        nightly.send_mail(refused, ["FAIL"])
 
 
 @pytest.mark.parametrize(

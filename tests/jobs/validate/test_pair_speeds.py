@@ -192,7 +192,7 @@ def test_two_nodes_alone_prove_their_speed_after_four_nights_and_a_fall_is_seen(
     }
 
 
-def test_a_pair_that_its_floor_warns_of_degrades_the_pair_and_blames_nobody() -> None:
+def test_a_pair_below_its_warning_bound_degrades_the_pair_and_blames_no_node() -> None:
     got = rack(
         2,
         floors=(

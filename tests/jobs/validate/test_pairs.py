@@ -34,7 +34,7 @@ def test_every_pair_meets_once_in_the_nights_needed(count: int, start: int) -> N
 
 
 @given(st.integers(2, 40), st.integers(0, 1000), st.randoms())
-def test_a_night_asks_nobody_twice_and_leaves_at_most_one_out(count: int, night: int, dice: object) -> None:
+def test_a_night_pairs_no_node_twice_and_leaves_at_most_one_out(count: int, night: int, dice: object) -> None:
     nodes = [f"n{number}" for number in range(count)]
     pairs = pairs_of_night(nodes, night)
     asked = [node for pair in pairs for node in pair]
@@ -125,14 +125,14 @@ def test_a_thousand_suspects_get_their_partners_at_once(suspects: int, good: int
         ),
     ],
 )
-def test_blame(
+def test_culprits_are_found_among_pairs(
     results: dict[tuple[str, str], bool], bad: set[str], pairs: set[tuple[str, str]], suspects: set[str]
 ) -> None:
     assert find_culprits(results) == (bad, pairs, suspects)
 
 
 @given(st.sets(st.sampled_from(RACK), max_size=3), st.integers(0, 100))
-def test_nobody_good_is_blamed_whatever_pairs_met(bad: set[str], start: int) -> None:
+def test_no_good_node_is_blamed_whatever_pairs_met(bad: set[str], start: int) -> None:
     results = {
         pair: not bad & set(pair) for night in range(4) for pair in pairs_of_night(RACK, start + night)
     }
@@ -183,7 +183,7 @@ def test_what_only_fails_together_is_named_together() -> None:
     assert bisect_group(RACK, works, helpers=["good"]) == ((), (tuple(RACK),))
 
 
-def test_without_helpers_or_budget_nobody_is_accused_for_want_of_asking() -> None:
+def test_without_partners_or_budget_no_node_is_blamed() -> None:
     def works(group: Sequence[str]) -> bool:
         return "n01" not in group
 

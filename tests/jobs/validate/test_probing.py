@@ -100,7 +100,7 @@ def verdicts(one: ProbeNight, verdict: Verdict = Verdict.FAIL) -> dict[str, list
     return {name: codes for name, codes in found.items() if codes}
 
 
-def test_a_sound_rack_is_measured_and_nobody_is_blamed() -> None:
+def test_a_sound_rack_is_measured_and_no_node_is_blamed() -> None:
     got, slurm = night()
     assert got.measured == RACK
     assert not got.reasons
@@ -121,7 +121,7 @@ def test_in_seventeen_nights_every_two_nodes_have_met() -> None:
     assert met == set(combinations(RACK, 2))
 
 
-def test_who_is_left_over_meets_whom_it_has_not_met_for_longest() -> None:
+def test_a_node_without_a_partner_meets_the_node_that_it_met_longest_ago() -> None:
     how_ = plan(chosen=("fabric",), share=0.5)
     first, _ = night(how_=how_, some=targets(RACK[:5], r1_n02="at work"))
     assert {name for one in first.pairs for name in one.nodes} == {RACK[0], *RACK[2:5]}
@@ -154,7 +154,7 @@ def test_a_link_between_two_sound_nodes_is_the_links() -> None:
     assert [(one.part, one.verdict) for one in got.between] == [("+".join(link), Verdict.FAIL)]
 
 
-def test_where_nobody_passes_nobody_is_called_bad() -> None:
+def test_if_no_node_passes_no_node_is_called_bad() -> None:
     got, _ = night(failing(*RACK))
     assert not verdicts(got)
     assert set(verdicts(got, Verdict.UNPROVEN)) == set(RACK)
@@ -197,7 +197,7 @@ def test_other_bits_than_the_fleet_are_silent_corruption() -> None:
     assert got.digests == {"H200, torch 2": "a" * 64}
 
 
-def test_two_that_disagree_need_somebody_who_knows() -> None:
+def test_two_nodes_that_disagree_need_known_bits() -> None:
     found = {"n1": [("H200", "g1", "a" * 64)], "n2": [("H200", "g2", "b" * 64)]}
     reasons, agreed, _ = compare_digests(found, {})
     assert [one.verdict for mine in reasons.values() for one in mine] == [Verdict.UNPROVEN] * 2
@@ -228,7 +228,7 @@ def test_most_devices_against_one_that_still_gives_the_known_bits_prove_nothing(
     assert f"other bits than in earlier nights on {changed} of {len(bits)}" in remarks[0]
 
 
-def test_who_differs_from_a_fleet_that_changed_its_bits_together_fails() -> None:
+def test_a_node_that_differs_from_a_fleet_that_changed_its_bits_together_fails() -> None:
     found = {f"n{one}": [("H200", f"g{one}", ("c" if one else "d") * 64)] for one in range(5)}
     reasons, agreed, _ = compare_digests(found, {"H200": "a" * 64})
     assert {name: mine[0].verdict for name, mine in reasons.items()} == {"n0": Verdict.FAIL}
@@ -325,7 +325,7 @@ def test_where_every_program_dies_the_tool_is_at_fault() -> None:
     assert set(verdicts(got, Verdict.UNPROVEN)) == set(RACK)
 
 
-def test_who_is_busy_is_left_alone_and_is_no_finding() -> None:
+def test_a_busy_node_is_not_measured_and_is_no_finding() -> None:
     busy = "srun: error: Unable to allocate resources: Requested nodes are busy"
 
     def answer(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
@@ -348,7 +348,7 @@ def test_drained_nodes_are_measured_beside_the_budget() -> None:
     assert got.spent <= how_.minutes
 
 
-def test_a_device_that_nobody_is_like_proves_nothing_by_its_bits() -> None:
+def test_a_device_that_no_other_is_like_proves_nothing_by_its_bits() -> None:
     _, agreed, remarks = compare_digests({"n1": [("H200", "g1", "a" * 64)]}, {})
     assert not agreed
     assert "the training step of n1 was compared with nothing" in remarks[0]
@@ -366,7 +366,7 @@ def test_a_drained_node_that_could_not_be_measured_is_unproven_and_gives_the_rea
     assert (RACK[0],) not in slurm.started
 
 
-def test_the_budget_is_never_passed_and_nobody_is_left_out_for_ever() -> None:
+def test_the_budget_is_never_exceeded_and_no_node_is_left_out_for_ever() -> None:
     past: tuple[ProbeNight, ...] = ()
     how_ = plan(minutes=60.0, chosen=("gemm", "training-step"), node_limit_s=300)
     for _ in range(3):
@@ -502,7 +502,7 @@ def test_a_job_that_fails_after_its_programs_ended_well_is_no_pass() -> None:
     assert verdicts(got, Verdict.UNPROVEN) == {name: ["probe:job"] for name in RACK}
 
 
-def test_who_failed_once_and_could_not_be_asked_again_is_not_called_bad() -> None:
+def test_a_node_that_failed_once_without_a_second_measurement_is_not_called_bad() -> None:
     """A second try is impossible, because the budget is used up."""
     how_ = plan(chosen=("gemm",), minutes=18 * 4 * 3.0, node_limit_s=180, share=1)
 
@@ -577,7 +577,7 @@ def test_a_gpu_that_something_else_uses_proves_nothing(used_percent: int, shared
     assert all(gpu(name, 2) in one.text and "busy 45 %" in one.text for one in got.reasons)
 
 
-def test_numbers_of_a_gpu_that_nobody_saw_in_the_node_prove_nothing() -> None:
+def test_numbers_of_a_gpu_that_was_not_seen_in_the_node_prove_nothing() -> None:
     name = RACK[0]
     target = ProbeTarget(name, GPUS, "h200", uuids=frozenset(gpu(name, slot) for slot in range(1, GPUS + 1)))
     text = section("python", "") + node_says(name)
@@ -745,7 +745,7 @@ def test_a_node_that_lists_many_gpus_has_one_vote(listed: int, odd: int, known: 
     ],
     ids=["another's", "everybody's", "more than devices"],
 )
-def test_nobody_votes_with_digests_of_others(lies: list[str]) -> None:
+def test_no_node_votes_with_digests_of_others(lies: list[str]) -> None:
     steps = [digest(RACK[0], slot, "b" * 64) for slot in range(GPUS)]
     text = section("python", "") + section("training-step", log(*lies, *steps))
     got = read_node_probes(plan(chosen=("training-step",)), own_target(), classify_exit(text, "0", 1.0))

@@ -165,7 +165,7 @@ def test_the_history_keeps_the_better_value_and_the_night_both(
     assert len(kept) == 4 * len(SOME)
 
 
-def test_a_budget_that_is_used_up_is_reported_and_nobody_drained_for_one_number(
+def test_a_used_up_budget_is_reported_and_no_node_is_drained_for_one_number(
     night: Callable[..., tuple[NodeNight, ProbeNight]],
 ) -> None:
     slow = (node_says(BAD, speed=600), 0, 178.0)
@@ -198,7 +198,7 @@ def test_two_nights_of_one_day_do_not_turn_one_bad_number_into_a_failure(
     assert (node.verdict.value, node.plan) == ("unproven", "")
 
 
-def test_who_is_drained_by_a_night_is_not_measured_again(
+def test_a_node_that_a_night_drained_is_not_measured_again(
     night: Callable[..., tuple[NodeNight, ProbeNight]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = classify_exit(node_says(BAD, speed=600), "0", 4.0)
@@ -258,7 +258,7 @@ def test_which_of_two_numbers_is_judged(
     assert [one.value for one in better_values(first, second)] == expected
 
 
-def test_where_nobody_is_suspect_nothing_is_measured() -> None:
+def test_without_a_suspect_nothing_is_measured() -> None:
     got = retest_suspects({"n1": (number(1),)}, lambda _: {}, lambda _: pytest.fail("measured"), {"n1"}, {})
     assert (got.numbers, got.reasons, got.again) == ({"n1": (number(1),)}, {}, [])
 

@@ -159,7 +159,7 @@ def test_a_ci_system_sees_every_node(results: Path) -> None:
     assert "XID 48" in root.find(".//failure").get("message")  # type: ignore[union-attr, operator]
 
 
-def test_an_unfinished_night_is_nobodys_last_look(results: Path) -> None:
+def test_an_unfinished_night_is_no_nodes_last_snapshot(results: Path) -> None:
     a_night(results, {})
     night = begin_night(results, NODES, owner_pid=os.getpid())
     look_at(night, 1, gathered(1, gone=2))
@@ -287,7 +287,7 @@ def test_a_disk_that_is_full_ends_the_night_without_half_a_record(
     assert len(night_folders(results)) == 1
 
 
-def test_a_fleet_wide_finding_drains_nobody(results: Path) -> None:
+def test_a_fleet_wide_finding_drains_no_node(results: Path) -> None:
     judged = a_night(results, {number: gathered(number, margin=-1) for number in range(3)}, share=0.3)
     assert verdicts(results) == ["unproven"] * 3
     assert judged.drain == ()

@@ -36,7 +36,7 @@ def test_what_root_would_add_is_named_and_counted() -> None:
     assert "serial number (2 of 2)" in found
 
 
-def test_only_a_plain_answer_says_who_asked() -> None:
+def test_only_a_plain_answer_names_the_user() -> None:
     for answer, expected in ((True, True), (False, False), (0, None), ("no", None), (None, None)):
         assert build_snapshot("n1", {"node": {"root": answer}}).asked_as_root is expected
     assert build_snapshot("n1", {}).asked_as_root is None

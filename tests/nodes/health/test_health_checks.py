@@ -311,7 +311,7 @@ def gathered(log: str, boot: str) -> dict[str, Any]:
 XID_119 = "[ 12.5] NVRM: Xid (PCI:0008:06:00): 119, pid=1, Timeout after 6s\n"
 
 
-def test_an_xid_stays_open_until_somebody_acts() -> None:
+def test_an_xid_stays_open_until_a_reboot() -> None:
     first = build_snapshot("n1", gathered(XID_119 * 3, "a"), previous=SOUND)
     assert [(one.xid, one.times, one.uuid) for one in first.xids] == [(119, 3, GPU.uuid)]
     second = build_snapshot("n1", gathered("", "a"), previous=first)
@@ -392,7 +392,7 @@ def test_an_xid_that_the_node_was_booted_for_is_reported_and_asks_for_nothing_mo
     assert (again is not None) == (action in ("reboot", "isolate"))
 
 
-def test_boots_that_nobody_saw_count_among_those_that_have_not_helped() -> None:
+def test_boots_between_snapshots_count_among_those_that_have_not_helped() -> None:
     state, actions = SOUND, []
     for boot in ("a", "b", "c"):
         facts = gathered(since_1970(-5), boot)
@@ -542,7 +542,7 @@ def test_a_site_sets_the_limits_of_packets(counter: str, limit: str, most: int) 
     assert check_node(after, previous=before, limits=Limits(**{limit: most + 1})) == ()
 
 
-def test_a_look_survives_being_kept() -> None:
+def test_a_snapshot_survives_being_stored() -> None:
     state = build_snapshot("n1", gathered(XID_119, "a"), previous=SOUND)
     assert NodeSnapshot.model_validate_json(state.model_dump_json()) == state
 
@@ -629,7 +629,7 @@ def test_a_path_without_a_file_system_is_reported() -> None:
     assert "disk_unknown" in codes(check_node(build_snapshot("n1", about)))
 
 
-def test_an_xid_stays_open_where_nobody_knows_of_a_reboot() -> None:
+def test_an_xid_stays_open_if_no_reboot_is_known() -> None:
     first = build_snapshot("n1", gathered(XID_119, "a"), previous=SOUND)
     assert [one.carried for one in build_snapshot("n1", gathered("", ""), previous=first).xids] == [True]
 
@@ -675,7 +675,7 @@ def hardware_findings(log: str, boot: str = "a", booted: float = 0) -> list[Heal
         ("NVRM: Xid (PCI:0008:06", "kernel_log_damaged", "node", U, "watch"),
     ],
 )
-def test_what_else_a_kernel_tells_is_a_finding(
+def test_other_kernel_messages_are_findings(
     line: str, code: str, part: str, verdict: Verdict, action: str
 ) -> None:
     (found,) = hardware_findings(f"[ 12.5] {line}\n")

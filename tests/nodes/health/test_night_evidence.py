@@ -70,7 +70,7 @@ def _keys(source: str, name: str) -> set[str]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             assert isinstance(node.value, ast.Dict)
             return {str(key.value) for key in node.value.keys if isinstance(key, ast.Constant)}
-    raise AssertionError(f"{name} is gone: where does the gatherer name its tools now?")
+    raise AssertionError(f"{name} is missing: correct the place where the gatherer names its tools")
 
 
 def test_each_tool_that_the_gatherer_asks_has_a_row(root: Path) -> None:

@@ -291,7 +291,7 @@ def test_links_below_a_heading_that_cannot_be_read_are_not_the_gpu_s_before_it()
         (r"\(UUID: GPU-.", "(UUID: GPU?"),
     ],
 )
-def test_links_whose_errors_nobody_counted_prove_nothing(old: str, new: str) -> None:
+def test_links_without_error_counters_prove_nothing(old: str, new: str) -> None:
     assert codes_of(h200s(errors=re.sub(old, new, ERRORS))) == {"nvlink_errors_unknown"}
 
 

@@ -254,7 +254,7 @@ def test_a_job_that_talks_without_end_is_not_slowed_by_listening(controller: Con
     assert playbook.wait() == 0, playbook.output
     result = controller.result
     assert result["log_bytes"] > 25_000_000
-    assert result["polls"] < 16 + 40 + result["elapsed_s"], "asked at its own pace, not at the job's"
+    assert result["polls"] < 16 + 40 + result["elapsed_s"], "the task polls at its own pace, not at the job's"
     assert result["progress"]["loss"] == 0.25, "the end is read in any case"
 
 

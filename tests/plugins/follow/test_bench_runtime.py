@@ -53,14 +53,14 @@ def prepare(controller: Controller, script: str, *options: str) -> Playbook:
     return controller.playbooks[-1]
 
 
-def test_one_that_is_there_starts_no_job(controller: Controller) -> None:
+def test_an_existing_runtime_starts_no_job(controller: Controller) -> None:
     playbook = prepare(controller, f"[ \"$2\" = --found ] && echo '{ANSWER}'".replace("true", "false"))
     assert playbook.wait() == 0, playbook.output
     assert "changed False python /env/bin/python" in playbook.output
     assert not (controller.folder / "runs").exists()
 
 
-def test_one_that_has_to_be_made_shows_how_much_is_fetched(controller: Controller) -> None:
+def test_a_missing_runtime_shows_how_much_is_fetched(controller: Controller) -> None:
     script = f"[ \"$2\" = --found ] && exit 3\necho '{REPORT}'; sleep 2; echo '{ANSWER}'"
     playbook = prepare(controller, script)
     assert playbook.wait() == 0, playbook.output

@@ -182,7 +182,7 @@ def test_a_job_s_user_may_do_by_sudo_what_run_sub_does_and_nothing_more(
     assert allows(rendered["sudo"]["node_tuning_files"][SUDOERS], words) is allowed
 
 
-def test_who_may_use_sudo_is_a_list_of_names(rendered: dict[str, dict[str, Any]]) -> None:
+def test_users_of_sudo_are_a_list_of_names(rendered: dict[str, dict[str, Any]]) -> None:
     text = rendered["sudo"]["node_tuning_files"][SUDOERS]
     granted = [line.split(" ALL=")[0] for line in text.splitlines() if " ALL=" in line]
     assert granted == ["mlperf", "%bench"]

@@ -138,7 +138,7 @@ PLAYBOOK = """
 """
 
 
-def test_a_node_that_cannot_be_in_a_domain_is_told_why(root: Path, tmp_path: Path) -> None:
+def test_a_node_that_cannot_be_in_a_domain_gets_the_reason(root: Path, tmp_path: Path) -> None:
     facts = {**FACTS, "modules": {}, "commands": DRIVER}
     none = {**facts, "commands": {"nvidia_smi_query": {"status": "absent"}}}
     cases: dict[str, tuple[dict[str, Any], str]] = {

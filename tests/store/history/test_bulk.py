@@ -166,7 +166,7 @@ def test_a_gpu_that_failed_where_it_sits_is_no_newcomer(where: str) -> None:
         assert store.failures_elsewhere(START - timedelta(days=60)) == []
 
 
-def test_pruning_forgets_numbers_and_keeps_failures_acceptances_and_runs(where: str) -> None:
+def test_pruning_removes_numbers_and_keeps_failures_acceptances_and_runs(where: str) -> None:
     first, second = node(1), node(2)
     moved = second.model_copy(update={"gpus": (first.gpus[1].model_copy(update={"index": 0}),)})
     old = [night(1, first, ago, 50.0, Verdict.FAIL if ago == 70 else Verdict.PASS) for ago in range(61, 75)]

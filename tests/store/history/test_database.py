@@ -133,7 +133,7 @@ def test_an_open_store_shows_no_password(server: Server) -> None:
         assert PASSWORD_IN_URL not in repr(store)
 
 
-def test_nobody_listening_is_unreachable() -> None:
+def test_a_server_that_does_not_listen_is_unreachable() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -96,7 +96,7 @@ UP, DOWN = Direction.HIGHER, Direction.LOWER
         ("faults", {}, "", 0, "", False),
     ],
 )
-def test_physics(
+def test_numbers_beyond_the_data_sheet_get_an_objection(
     metric: str, labels: dict[str, str], unit: str, value: float, product: str, objects: bool
 ) -> None:
     assert bool(physical_objection(metric, labels, unit, value, product)) is objects

@@ -33,7 +33,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def test_it_is_read(path: Path) -> None:
+def test_a_read_only_history_is_read(path: Path) -> None:
     before = path.read_bytes()
     with open_store(path) as store:
         assert store.run("run-1") == run()
@@ -52,7 +52,7 @@ def test_a_log_that_is_not_in_the_file_yet_counts(path: Path) -> None:
     writer.close()
 
 
-def test_it_is_not_written(path: Path) -> None:
+def test_a_read_only_history_refuses_a_run(path: Path) -> None:
     with open_store(path) as store, pytest.raises(HistoryError) as caught:
         store.keep(run("run-2"))
     assert str(path) in str(caught.value)
@@ -119,7 +119,7 @@ def test_a_missing_temporary_folder_is_named(
         open_store(path)
 
 
-def test_one_that_changes_during_each_copy_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_that_changes_during_each_copy_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     states = iter(range(100))
     monkeypatch.setattr("rackproof.store.history.database._states", lambda _parts: next(states))
     with pytest.raises(HistoryError, match="changes too often"):
