@@ -569,10 +569,10 @@ class TestWithdraw:
             path.unlink()
         rebuilt = run("history", "--rebuild")
         assert rebuilt.exit_code == 0
-        assert f"to be accepted again: rackproof accept {kept}" in output_of(rebuilt)
+        assert f"accept it again: rackproof accept {kept}" in output_of(rebuilt)
         assert kept in output_of(run("history"))
         assert run("withdraw", kept).exit_code == 0
-        assert "to be accepted again" not in output_of(run("history", "--rebuild"))
+        assert "accept it again" not in output_of(run("history", "--rebuild"))
         assert run("withdraw", kept).exit_code == 1
         assert run("history", "--rebuild", "--results", "nowhere").exit_code == 1
 

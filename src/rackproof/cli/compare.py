@@ -61,7 +61,7 @@ def compare_command(
     if len(names) < 2:
         raise click.UsageError("name two runs, or two or more systems")
     if as_json and (form != "text" or output is not None):
-        raise click.UsageError("--json is a form of its own: leave out --format and --output")
+        raise click.UsageError("--json prints to standard output: leave out --format and --output")
     systems = _select_systems(names, results, benchmark)
     run_comparison = _compare_runs(systems)
     # Two single runs need no average. Text and JSON show the full comparison, and a page shows both.

@@ -154,7 +154,7 @@ def _answer_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
     columns = ("Requirement", "Answer", "Until", "Why")
     lines = [count_text(certificate, answers), *text_table(columns, rows, terminal_width(), (3,))]
     if len(rows) < len(answers):
-        lines.append("The page lists the requirements of which Rackproof measures nothing.")
+        lines.append("The page lists the requirements that Rackproof does not measure.")
     return "\n".join(lines)
 
 

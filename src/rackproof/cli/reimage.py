@@ -49,7 +49,7 @@ reimage_group.add_command(
     playbook_command(
         _PLAYBOOK,
         "reimage.yml",
-        "Re-image nodes; only the proven return.",
+        "Re-image nodes, and resume those that pass their acceptance.",
         "rackproof reimage -l NODES is the same.",
     )
 )
@@ -139,7 +139,7 @@ def plan_command(
     heads = ("At once", "In waves", "Rolling", "Image", "Server peak", "Cores", "Node hours", "Limited by")
     rows = [_forecast_row(result) for result in forecasts]
     click.echo("\n".join(text_table(heads, rows, terminal_width(), (7,))))
-    click.echo(f"the image server feeds {saturation_nodes(assumptions)} nodes at full speed")
+    click.echo(f"the image server can serve {saturation_nodes(assumptions)} nodes at full speed")
 
 
 def _forecast_row(result: Forecast) -> tuple[str, ...]:
