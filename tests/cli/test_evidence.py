@@ -292,7 +292,7 @@ def test_answers_expire(run: Call, folder: Path) -> None:
     # A certificate of the future, as with a clock that is set back, proves nothing either.
     early = verify_certificate(page, {}, later - timedelta(days=9), signers)
     assert early.verdict is Verdict.UNPROVEN
-    assert "still to come" in early.objections[0]
+    assert "in the future" in early.objections[0]
 
 
 def test_what_a_signer_wrote_is_derived_again(folder: Path) -> None:

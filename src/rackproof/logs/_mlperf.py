@@ -1414,7 +1414,7 @@ class Events(LogParser):
         """Fail the run if the last evaluation missed the target. Without an evaluation, it is unproven."""
         evaluation = self.evals.get(target.metric)
         if evaluation is None:
-            message = f"no evaluation to hold against the target ({target})"
+            message = f"no evaluation to compare with the target ({target})"
             self.log.find("no_evaluation", message, Verdict.UNPROVEN)
             return
         value, line, _rank = evaluation
@@ -1496,7 +1496,7 @@ class Events(LogParser):
         ):
             key, value, line = self.begun
             message = (
-                f"{key} is {value}: the training went on from an earlier one, whose time is not counted; "
+                f"{key} is {value}: the training continued an earlier one, whose time is not counted; "
                 f"{self.benchmark} begins at {_FIRST_STEPS[key]:g}"
             )
             self.log.find("from_checkpoint", message, Verdict.UNPROVEN, line=line)
@@ -1801,7 +1801,7 @@ class Events(LogParser):
         if amount is not None:
             yield (
                 f"the evaluation at {self.pace.kind} {amount:g} reached the target ({targets[0]}), and the "
-                "training went on: this is not the time to the target"
+                "training continued: this is not the time to the target"
             )
 
     def _measure_throughput(self, measurements: list[Measurement]) -> None:

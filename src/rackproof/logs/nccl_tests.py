@@ -393,7 +393,7 @@ class NcclTestsParser(LogParser):
         match = _OTHER_PROGRAM.search(text)
         name = (match[1] or match[2]) if match else ""
         if match and name and name not in COLLECTIVES:
-            message = f"{name}_perf is no program of nccl-tests: what its bandwidth means is not known"
+            message = f"{name}_perf is no program of nccl-tests, so the meaning of its bandwidth is not known"
             if match[1]:
                 self.log.find("unknown_collective", message, Verdict.UNPROVEN, line=at, excerpt=text)
             else:
@@ -839,7 +839,7 @@ class NcclTestsParser(LogParser):
         one_node = physics is not None and table.ranks <= _MOST_RANKS_OF_NODE
         most = _LINK_SHARE * physics.nvlink if physics and one_node else _FASTEST_GB_S
         if table.fastest > most:
-            message = f"a bus bandwidth of {table.fastest:g} GB/s, and {most:g} are the most there can be"
+            message = f"a bus bandwidth of {table.fastest:g} GB/s, but at most {most:g} is possible"
             self.log.find("impossible_value", message, Verdict.UNPROVEN)
         if table.off_count is not None and name == "all_reduce":
             message = "a row whose count is not its size by the bytes of its type"

@@ -220,7 +220,7 @@ class NvlinkStatusParser(LogParser):
             message = f"no NVLink of {uuid} is up, and some of another {gpu.name}: reset the GPU"
             self.log.find("nvlink_missing", message, Verdict.FAIL, line=gpu.line)
         elif has_own_links(gpu.name) is not False and not (gpu.lacks_links and links_of(gpu.name) is None):
-            message = f"no NVLink of {uuid} ({gpu.name}) is up: right only where it is the only GPU"
+            message = f"no NVLink of {uuid} ({gpu.name}) is up: that is right only for a single GPU"
             self.log.find("nvlink_absent", message, Verdict.UNPROVEN, line=gpu.line)
 
     def _judge_whole(self) -> None:

@@ -777,7 +777,7 @@ def slurm_record_findings(end: Mapping[str, Any], nodes: Sequence[str], run_id: 
     findings = state_findings(end)
     name = end.get("name")
     if run_id and name and name != run_id:
-        message = f"{_job(end)} is that of another run: it is called {sanitize(name, 130)}, not {run_id}"
+        message = f"{_job(end)} belongs to another run: its name is {sanitize(name, 130)}, not {run_id}"
         findings.append(_unproven("another_job", message))
     return findings + _record_node_findings(end, nodes)
 

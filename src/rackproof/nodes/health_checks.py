@@ -385,7 +385,7 @@ def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
                 Verdict.FAIL,
                 "reboot",
                 f"was there {_time_text(gpu.uuid in changes.last_night)}; "
-                "after a reboot it is back, or is to be replaced",
+                "reboot the node, and replace the GPU if it is still missing",
             )
 
 
@@ -589,7 +589,7 @@ def _memory_of_gpu(subject: GpuSubject) -> Iterator[HealthFinding]:
     most = max((gpu.memory_total_bytes or 0 for gpu in gpus_alike), default=0)
     # The driver reserves some memory, and the size varies by less than 2 % between versions.
     if now is not None and now < 0.98 * most:
-        evidence = f"{size(now)} of memory, where {size(most)} were or are beside it"
+        evidence = f"{size(now)} of memory, but {size(most)} last night or beside it"
         yield subject.finding("gpu_memory", Verdict.FAIL, "rma", evidence, "likely")
 
 
@@ -1393,10 +1393,10 @@ def _read_only_mounts(node: NodeSubject) -> Iterator[HealthFinding]:
         was = before.get(path, {}).get("options", "").split(",")
         # On an error, the kernel makes the file system read-only, but not the mount.
         if "ro" in system and "rw" in options:
-            evidence = f"{path} can only be read: the kernel has met an error of its file system"
+            evidence = f"{path} is read-only: the kernel found an error of its file system"
             yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
         elif "ro" in options and "rw" in was:
-            evidence = f"{path} can only be read; last night it could be written"
+            evidence = f"{path} is read-only; last night it was writable"
             yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
 
 
@@ -1477,7 +1477,7 @@ def _slurm_name(node: NodeSubject) -> Iterator[HealthFinding]:
     if present is not None and _short_name(present) != _short_name(node.snapshot.node):
         evidence = (
             f"its slurmd answers Slurm as {present}: jobs on several nodes wait for a prolog that has ended; "
-            "it was started while the node had another name: systemctl restart slurmd"
+            "it started while the node had another name: systemctl restart slurmd"
         )
         yield node.finding("slurm_name_differs", Verdict.UNPROVEN, "configure", evidence, "likely")
 

@@ -313,7 +313,7 @@ def test_two_sources_describe_a_node_together() -> None:
     ("nodes", "message"),
     [
         ((), "no node is left"),
-        ((AdoptedNode(name="N1", source="x"), AdoptedNode(name="n1", source="x")), "capitals alone"),
+        ((AdoptedNode(name="N1", source="x"), AdoptedNode(name="n1", source="x")), "only in capitals"),
         (
             (
                 AdoptedNode(name="n1", source="x", address="10.0.0.1"),

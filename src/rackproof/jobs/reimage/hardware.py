@@ -501,7 +501,7 @@ def check_first_boot(run: ReimageContext, node: str, facts: Mapping[str, Any]) -
             "/proc/sys/kernel/random/boot_id there"
         )
     if not before:
-        return ("whether it has booted since is not known: its boot id from before is missing",)
+        return ("it is not known if it has booted since: its earlier boot id is missing",)
     if before == now:
         raise ReimageError(
             f"{node} still runs the system that was to be replaced: it has not booted since. See its console "

@@ -31,10 +31,10 @@ _KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
 """A host key: its type and its Base64, such as ``ssh-ed25519 AAAAC3Nz...``, without a comment."""
 _LATE = (
     "has its order and did not report the result in time. See its console through the BMC: was its power "
-    "cut, is the image server up? Its disk does not boot; nothing is lost by starting again"
+    "cut, is the image server up? Its disk does not boot; it is safe to start again"
 )
 _NOT_BELIEVED = (
-    "its boot report is not trusted and no host key was written: look for who else sends in the "
+    "its boot report is not trusted and no host key was written: find out which other host sends in the "
     "provisioning network (journalctl -u rackproof-netboot-reports on the host that it boots from), then run "
     "reimage.yml again"
 )

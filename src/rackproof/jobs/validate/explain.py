@@ -191,7 +191,7 @@ def _service_lines(night: NightRecord, node_night: NodeNight) -> list[str]:
     hold = node_night.hold
     is_held = state is None or state.drained_by == "ours"
     if is_held and hold and hold.since != night.night_id:
-        lines.append(f"drained since the night {hold.since}, for {', '.join(hold.codes) or 'reasons lost'}")
+        lines.append(f"drained since the night {hold.since}, for {', '.join(hold.codes) or 'lost reasons'}")
     return lines
 
 
