@@ -1575,7 +1575,9 @@ class Events(LogParser):
         amounts = [evaluation.amount for evaluation in self.pace.evaluations] if self.batch_size else []
         part = next((amount for amount in amounts if amount % (self.batch_size or 1)), None)
         if part is not None and self.pace.kind == "samples_count" and self.benchmark in _IN_WHOLE_BATCHES:
-            message = f"an evaluation after {part:g} samples: no multiple of {self.batch_size:g} in a batch"
+            message = (
+                f"an evaluation after {part:g} samples, no multiple of the batch size {self.batch_size:g}"
+            )
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN)
 
     def _remark_on_batch_size(self) -> None:
@@ -1584,9 +1586,8 @@ class Events(LogParser):
             return
         samples, steps, line = self.first_block
         if not isclose(samples / steps, self.batch_size, rel_tol=0.02):
-            message = (
-                f"{samples:g} samples in {steps:g} steps: not of a global_batch_size of {self.batch_size:g}"
-            )
+            batch = f"a global_batch_size of {self.batch_size:g}"
+            message = f"{samples:g} samples in {steps:g} steps do not fit {batch}"
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_rates(self) -> None:
@@ -1601,8 +1602,8 @@ class Events(LogParser):
         least, most = SHARES_OF_BATCH
         if not least <= stepped / self.batch_size <= most:
             message = (
-                f"{stepped:.4g} samples in a step by the throughput and the time of a step that the log "
-                f"states: not a global_batch_size of {self.batch_size:g}"
+                f"{stepped:.4g} samples in a step, by the stated throughput and time of a step, do not fit a "
+                f"global_batch_size of {self.batch_size:g}"
             )
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN)
 

@@ -442,7 +442,9 @@ class NcclTestsParser(LogParser):
         table.device, table.validates = stream.device, stream.validates
         before = stream.table
         if stream.open and before is not None and before.program != table.program:
-            message = "a table begins before another collective's has ended: whose rows follow is not known"
+            message = (
+                "a table begins before another collective's has ended, so the next rows may be of either"
+            )
             self.log.find("mixed_tables", message, Verdict.UNPROVEN, line=at, excerpt=text)
         stream.stated, self.named_is_new = "", False
         stream.table = table
@@ -842,7 +844,7 @@ class NcclTestsParser(LogParser):
             message = f"a bus bandwidth of {table.fastest:g} GB/s, but at most {most:g} is possible"
             self.log.find("impossible_value", message, Verdict.UNPROVEN)
         if table.off_count is not None and name == "all_reduce":
-            message = "a row whose count is not its size by the bytes of its type"
+            message = "the count of a row is not its size divided by the bytes of its type"
             self.log.find("busbw_contradicts", message, Verdict.UNPROVEN, line=table.off_count)
         if table.validates is False and table.checked:
             message = "wrong values are counted, although the program was started without validation"

@@ -563,7 +563,7 @@ def _rank_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
     requested_text = f"{amount(len(nodes), 'node')} with {gpus or '?'} GPUs each"
     message = f"{amount(output.ranks, 'rank')} trained, {requested_text} were requested"
     if output.ranks == len(nodes):
-        message += "; where one process a node is meant, the definition needs processes: node"
+        message += "; if one process per node is intended, set `processes: node` in the definition"
     return [_finding("wrong_ranks", Verdict.UNPROVEN, message)]
 
 

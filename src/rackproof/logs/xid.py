@@ -215,7 +215,7 @@ class XidParser(LogParser):
 
     def _find_registers(self, bus_id: str, code: int | None, line: int) -> None:
         """Record an SXid of which only the registers are known."""
-        message = f"SXid {code} on {bus_id}: only its registers are here, not how bad it was"
+        message = f"SXid {code} on {bus_id}: the log has only its registers, not its severity"
         self.log.find(f"sxid_{code}", message, Verdict.UNPROVEN, line=line)
 
     def _start_of_kernel(self, host: str, text: str) -> None:

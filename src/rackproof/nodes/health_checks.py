@@ -338,8 +338,8 @@ def _hostname(node: NodeSubject) -> Iterator[HealthFinding]:
     expected, present = node.expected.hostname, node.snapshot.hostname
     if expected and present and not is_address(expected) and _short_name(present) != _short_name(expected):
         evidence = (
-            f"it calls itself {present}, not {expected}: the wrong machine, or swapped names; where names "
-            "differ by design set validate_hostname"
+            f"it calls itself {present}, not {expected}: the wrong machine, or swapped names; if names "
+            "differ by design, set validate_hostname"
         )
         yield node.finding("hostname_differs", Verdict.UNPROVEN, "configure", evidence, "likely")
 
@@ -573,7 +573,9 @@ def _undeclared_mig(subject: GpuSubject) -> Iterator[HealthFinding]:
     gpu, expected = subject.gpu, subject.node.expected
     if (gpu.mig or gpu.mig_next) and expected.gpus and not expected.mig:
         when = "is on" if gpu.mig else "will be on after its next reset"
-        evidence = f"MIG {when}: no job gets it whole; where that is meant set `mig: true` in validate_expect"
+        evidence = (
+            f"MIG {when}: no job gets it whole; if that is intended, set `mig: true` in validate_expect"
+        )
         yield subject.finding("mig_on", Verdict.FAIL, "configure", evidence)
 
 
@@ -651,8 +653,8 @@ def _pcie_contradictions(subject: GpuSubject) -> Iterator[HealthFinding]:
     widest = max((gpu.pcie_width_max or 0 for gpu in _gpus_alike(subject)), default=0)
     if gpu.pcie_width > gpu.pcie_width_max or gpu.pcie_width_max < widest:
         evidence = (
-            f"PCIe x{gpu.pcie_width} of x{gpu.pcie_width_max}, x{widest} beside it; where slots differ by "
-            "design set `pcie_width` in validate_expect"
+            f"PCIe x{gpu.pcie_width} of x{gpu.pcie_width_max}, x{widest} beside it; if slots differ by "
+            "design, set `pcie_width` in validate_expect"
         )
         yield subject.finding("pcie_width_unproven", Verdict.UNPROVEN, "inspect", evidence, "likely")
 

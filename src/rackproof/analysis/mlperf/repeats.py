@@ -592,10 +592,10 @@ def _overlap_s(first: RunTrace, second: RunTrace) -> float:
 def _sameness(first: RunTrace, second: RunTrace) -> str:
     """Describe values that two logs share although two runs cannot share them, or return ""."""
     if first.course and first.course == second.course:
-        return "the same events at the same distances"
+        return "the same events at the same intervals"
     shared, possible = _shared_times(first.times, second.times)
     if shared >= _FEWEST_TIMES and shared >= SAME_TIMES * possible:
-        return f"{shared} of {possible} events at the same distances"
+        return f"{shared} of {possible} events at the same intervals"
     common = first.values & second.values
     first_evaluations, second_evaluations = _telling_evaluations(first), _telling_evaluations(second)
     shared, possible = (

@@ -582,7 +582,7 @@ def _log_problems(runs: Sequence[RunScore], shown: Sequence[RunScore]) -> Iterat
     for mixture in _mixtures(runs):
         yield Verdict.FAIL, f"logs of different {mixture}"
     for first_file, second_file in _duplicates(runs):
-        yield Verdict.FAIL, f"{first_file} and {second_file} hold the same events: one run handed in twice"
+        yield Verdict.FAIL, f"{first_file} and {second_file} have the same events: they are one run"
 
 
 def _damage_before_comparison(report: WorkerReport, *, complete: bool) -> Iterator[tuple[Verdict, str]]:

@@ -339,7 +339,7 @@ covers, and ``log`` is each :class:`~rackproof.core.records.ParsedLog`.
 
 # -- a run under Slurm -----------------------------------------------------------------------------------
 
-_RULED = "set `lacks` in the definition where its run script prints none by design"
+_RULED = "set `lacks` in the definition if its run script prints none by design"
 _ASK_SLURM = "read the job from Slurm's controller (sacct, scontrol), then run the benchmark again"
 _WHERE = "Slurm's record does not show on which nodes the job ran"
 _WHEN = "Slurm's record does not show when the job began and ended, so its log may be any job's"
@@ -568,7 +568,7 @@ RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
         "nccl_preflight",
         _asks_for_preflight,
         _preflight_state,
-        remedy="where it is meant to be off, set bench_environment: {NCCL_TEST: '0'}",
+        remedy="if it is off on purpose, set bench_environment: {NCCL_TEST: '0'}",
         without="the log does not show the NCCL preflight whole",
     ),
 )

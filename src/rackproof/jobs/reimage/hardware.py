@@ -461,8 +461,8 @@ def _refuse_losses(node: str, changes: tuple[Change, ...]) -> None:
     bad = [change for change in changes if change.verdict is not None and change.verdict.gates]
     if bad:
         raise ReimageError(
-            f"{node} has changed: {'; '.join(change.text() for change in bad)}. See it in the machine "
-            "room, or in the BMC; if it was meant, start again with -e reimage_again=true"
+            f"{node} has changed: {'; '.join(change.text() for change in bad)}. Check it in the machine "
+            "room, or in the BMC; if it was intended, start again with -e reimage_again=true"
         )
 
 

@@ -123,7 +123,7 @@ def _short(value: object) -> str:
 def find_key_problem(keys: Any, known_hosts: str, name: str) -> str:
     """Return the reason why host keys of a report are not written, or "" if they are (or none). No I/O."""
     if not isinstance(keys, list) or len(keys) > MAX_KEYS or not all(map(_is_key, keys)):
-        return "reports host keys that are none"
+        return "reports invalid host keys"
     kinds = [key.split()[0] for key in keys]
     if len(set(kinds)) < len(kinds):
         return f"alarm: reports a second host key of one kind ({', '.join(kinds)})"
