@@ -34,7 +34,12 @@ _TWO = 2
 @click.option("--reference", help="Published system that every cell is judged against.  [default: by name]")
 @click.option("--confidence", default=0.95, show_default=True, help="Confidence level of the intervals.")
 @click.option(
-    "--format", "form", type=click.Choice(["text", "html", "md"]), default="text", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["text", "html", "md"]),
+    default="text",
+    show_default=True,
+    help="Format of the comparison.",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path), help="The file to write, or - for standard output."

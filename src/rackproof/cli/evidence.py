@@ -65,7 +65,13 @@ def evidence_group() -> None:
 @click.option(
     "--sign", "key", type=click.Path(path_type=Path, exists=True), help="SSH key that signs the page."
 )
-@click.option("--inventory", type=click.Path(path_type=Path), default=Path("inventory"), show_default=True)
+@click.option(
+    "--inventory",
+    type=click.Path(path_type=Path),
+    default=Path("inventory"),
+    show_default=True,
+    help="Inventory with the groups and nodes.",
+)
 @results_option
 @json_option
 @click.pass_context

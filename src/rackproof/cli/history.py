@@ -31,7 +31,9 @@ from rackproof.store.run_evidence import record_objection
 @click.command("history")
 @click.option("--benchmark", help="Show only runs of this benchmark.")
 @click.option("--node", help="Show only runs of a node, by name, serial, chassis, or UUID of a GPU.")
-@click.option("--limit", default=30, show_default=True, type=click.IntRange(1, 100_000))
+@click.option(
+    "--limit", default=30, show_default=True, type=click.IntRange(1, 100_000), help="Number of newest runs."
+)
 @click.option("--rebuild", is_flag=True, help="First, enter every run of the results folder again.")
 @results_option
 @json_option
