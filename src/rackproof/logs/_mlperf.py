@@ -1673,9 +1673,7 @@ class Events(LogParser):
                 line=self.late_seed_line or list(self.seeds.values())[1],
             )
         if self.run_starts > 1:
-            message = (
-                f"{self.run_starts} run_start events: which of the runs the numbers belong to is not known"
-            )
+            message = f"{self.run_starts} run_start events: it is not known which run the numbers belong to"
             self.log.find("several_runs", message, Verdict.UNPROVEN, line=self.run_start_line)
 
     def measure_speed(self, measurements: list[Measurement]) -> None:

@@ -555,7 +555,9 @@ def _rank_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
     if not output.ranks or ("ranks" in script.lacks and START not in output.times):
         return []
     if script.processes == "gpu" and gpus < 1:
-        message = f"{output.ranks} ranks trained; how many GPUs a node has is not known: set bench_sku_gpus"
+        message = (
+            f"{output.ranks} ranks trained; the number of GPUs of a node is not known: set bench_sku_gpus"
+        )
         return [_finding("wrong_ranks", Verdict.UNPROVEN, message)]
     fitting = {"gpu": len(nodes) * gpus, "node": len(nodes)}
     if output.ranks in ([fitting[script.processes]] if script.processes else fitting.values()):

@@ -716,7 +716,7 @@ def _first_slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
     if not any(first_counts.values()):
         return
     if not booted or not epoch or epoch <= booted:
-        evidence = "it was slowed down at times, and when the node was booted is not known"
+        evidence = "it was slowed down at times, and the time of the last boot is not known"
         yield subject.finding("slowdown_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
         return
     days = max((epoch - booted) / 86_400, 1 / 24)
@@ -1343,7 +1343,7 @@ def _mount_differences(node: NodeSubject, wanted: ExpectedMount) -> Iterator[Hea
     present = node.snapshot.mount_table.get(wanted.path)
     if present is None:
         if wanted.fstype or wanted.source or wanted.options:
-            evidence = f"what is mounted at {wanted.path} is not known"
+            evidence = f"the mount at {wanted.path} is not known"
             yield node.finding("mounts_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
         return
     options = {*present["options"].split(","), *present["super_options"].split(",")}
