@@ -114,7 +114,7 @@ def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | 
         # Ansible ignores an empty limit, so an empty variable or file would select every host.
         raise PartialRunError(
             f"-l {sanitize(limit, 200) or repr(limit)} names no host, and would not limit anything: name the "
-            "hosts, or leave -l out if all are meant"
+            "hosts, or leave -l out to select all"
         )
     if not terms:
         if not covered:
@@ -144,8 +144,7 @@ def _check_names(hosts: Iterable[str]) -> None:
     for host in hosts:
         if not host.isprintable():
             raise PartialRunError(
-                f"the inventory's host {ascii(host)[:200]} has characters that cannot be seen; write its "
-                "name anew"
+                f"the inventory's host {ascii(host)[:200]} has invisible characters; type its name again"
             )
 
 

@@ -133,7 +133,7 @@ def test_waiting_for_data_is_distinguished_from_a_slow_host() -> None:
     )
     found = the_cause(real)
     assert found.cause == "waiting for data"
-    assert "data come too slowly" in found.text
+    assert "data arrives too slowly" in found.text
     assert found.evidence == (
         "rank 1 had nothing to do for 40% of the time",
         "GPU 1: utilisation 50 % on average",
@@ -199,7 +199,7 @@ def test_a_bad_point_is_explained_in_the_tables_and_a_good_one_is_not() -> None:
     waits = (training(2, 110).measurements[0], measured("data_wait_share", 0.4, rank="0"))
     runs = [training(1, 100), training(2, 110, measurements=waits), training(4, 390)]
     (why,) = cause_table(runs).rows
-    assert [cell.text for cell in why[1:3]] == ["0.550", "GPU waiting for data: data come too slowly"]
+    assert [cell.text for cell in why[1:3]] == ["0.550", "GPU waiting for data: data arrives too slowly"]
     (table,) = scaling_tables(runs)
     assert ["waiting for data" in row[-1].text for row in table.rows] == [False, True, False]
     (chart,) = scaling_charts(runs)

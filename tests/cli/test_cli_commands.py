@@ -555,7 +555,7 @@ class TestWithdraw:
         refused = run("accept", kept)
         assert refused.exit_code == 1
         # If the log is not a file, earlier acceptances cannot be read from it.
-        words = "is not a file" if log.exists() else "made it a reference would not be known"
+        words = "is not a file" if log.exists() else "the file must record its acceptance"
         assert words in output_of(refused)
         unblock()
         assert run("withdraw", kept).exit_code == 1  # nothing was accepted
@@ -563,7 +563,7 @@ class TestWithdraw:
         log.rename(kept_log)
         block()
         refused = run("withdraw", kept)
-        assert (refused.exit_code, "took its references back" in output_of(refused)) == (1, True)
+        assert (refused.exit_code, "must record its withdrawal" in output_of(refused)) == (1, True)
         unblock()
         kept_log.rename(log)
         assert run("withdraw", kept).exit_code == 0
@@ -587,10 +587,10 @@ class TestWithdraw:
             path.unlink()
         rebuilt = run("history", "--rebuild")
         assert rebuilt.exit_code == 0
-        assert f"to be accepted again: rackproof accept {kept}" in output_of(rebuilt)
+        assert f"accept it again: rackproof accept {kept}" in output_of(rebuilt)
         assert kept in output_of(run("history"))
         assert run("withdraw", kept).exit_code == 0
-        assert "to be accepted again" not in output_of(run("history", "--rebuild"))
+        assert "accept it again" not in output_of(run("history", "--rebuild"))
         assert run("withdraw", kept).exit_code == 1
         assert run("history", "--rebuild", "--results", "nowhere").exit_code == 1
 

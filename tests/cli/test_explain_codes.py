@@ -85,6 +85,24 @@ def test_a_reason_of_another_job_leads_to_the_page_of_reasons(typed: str, run: C
     assert "ansible-playbook" not in output_of(result)
 
 
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("rackproof-night: ecc_of GPU 0; x", "; codes like it: ecc_off"),
+        ("rackproof-night: @", "known code. docs/using/codes.md"),
+        ("rackproof-night:", "known code. docs/using/codes.md"),
+    ],
+)
+def test_a_reason_without_a_known_code_is_not_taken_for_a_node(
+    typed: str, near: str, run: Call, tmp_path: Path
+) -> None:
+    result = run("explain", typed, "--results", tmp_path)
+    assert result.exit_code == 1
+    assert f"'{typed}' does not begin with a known code" in output_of(result)
+    assert near in output_of(result)
+    assert "no night in" not in output_of(result)
+
+
 def test_a_code_that_asks_for_nothing_has_no_action(run: Call) -> None:
     assert "Action:" not in run("explain", "cut_off").output
 

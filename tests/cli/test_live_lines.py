@@ -314,7 +314,7 @@ def test_a_misspelt_option_is_one_line(help_first: bool) -> None:
             "x: no host and no group",
         ),
         (["[ERROR]: Specified inventory … leaves us with no "], "an empty group of the inventory"),
-        (["[ERROR]: the playbook: n1 could not be found"], "hosts are named by -l n1"),
+        (["[ERROR]: the playbook: n1 could not be found"], "name hosts with -l n1"),
         (
             [
                 "[WARNING]: Failed to parse inventory with 'yaml' plugin: Unable to retrieve file contents.",
@@ -367,7 +367,7 @@ def test_jobs_run_until_they_are_seen_to_end(view: LiveLines) -> None:
     )
     assert lines == [
         "Interrupted. run-1 still runs on n[1-2].",
-        "Go on where it was:    rackproof bench -l n1",
+        "Continue it:           rackproof bench -l n1",
         "End the jobs:          rackproof stop -l n1,n2",
     ]
     view.add_event({"kind": "job", "host": "n1", "id": "run-1", "on": "n1", "runs": False}, 1)
@@ -376,7 +376,7 @@ def test_jobs_run_until_they_are_seen_to_end(view: LiveLines) -> None:
 
 def test_an_interruption_without_jobs_names_the_nodes() -> None:
     lines = interruption_lines("provision", "rackproof provision", "rackproof stop", ("n1", "n2"), {})
-    assert lines[0] == "Interrupted. No job of it runs. Its unfinished work on n[1-2] is left as it is."
+    assert lines[0] == "Interrupted. None of its jobs runs. Its work on n[1-2] is unfinished."
     assert lines[-1].endswith("rackproof status")
 
 

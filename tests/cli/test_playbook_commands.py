@@ -180,7 +180,7 @@ def test_a_signal_is_passed_on_once_and_what_runs_is_named(
         assert child.stdout.read().splitlines() == [
             f"signal {int(number)}",
             "Interrupted. run-1 still runs on n1.",
-            "Go on where it was:    rackproof bench -l n1 -i 'my hosts' wait",
+            "Continue it:           rackproof bench -l n1 -i 'my hosts' wait",
             "End the jobs:          rackproof stop -i 'my hosts' -l n1",
         ]
     assert child.returncode == 99

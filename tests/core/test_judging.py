@@ -242,15 +242,20 @@ def test_a_run_passes_only_where_everything_is_shown(case, expected: str, word: 
     [
         ([QUALITY], [ACCURATE], "unproven", "the log does not show"),
         ([QUALITY], [ACCURATE], "fail", "the log shows"),
-        ([], [ACCURATE], "pass", "nothing that gates was judged"),
-        ([JudgeRule(metric="fp8", optional=True, at_least=1)], [ACCURATE], "pass", "nothing that gates"),
+        ([], [ACCURATE], "pass", "no measurement that counts was judged"),
+        (
+            [JudgeRule(metric="fp8", optional=True, at_least=1)],
+            [ACCURATE],
+            "pass",
+            "no measurement that counts",
+        ),
         (
             [JudgeRule(metric="accuracy", needs_gpus=1, at_least=0.9)],
             [ACCURATE],
             "pass",
-            "nothing that gates",
+            "no measurement that counts",
         ),
-        ([SPEED], [measured(100)], "pass", "nothing that gates was judged"),
+        ([SPEED], [measured(100)], "pass", "no measurement that counts was judged"),
     ],
 )
 def test_what_is_no_pass_always_gives_the_reason(

@@ -271,7 +271,7 @@ def test_the_gpu_whose_links_are_lost_is_named() -> None:
     for other in (0, 1, 2, 4, 5, 6, 7):
         text = with_pair(text, 3, other, "NV16")
     (found,) = logs.parse(io.BytesIO(text.encode())).findings
-    assert found.message == "through switches each pair has NV18, but not those of GPU3"
+    assert found.message == "each pair is connected by NV18 through switches, except those of GPU3"
 
 
 # Values, in each notation that has them.

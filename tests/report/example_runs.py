@@ -178,7 +178,7 @@ def healthy(**changes: object) -> Run:
             ),
         ),
         "verdict": Verdict.PASS,
-        "reasons": ("not gating, unproven: startup_time (no reference yet; kept as candidate)",),
+        "reasons": ("unproven, does not count: startup_time (no reference yet; kept as candidate)",),
         "logs": (
             LogFile(
                 path="logs/log.txt",

@@ -40,9 +40,19 @@ def run(*judgements: Judgement, verdict: Verdict = Verdict.PASS) -> Run:
             "Correct; 5 speeds not judged: no reference. Idle? then `rackproof accept r1`.",
         ),
         (
-            (QUALITY, speed("n1 was not idle: others used 1.9 of its 2 processors")),
+            (QUALITY, speed("n1 was not idle: processes outside the job used 1.9 of its 2 processors")),
             Verdict.PASS,
-            "Correct; 1 speed not judged: see the reasons, and run again.",
+            "Correct; 1 speed not judged: n1 was not idle. See the reasons, then run again.",
+        ),
+        (
+            (
+                QUALITY,
+                *[speed("its 9 samples range from 1 to 4; find out why")] * 2,
+                speed("n1 was not idle: x"),
+            ),
+            Verdict.PASS,
+            "Correct; 3 speeds not judged: its 9 samples range from 1 to 4, and other causes. "
+            "See the reasons, then run again.",
         ),
         (
             (QUALITY, speed("within bounds", gating=True, verdict=Verdict.PASS)),

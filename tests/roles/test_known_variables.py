@@ -299,7 +299,7 @@ def test_a_choice_and_a_sites_own_variables_are_taken(role: str, name: str) -> N
     ],
 )
 def test_choices_that_contradict_each_other_are_refused(names: tuple[str, ...]) -> None:
-    with pytest.raises(VariableValueError, match=f"{names[0]} and {names[1]}, of which one alone"):
+    with pytest.raises(VariableValueError, match=f"{names[0]} and {names[1]}, but only one of them"):
         check_given(dict.fromkeys(names, "gemm"), ROOT, "bench")
     check_given({names[0]: "gemm"}, ROOT, "bench")
 

@@ -278,13 +278,13 @@ def test_a_store_that_encrypts_is_read_back(tmp_path: Path) -> None:
     ("behave", "message"),
     [
         # It loses what it took.
-        (lambda verb, right, _: (404, {}, b"") if verb == "HEAD" else right, "does not hold it"),
+        (lambda verb, right, _: (404, {}, b"") if verb == "HEAD" else right, "does not have it"),
         # It cuts what it took.
-        (lambda _, right, __: (right[0], right[1], right[2][:5]), "does not hold it"),
+        (lambda _, right, __: (right[0], right[1], right[2][:5]), "does not have it"),
         # It keeps another digest.
         (
             lambda _, right, __: (right[0], right[1] | {"x-amz-meta-sha256": "0" * 64}, right[2]),
-            "does not hold it",
+            "does not have it",
         ),
         # It holds other bytes, which its ETag shows.
         (

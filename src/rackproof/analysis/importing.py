@@ -131,7 +131,7 @@ IMPORT_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (
         state=lambda log: state_of_value(log.tags.get("submission_benchmark", "")),
         needed=lambda log: log.format in _MLPERF,
         code="unnamed_benchmark",
-        remedy="which quality counts is not known; import the whole log",
+        remedy="the quality that counts is not known; import the whole log",
     ),
     _RESULT,
     _TARGET,
@@ -309,10 +309,7 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
     ended = _ended(log)
     if not old and ended is None:
         # The time of the file does not help, because a copy of a log gets a new time.
-        message = (
-            "the log states no date of its own: whether it shows a machine of today is not known; "
-            "where its age is known, import it with --old"
-        )
+        message = "the log states no date, so its age is not known; if you know its age, import it with --old"
         lacking.append(Finding(code="no_date", message=message, verdict=Verdict.UNPROVEN, source=source))
     elif not old and ended is not None and (age := _wrong_age(ended, now)) is not None:
         lacking.append(Finding(code="wrong_age", message=age, verdict=Verdict.UNPROVEN, source=source))
@@ -330,11 +327,11 @@ def _ended(log: ParsedLog) -> datetime | None:
 def _wrong_age(ended: datetime, now: datetime) -> str | None:
     """Return why the end of a run makes its log no evidence about a current machine, or None."""
     if ended > now + CLOCK_SLACK:
-        return f"the run ended on {ended:%Y-%m-%d}, which is still to come: that clock was wrong"
+        return f"the run ended on {ended:%Y-%m-%d}, which is in the future: that clock was wrong"
     if ended < now - MAX_AGE:
         return (
             f"the run ended on {ended:%Y-%m-%d}: so old a log shows nothing about a machine of today; "
-            "where that is known and meant, import it with --old"
+            "to import it anyway, use --old"
         )
     return None
 

@@ -233,7 +233,7 @@ def _objection(runs: int, spread: float, bound: float, asked: float | None, fewe
             f"call healthy machines bad; {closest:.1%} is the closest"
         )
     if max(bound, closest) > WIDEST:
-        return f"healthy values differ by {spread:.1%}: too much to judge by; keep it as a figure"
+        return f"healthy values differ by {spread:.1%}: too much to judge by; only show the number"
     return ""
 
 

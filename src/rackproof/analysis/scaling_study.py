@@ -372,7 +372,7 @@ def _waits(run: Run, base: Run | None) -> _Found:
     waits_text = (
         "the host launches work too slowly (its images are synthetic)"
         if synthetic
-        else "data come too slowly"
+        else "data arrives too slowly"
     )
     evidence = [f"{_device_name(high.labels)} had nothing to do for {high.value:.0%} of the time".strip()]
     evidence += [_mean_text(series) for series in _series(run, "gpu_utilisation")[:8]]

@@ -36,7 +36,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command("adopt")
-@click.option("--slurm", is_flag=True, help="Read from scontrol on this machine. Any user may.")
+@click.option("--slurm", is_flag=True, help="Read from scontrol on this machine. It needs no root.")
 @click.option(
     "--slurm-file",
     "slurm_files",
@@ -45,7 +45,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     help="slurm.conf, gres.conf, topology.conf, or saved output of scontrol show. May be repeated.",
 )
 @click.option(
-    "--csv", "csv_files", multiple=True, type=_FILE, help="A table with a heading. May be repeated."
+    "--csv",
+    "csv_files",
+    multiple=True,
+    type=_FILE,
+    help="Table with a line of column names. May be repeated.",
 )
 @click.option("--netbox", "netbox_url", help="Address of a NetBox, such as https://netbox.example.org.")
 @click.option("--netbox-filter", "netbox_filters", multiple=True, help="NAME=VALUE, such as role=gpu-node.")
@@ -175,7 +179,7 @@ def _unknown_remarks(cluster: AdoptedCluster) -> list[str]:
     if cluster.controller:
         return []
     return [
-        "which host runs slurmctld is not known, and until then Slurm is not asked: put it into the group "
+        "the host of slurmctld is not known, so Slurm is not queried: put it into the group "
         "slurm_controller, or add the output of scontrol show config"
     ]
 
@@ -213,12 +217,12 @@ def _text(
     lines += [f"note: {sanitize(remark, 600)}" for remark in remarks[:SHOWN_FINDINGS]]
     lines += more_line(len(remarks) - SHOWN_FINDINGS, "notes")
     if not change.files:
-        return "\n".join([*lines, f"{output} is as the sources have it: nothing to write"])
+        return "\n".join([*lines, f"{output} matches the sources: nothing to write"])
     if not written:
         # Line by line, the indentation of unchanged lines would be lost.
         diff = sanitize(change.diff, len(change.diff), newlines=True).splitlines()
         return "\n".join(
-            [*lines, "", *diff, "", "nothing was written: the same command with --write does it"]
+            [*lines, "", *diff, "", "nothing was written: add --write to the command to write this"]
         )
     return "\n".join([*lines, f"written: {output}/ ({', '.join(sorted(change.files))})", "", _next(output)])
 
@@ -226,9 +230,9 @@ def _text(
 def _next(output: Path) -> str:
     """Return the text about the next command."""
     return (
-        "Next, read-only, beside running jobs:\n"
+        "Next, which changes nothing on the nodes, and may run beside jobs:\n"
         f"    rackproof validate -i {shell_word(str(output))} --check\n"
-        "Without --check the night is kept, and its pages are written."
+        "Without --check, the night and its pages are written."
     )
 
 

@@ -34,7 +34,12 @@ _TWO = 2
 @click.option("--reference", help="Published system that every cell is judged against.  [default: by name]")
 @click.option("--confidence", default=0.95, show_default=True, help="Confidence level of the intervals.")
 @click.option(
-    "--format", "form", type=click.Choice(["text", "html", "md"]), default="text", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["text", "html", "md"]),
+    default="text",
+    show_default=True,
+    help="Format of the comparison.",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path), help="The file to write, or - for standard output."
@@ -61,7 +66,7 @@ def compare_command(
     if len(names) < 2:
         raise click.UsageError("name two runs, or two or more systems")
     if as_json and (form != "text" or output is not None):
-        raise click.UsageError("--json is a form of its own: leave out --format and --output")
+        raise click.UsageError("--json prints to standard output: leave out --format and --output")
     systems = _select_systems(names, results, benchmark)
     run_comparison = _compare_runs(systems)
     # Two single runs need no average. Text and JSON show the full comparison, and a page shows both.

@@ -65,7 +65,13 @@ def evidence_group() -> None:
 @click.option(
     "--sign", "key", type=click.Path(path_type=Path, exists=True), help="SSH key that signs the page."
 )
-@click.option("--inventory", type=click.Path(path_type=Path), default=Path("inventory"), show_default=True)
+@click.option(
+    "--inventory",
+    type=click.Path(path_type=Path),
+    default=Path("inventory"),
+    show_default=True,
+    help="Inventory with the groups and nodes.",
+)
 @results_option
 @json_option
 @click.pass_context
@@ -154,7 +160,7 @@ def _answer_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
     columns = ("Requirement", "Answer", "Until", "Why")
     lines = [count_text(certificate, answers), *text_table(columns, rows, terminal_width(), (3,))]
     if len(rows) < len(answers):
-        lines.append("The page lists the requirements of which Rackproof measures nothing.")
+        lines.append("The page lists the requirements that Rackproof does not measure.")
     return "\n".join(lines)
 
 

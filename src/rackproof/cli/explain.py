@@ -60,11 +60,23 @@ def _code_of_reason(text: str) -> str:
 
     ``rackproof-night: ecc_off, clock`` gives ``ecc_off``, and ``XID 79`` gives ``xid_79``. Other text is
     returned unchanged.
+
+    Raises:
+        ExplainError: The reason of a night does not begin with a known code.
     """
     words = text.removeprefix(DRAIN_PREFIX).strip()
     if number := re.match(r"xid[ _:]*([0-9]{1,6})\b", words, re.IGNORECASE):
         return f"xid_{number[1]}"
-    return re.split(r"[ ,;]", words)[0] if text.startswith(DRAIN_PREFIX) else text
+    if not text.startswith(DRAIN_PREFIX):
+        return text
+    code = re.split(r"[ ,;]", words)[0]
+    if find_code(code) is None:
+        near = ", ".join(near_codes(code))
+        raise ExplainError(
+            f"{sanitize(text, 100)!r} does not begin with a known code{near and f'; codes like it: {near}'}. "
+            "docs/using/codes.md lists all codes"
+        )
+    return code
 
 
 def _show_node(results: Path, name: str, as_json: bool) -> None:

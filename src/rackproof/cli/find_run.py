@@ -33,7 +33,7 @@ def history_path(results: Path) -> Path:
         if count:
             # A folder that was copied without its database, or whose database was removed.
             raise ToolError(
-                f"there is no history at {path}, but the records of {amount(count, 'run')} are there: enter "
+                f"there is no history at {path}, but there are the records of {amount(count, 'run')}: enter "
                 "them with `rackproof history --rebuild`"
             )
         raise ToolError(

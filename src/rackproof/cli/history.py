@@ -31,7 +31,9 @@ from rackproof.store.run_evidence import record_objection
 @click.command("history")
 @click.option("--benchmark", help="Show only runs of this benchmark.")
 @click.option("--node", help="Show only runs of a node, by name, serial, chassis, or UUID of a GPU.")
-@click.option("--limit", default=30, show_default=True, type=click.IntRange(1, 100_000))
+@click.option(
+    "--limit", default=30, show_default=True, type=click.IntRange(1, 100_000), help="Number of newest runs."
+)
 @click.option("--rebuild", is_flag=True, help="First, enter every run of the results folder again.")
 @results_option
 @json_option
@@ -87,7 +89,7 @@ def _rebuild(results: Path) -> None:
         lost = store.without_references(accepted)
     click.echo(f"{amount(rebuilt.runs, 'run')} entered the history", err=True)
     for run_id in lost:
-        advice = add_results(f"to be accepted again: rackproof accept {sanitize(run_id, 130)}", results)
+        advice = add_results(f"accept it again: rackproof accept {sanitize(run_id, 130)}", results)
         click.echo(advice, err=True)
 
 
@@ -208,7 +210,7 @@ def _accept_plan(
             click.echo(f"not accepted: {add_results(reason, results)}", err=True)
     if not accepted:
         raise ToolError(
-            f"nothing of {sanitize(plan_id, 130)} was accepted: none of its {amount(len(ids), 'run')} may be"
+            f"no run of {sanitize(plan_id, 130)} was accepted: none of its {amount(len(ids), 'run')} can be"
         )
     return accepted, refused
 
@@ -256,8 +258,8 @@ def _acceptance_lines(acceptance: _Acceptance) -> list[str]:
         lines.append(
             f"note: nothing independent bounds {unbounded}: no data sheet, no "
             "other machine of its kind, and no earlier acceptance. If this machine is slow today, later "
-            "runs pass as slow. Put the SKU's number into bench_sku_references (inventory/group_vars of its "
-            "SKU), or measure a second machine"
+            "slow runs pass, too. Put the SKU's number into bench_sku_references (inventory/group_vars of "
+            "its SKU), or measure a second machine"
         )
     return lines
 

@@ -261,15 +261,14 @@ class LiveLines:
             return self._no_hosts()
         stray = _STRAY_WORD.search(shown)
         if stray:
-            return f"rackproof: {stray[1]} is not an option; hosts are named by -l {stray[1]}"
+            return f"rackproof: {stray[1]} is not an option; name hosts with -l {stray[1]}"
         missing = None if self._nodes else _NO_VARIABLES.search(shown)
         if missing:
             self._is_refused = True
             return f"rackproof: there is no file of variables {missing[1]}: correct -e @FILE"
         if shown.startswith(_USAGE_ERROR):
             return (
-                f"rackproof: {shown.removeprefix(_USAGE_ERROR)}; the options are those of "
-                "ansible-playbook, which `ansible-playbook --help` lists"
+                f"rackproof: {shown.removeprefix(_USAGE_ERROR)}; `ansible-playbook --help` lists the options"
             )
         return ""
 
@@ -302,7 +301,7 @@ class LiveLines:
         )
         return (
             f"rackproof: {reason}. Correct -l, or put hosts into the inventory (inventory/hosts.yml, or the "
-            "one of -i); `ansible-inventory --graph` lists it"
+            "one of -i); `ansible-inventory --graph` lists its groups"
         )
 
     def long_steps(self, now: float) -> list[str]:
@@ -404,11 +403,9 @@ def interruption_lines(
     """
     lines = [f"Interrupted. {job} still runs on {compress_hostlist(places)}." for job, places in jobs.items()]
     if not lines:
-        unfinished_text = (
-            f" Its unfinished work on {compress_hostlist(nodes)} is left as it is." if nodes else ""
-        )
-        lines = [f"Interrupted. No job of it runs.{unfinished_text}"]
-    lines.append(f"Go on where it was:    {again}")
+        unfinished_text = f" Its work on {compress_hostlist(nodes)} is unfinished." if nodes else ""
+        lines = [f"Interrupted. None of its jobs runs.{unfinished_text}"]
+    lines.append(f"Continue it:           {again}")
     if jobs:
         # Ansible's ranges differ from Slurm's. Both accept single names.
         hosts = sorted({place for places in jobs.values() for place in places})

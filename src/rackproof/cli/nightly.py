@@ -46,7 +46,7 @@ from rackproof.jobs.validate.nightly import NightlyOutcome, NightlySettings, run
     help="Budget for measuring idle nodes.  [default: the inventory's, or nothing is measured]",
 )
 @click.option("--mail-to", multiple=True, help="Address that gets the mail. May be repeated.")
-@click.option("--mail-from", default="rackproof@localhost", show_default=True)
+@click.option("--mail-from", default="rackproof@localhost", show_default=True, help="Sender of the mail.")
 @click.option("--smtp", default="localhost:25", show_default=True, help="Mail server and port.")
 @click.option("-v", "--verbose", is_flag=True, help="Show Ansible's own output instead of a line per node.")
 @results_option

@@ -93,8 +93,8 @@ def playbook_command(name: str, file: str, summary: str, details: str) -> click.
 
 
 _HELP = (
-    "All options of ansible-playbook are taken as typed there: -l, -e, --check, --diff, and whatever stands "
-    "behind --. One line for each node shows its step, rate and expected end; -v shows Ansible's own output. "
+    "Takes all options of ansible-playbook, such as -l, -e, --check and --diff, and all arguments after --. "
+    "One line for each node shows its step, rate and expected end; -v shows Ansible's own output. "
     "With --json, standard output has one JSON object at the end, and all else goes to standard error. The "
     "exit status is the playbook's."
 )

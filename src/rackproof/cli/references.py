@@ -132,8 +132,7 @@ def _entry_text(proposal: ProposedReference, source: str) -> str:
     )
     first_line, *further_lines = entry.strip().splitlines()
     lines = [f"  - {first_line}", *(f"    {line}" for line in further_lines)]
-    noise = (
-        f"spread {proposal.spread:.1%}; a loss of {proposal.smallest_loss:.1%} shows on each of these GPUs"
-    )
-    alone = "; of one machine alone, from which others may differ" if proposal.machines == 1 else ""
+    loss = f"a loss of {proposal.smallest_loss:.1%}"
+    noise = f"spread {proposal.spread:.1%}; {loss} would be noticed on each of these GPUs"
+    alone = "; measured on one machine, from which others may differ" if proposal.machines == 1 else ""
     return "\n".join([f"  # {sanitize(metric, 120)}: {noise}{alone}", *lines])

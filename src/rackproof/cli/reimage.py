@@ -38,8 +38,8 @@ def reimage_group() -> None:
     """Re-image nodes, show their progress, or forecast a fleet.
 
     With options of ansible-playbook (rackproof reimage -l NODES), the command runs reimage.yml and shows one
-    line for each node. The commands below read the journals that reimage.yml writes. The newest journal of a
-    node counts.
+    line for each node. Command status reads the journals that reimage.yml writes, the newest one of each
+    node.
     """
 
 
@@ -49,7 +49,7 @@ reimage_group.add_command(
     playbook_command(
         _PLAYBOOK,
         "reimage.yml",
-        "Re-image nodes; only the proven return.",
+        "Re-image nodes, and resume those that pass their acceptance.",
         "rackproof reimage -l NODES is the same.",
     )
 )
@@ -96,15 +96,15 @@ def _print_status(statuses: Sequence[NodeStatus]) -> None:
 
 
 @reimage_group.command("plan")
-@click.option("--nodes", default=1000, show_default=True, type=click.IntRange(1, 100_000))
+@click.option("--nodes", default=1000, show_default=True, type=click.IntRange(1, 100_000), help="Fleet size.")
 @click.option("--at-once", multiple=True, type=click.IntRange(1), help="Nodes at a time. May be repeated.")
 @click.option("--image-gib", default=8.0, show_default=True, help="Size of the image that a node fetches.")
 @click.option("--server-gbit", default=25.0, show_default=True, help="Bandwidth of the image server.")
 @click.option("--node-mb", default=500.0, show_default=True, help="MB/s that a node can receive and write.")
 @click.option("--idle", default=0.5, show_default=True, help="Share of nodes that run no job when drained.")
-@click.option("--job-minutes", default=60.0, show_default=True, help="How long a job may still run.")
+@click.option("--job-minutes", default=60.0, show_default=True, help="Longest rest of a job.")
 @click.option("--cores", default=16.0, show_default=True, help="Cores of the machine that runs the playbook.")
-@click.option("--seed", default=1, show_default=True)
+@click.option("--seed", default=1, show_default=True, help="Seed of the random times.")
 @json_option
 def plan_command(
     nodes: int,
@@ -139,7 +139,7 @@ def plan_command(
     heads = ("At once", "In waves", "Rolling", "Image", "Server peak", "Cores", "Node hours", "Limited by")
     rows = [_forecast_row(result) for result in forecasts]
     click.echo("\n".join(text_table(heads, rows, terminal_width(), (7,))))
-    click.echo(f"the image server feeds {saturation_nodes(assumptions)} nodes at full speed")
+    click.echo(f"the image server can serve {saturation_nodes(assumptions)} nodes at full speed")
 
 
 def _forecast_row(result: Forecast) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ def _forecast_row(result: Forecast) -> tuple[str, ...]:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--output", type=click.Path(path_type=Path), help="The file to write.  [default: FILE.json]")
 def image_command(file: Path, output: Path | None) -> None:
-    """Describe a raw image, block by block, for the nodes that check their writing."""
+    """Describe the blocks of a raw image, so that nodes can check what they wrote."""
     try:
         image = describe_image(file)
     except ValueError as error:

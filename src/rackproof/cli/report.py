@@ -21,7 +21,12 @@ from rackproof.store.run_folder import ResultsError
 @click.command("report")
 @click.argument("names", nargs=-1, required=True, metavar="RUN|PLAN...")
 @click.option(
-    "--format", "form", type=click.Choice(["html", "md", "junit", "json"]), default="html", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["html", "md", "junit", "json"]),
+    default="html",
+    show_default=True,
+    help="Format of the report.",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path), help="The file to write, or - for standard output."

@@ -18,7 +18,13 @@ from rackproof.report.terminal import text_table
 @click.command("score")
 @click.argument("folders", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
 @ruleset_option
-@click.option("--usage", default="training", show_default=True, type=click.Choice(["training", "hpc"]))
+@click.option(
+    "--usage",
+    default="training",
+    show_default=True,
+    type=click.Choice(["training", "hpc"]),
+    help="MLPerf suite of the logs.",
+)
 @click.option("--timeout", default=300.0, show_default=True, help="Seconds until the checks are stopped.")
 @json_option
 @click.pass_context

@@ -81,7 +81,7 @@ def unfit_evidence(run: Run) -> Iterator[str]:
     """Yield each reason in a run's findings, logs and exit status why it must not become a reference."""
     for finding in run.findings:
         if is_unfit_for_reference(finding):
-            yield finding.message or f"it has the finding {finding.code}, without words"
+            yield finding.message or f"it has the finding {finding.code}, without a message"
     for log in run.logs:
         if log.verdict in UNFIT_VERDICTS:
             yield f"its log {log.path} is {log.verdict.value}"
@@ -158,7 +158,7 @@ def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
         TypeError: The reference is not a mapping.
     """
     if not isinstance(raw, Mapping):
-        raise TypeError(f"a baseline is a mapping of keys, not {raw!r:.60}")
+        raise TypeError(f"a reference is a mapping of keys, not {raw!r:.60}")
     own_keys = {"metric", "benchmark", "parameters", "labels"}
     reference = {
         key: _decimal_or_nan(value) if key in ("value", "low", "high", "warn") else value
@@ -666,7 +666,7 @@ def _missing_proof_reasons(
             return []
         return [(Verdict.UNPROVEN, "there is no log")]
     if not gating:
-        return [(Verdict.UNPROVEN, "nothing that gates was judged")]
+        return [(Verdict.UNPROVEN, "no measurement that counts was judged")]
     return []
 
 
@@ -679,7 +679,8 @@ def _open_questions(judgements: Iterable[Judgement]) -> list[str]:
             lacking = f"{NO_REFERENCE}; kept as candidate" if why.startswith(NO_REFERENCE) else why
             metrics.setdefault(lacking, []).append(judgement.metric)
     return [
-        f"not gating, unproven: {', '.join(dict.fromkeys(names))} ({why})" for why, names in metrics.items()
+        f"unproven, does not count: {', '.join(dict.fromkeys(names))} ({why})"
+        for why, names in metrics.items()
     ]
 
 

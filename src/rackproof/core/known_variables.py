@@ -209,7 +209,7 @@ def check_settable(names: Iterable[str], results: Collection[str]) -> None:
     shadowing = sorted(set(names) & set(results))
     if shadowing:
         raise UnknownVariableError(
-            f"given with -e, but found out by the playbook itself: {', '.join(shadowing)}. Leave them out; "
+            f"given with -e, but set by the playbook itself: {', '.join(shadowing)}. Leave them out; "
             "roles/ROLE/README.md lists the variables to set"
         )
 
@@ -242,7 +242,7 @@ def check_given(values: Mapping[str, Any], root: Path, role: str) -> None:
     chosen = sorted(name for name in short if values.get(name))
     if len(chosen) > 1:
         raise VariableValueError(
-            f"given with -e: {' and '.join(chosen)}, of which one alone can choose: leave out one"
+            f"given with -e: {' and '.join(chosen)}, but only one of them can choose runs: leave one out"
         )
 
 
@@ -353,7 +353,7 @@ def check_environment(values: Mapping[str, Any]) -> None:
     if logins:
         raise VariableValueError(
             f"{', '.join(logins)}: a login or key in it would be written into arguments, plans and records: "
-            "name a copy that nodes reach without one"
+            "name a copy that needs none"
         )
 
 

@@ -191,8 +191,8 @@ def too_few_samples(benchmark: str, batch: float, samples: float | None) -> Iter
     fewest = max((few for size, few in table if size <= batch), default=table[0][1])
     if samples < FEWER_THAN_PUBLISHED * fewest:
         yield (
-            f"the target after {samples:.4g} samples, and published results of {benchmark} need "
-            f"{fewest:.4g} or more"
+            f"the target was reached after {samples:.4g} samples, but published results of {benchmark} "
+            f"need {fewest:.4g} or more"
         )
 
 
@@ -360,7 +360,7 @@ def impossible_speeds(
     for name, speed in speeds:
         if bound is not None and speed and speed >= bound:
             yield (
-                f"{name} {speed:.4g} samples/s, and {gpus[1]} of {gpus[0][:80]} reach less than {bound:.4g} "
+                f"{name} {speed:.4g} samples/s, but {gpus[1]} of {gpus[0][:80]} reach less than {bound:.4g} "
                 f"samples/s of {benchmark} at their peak"
             )
         elif published and believable and name == "trained" and speed and speed > believable:

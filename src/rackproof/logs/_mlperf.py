@@ -1414,7 +1414,7 @@ class Events(LogParser):
         """Fail the run if the last evaluation missed the target. Without an evaluation, it is unproven."""
         evaluation = self.evals.get(target.metric)
         if evaluation is None:
-            message = f"no evaluation to hold against the target ({target})"
+            message = f"no evaluation to compare with the target ({target})"
             self.log.find("no_evaluation", message, Verdict.UNPROVEN)
             return
         value, line, _rank = evaluation
@@ -1496,7 +1496,7 @@ class Events(LogParser):
         ):
             key, value, line = self.begun
             message = (
-                f"{key} is {value}: the training went on from an earlier one, whose time is not counted; "
+                f"{key} is {value}: the training continued an earlier one, whose time is not counted; "
                 f"{self.benchmark} begins at {_FIRST_STEPS[key]:g}"
             )
             self.log.find("from_checkpoint", message, Verdict.UNPROVEN, line=line)
@@ -1575,7 +1575,9 @@ class Events(LogParser):
         amounts = [evaluation.amount for evaluation in self.pace.evaluations] if self.batch_size else []
         part = next((amount for amount in amounts if amount % (self.batch_size or 1)), None)
         if part is not None and self.pace.kind == "samples_count" and self.benchmark in _IN_WHOLE_BATCHES:
-            message = f"an evaluation after {part:g} samples: no multiple of {self.batch_size:g} in a batch"
+            message = (
+                f"an evaluation after {part:g} samples, no multiple of the batch size {self.batch_size:g}"
+            )
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN)
 
     def _remark_on_batch_size(self) -> None:
@@ -1584,9 +1586,8 @@ class Events(LogParser):
             return
         samples, steps, line = self.first_block
         if not isclose(samples / steps, self.batch_size, rel_tol=0.02):
-            message = (
-                f"{samples:g} samples in {steps:g} steps: not of a global_batch_size of {self.batch_size:g}"
-            )
+            batch = f"a global_batch_size of {self.batch_size:g}"
+            message = f"{samples:g} samples in {steps:g} steps do not fit {batch}"
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_rates(self) -> None:
@@ -1601,8 +1602,8 @@ class Events(LogParser):
         least, most = SHARES_OF_BATCH
         if not least <= stepped / self.batch_size <= most:
             message = (
-                f"{stepped:.4g} samples in a step by the throughput and the time of a step that the log "
-                f"states: not a global_batch_size of {self.batch_size:g}"
+                f"{stepped:.4g} samples in a step, by the stated throughput and time of a step, do not fit a "
+                f"global_batch_size of {self.batch_size:g}"
             )
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN)
 
@@ -1672,9 +1673,7 @@ class Events(LogParser):
                 line=self.late_seed_line or list(self.seeds.values())[1],
             )
         if self.run_starts > 1:
-            message = (
-                f"{self.run_starts} run_start events: which of the runs the numbers belong to is not known"
-            )
+            message = f"{self.run_starts} run_start events: it is not known which run the numbers belong to"
             self.log.find("several_runs", message, Verdict.UNPROVEN, line=self.run_start_line)
 
     def measure_speed(self, measurements: list[Measurement]) -> None:
@@ -1801,7 +1800,7 @@ class Events(LogParser):
         if amount is not None:
             yield (
                 f"the evaluation at {self.pace.kind} {amount:g} reached the target ({targets[0]}), and the "
-                "training went on: this is not the time to the target"
+                "training continued: this is not the time to the target"
             )
 
     def _measure_throughput(self, measurements: list[Measurement]) -> None:

@@ -98,12 +98,12 @@ class Figures:
             factor: The busbw/algbw of the collective, or 0 if unknown.
         """
         if self.ratios_differ is not None:
-            yield self.ratios_differ, "busbw by algbw is another number in one row than in the others"
+            yield self.ratios_differ, "the ratio of busbw to algbw in one row differs from the others"
         elif factor and not self.ratios[0] <= factor <= self.ratios[1]:
             low, high = self.ratios
             yield (
                 None,
-                f"busbw is {low:.4g} to {high:.4g} times algbw, and {name} makes it {factor:.4g} times",
+                f"busbw is {low:.4g} to {high:.4g} times algbw, but {factor:.4g} times for {name}",
             )
         if self.off_time is not None and name in _SIZE_IS_ALL:
             yield self.off_time

@@ -137,7 +137,7 @@ def _why_unusable(pattern: str) -> str:
         return "fits every line: begin it with the words of the message"
     if (letters := _letters(pattern)) < FEWEST_LETTERS:
         return (
-            f"names {letters} characters and would fit lines that were not seen yet: write out at least "
+            f"has only {letters} characters of text and would fit other lines, too: write out at least "
             f"{FEWEST_LETTERS} of the message's own"
         )
     return ""

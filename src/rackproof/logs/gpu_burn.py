@@ -265,7 +265,7 @@ class GpuBurnParser(LogParser):
         for index, (speed, line) in sorted(self.speeds.items()):
             most = self._most(self.models.get(index, ""))
             if most < speed < math.inf:
-                message = f"GPU {index}: {speed:.0f} Gflop/s, and {most:.0f} are the most that it can do"
+                message = f"GPU {index}: {speed:.0f} Gflop/s, but at most {most:.0f} is possible"
                 self.log.find("impossible_value", message, Verdict.UNPROVEN, line=line)
 
     def _most(self, model: str) -> float:

@@ -102,14 +102,14 @@ def note_gpu_state(log: Log, value: object, line: int | None, rank: int | None =
     where = f"GPU {state.gpu} {MOMENTS[state.moment]}"
     if state.shared:
         message = (
-            f"{where}: {'; '.join(state.shared)}. Something else uses this GPU, so its speed proves "
+            f"{where}: {'; '.join(state.shared)}. Another process uses this GPU, so its speed proves "
             "nothing: end that program, then run the benchmark again"
         )
         log.find("gpu_shared", message, Verdict.UNPROVEN, line=line, rank=rank)
     if state.missing:
         message = (
-            f"{where}: nvidia-smi did not give {', '.join(state.missing)}; whether something else used "
-            "this GPU is not known. Call nvidia-smi on the node"
+            f"{where}: nvidia-smi did not give {', '.join(state.missing)}, so it is not known whether "
+            "another process used this GPU. Call nvidia-smi on the node"
         )
         log.find("gpu_use_unknown", message, Verdict.UNPROVEN, line=line, rank=rank)
     else:

@@ -144,7 +144,7 @@ class _KnownProgramParser(PlainLinesParser):
     def finish(self) -> ParsedLog:
         """Return the measurements. An output that began and did not end leaves the log unproven."""
         if 0 < self.ended < self.begun:
-            message = f"{self.begun} outputs begin, and {self.ended} came to a good end"
+            message = f"{self.begun} outputs begin, but only {self.ended} ended well"
             self.log.find("cut_off", message, Verdict.UNPROVEN)
         elif self.ended and self.row_after_end:
             message = "rows follow the line that ends an output: their own output has no end"
@@ -296,7 +296,7 @@ class HplParser(_KnownProgramParser):
         if lacking := [name for name in _HPL_SUMMARY if name not in count]:
             yield f"the summary has no number of tests that {' or '.join(lacking)}"
         elif count["finished"] != count["passed"] + count["failed"] + count["skipped"]:
-            yield f"{count['finished']} tests were finished, and the results in the summary are not as many"
+            yield f"{count['finished']} tests were finished, but the summary has another number of results"
         elif count["finished"] != self.rows.total():
             yield f"{self.rows.total()} rows, and {count['finished']} tests were finished"
 

@@ -393,7 +393,7 @@ class NcclTestsParser(LogParser):
         match = _OTHER_PROGRAM.search(text)
         name = (match[1] or match[2]) if match else ""
         if match and name and name not in COLLECTIVES:
-            message = f"{name}_perf is no program of nccl-tests: what its bandwidth means is not known"
+            message = f"{name}_perf is no program of nccl-tests, so the meaning of its bandwidth is not known"
             if match[1]:
                 self.log.find("unknown_collective", message, Verdict.UNPROVEN, line=at, excerpt=text)
             else:
@@ -442,7 +442,9 @@ class NcclTestsParser(LogParser):
         table.device, table.validates = stream.device, stream.validates
         before = stream.table
         if stream.open and before is not None and before.program != table.program:
-            message = "a table begins before another collective's has ended: whose rows follow is not known"
+            message = (
+                "a table begins before another collective's has ended, so the next rows may be of either"
+            )
             self.log.find("mixed_tables", message, Verdict.UNPROVEN, line=at, excerpt=text)
         stream.stated, self.named_is_new = "", False
         stream.table = table
@@ -839,10 +841,10 @@ class NcclTestsParser(LogParser):
         one_node = physics is not None and table.ranks <= _MOST_RANKS_OF_NODE
         most = _LINK_SHARE * physics.nvlink if physics and one_node else _FASTEST_GB_S
         if table.fastest > most:
-            message = f"a bus bandwidth of {table.fastest:g} GB/s, and {most:g} are the most there can be"
+            message = f"a bus bandwidth of {table.fastest:g} GB/s, but at most {most:g} is possible"
             self.log.find("impossible_value", message, Verdict.UNPROVEN)
         if table.off_count is not None and name == "all_reduce":
-            message = "a row whose count is not its size by the bytes of its type"
+            message = "the count of a row is not its size divided by the bytes of its type"
             self.log.find("busbw_contradicts", message, Verdict.UNPROVEN, line=table.off_count)
         if table.validates is False and table.checked:
             message = "wrong values are counted, although the program was started without validation"

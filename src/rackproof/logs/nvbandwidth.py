@@ -341,7 +341,7 @@ class NvbandwidthParser(LogParser):
             return
         most = _FASTEST_TO_HOST_GB_S if _WITH_HOST.search(test) else _FASTEST_GB_S
         if self.unit == "GB/s" and value > most:
-            message = f"{test} {row},{column} is {raw:.40} GB/s, and {most:g} are the most there can be"
+            message = f"{test} {row},{column} is {raw:.40} GB/s, but at most {most:g} is possible"
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
         self.total += value
         direction = Direction.LOWER if self.unit == "ns" else Direction.HIGHER

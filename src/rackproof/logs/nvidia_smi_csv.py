@@ -399,7 +399,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
         find_missing_indexes(self.log, "the table", self.indexes)
         if not self.shows_health:
-            message = "no value shows anything of the GPUs' state: add temperature.gpu and ecc.errors.…"
+            message = "no value shows the state of the GPUs: add temperature.gpu and ecc.errors.…"
             self.log.find("no_rows", message, Verdict.UNPROVEN)
 
 

@@ -220,7 +220,7 @@ class NvlinkStatusParser(LogParser):
             message = f"no NVLink of {uuid} is up, and some of another {gpu.name}: reset the GPU"
             self.log.find("nvlink_missing", message, Verdict.FAIL, line=gpu.line)
         elif has_own_links(gpu.name) is not False and not (gpu.lacks_links and links_of(gpu.name) is None):
-            message = f"no NVLink of {uuid} ({gpu.name}) is up: right only where it is the only GPU"
+            message = f"no NVLink of {uuid} ({gpu.name}) is up: that is right only for a single GPU"
             self.log.find("nvlink_absent", message, Verdict.UNPROVEN, line=gpu.line)
 
     def _judge_whole(self) -> None:
@@ -358,7 +358,7 @@ class NvidiaSmiTopoParser(LogParser):
             return "this is topo -p2p, which does not show how GPUs are connected: save topo -m"
         unknown = sorted(kind for kind in kinds if not _KINDS.fullmatch(kind)) + sorted(self.own - {"X"})
         return (
-            f"pairs are connected by {', '.join(kind or 'nothing' for kind in unknown[:5])}"
+            f"pairs have the unknown connection {', '.join(kind or 'nothing' for kind in unknown[:5])}"
             if unknown
             else ""
         )
@@ -404,7 +404,9 @@ def _switched_fault(links_of_gpu: Mapping[int, list[int]], most: int) -> str:
     # No connection of the GPU that lost links is complete. Its neighbours lost only the connection to it.
     odd = [gpu for gpu, counts in links_of_gpu.items() if counts[-1] < most]
     odd = odd or [gpu for gpu, counts in links_of_gpu.items() if counts[0] < most]
-    return f"through switches each pair has NV{most}, but not those of {_named(odd)}" if odd else ""
+    return (
+        f"each pair is connected by NV{most} through switches, except those of {_named(odd)}" if odd else ""
+    )
 
 
 def _named(gpus: Sequence[int]) -> str:

@@ -32,7 +32,7 @@ class MlperfHpcParser(MllogParser):
     """The parser of HPC's events, if this format is requested by name. It judges the end of the run."""
 
     format: ClassVar[str] = "mlperf_hpc"
-    description: ClassVar[str] = "MLPerf HPC: named, and judged by `rackproof score DIR --usage hpc` alone"
+    description: ClassVar[str] = "MLPerf HPC: recognized; only `rackproof score DIR --usage hpc` judges it"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
@@ -44,7 +44,7 @@ class MlperfInferenceParser(LogParser):
     """A parser that identifies the log, and reads facts about the run from its summary."""
 
     format: ClassVar[str] = "mlperf_inference"
-    description: ClassVar[str] = "MLPerf Inference (LoadGen): named, and not judged"
+    description: ClassVar[str] = "MLPerf Inference (LoadGen): recognized, but not judged"
 
     @staticmethod
     def recognises(head: bytes) -> bool:

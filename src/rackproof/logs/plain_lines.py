@@ -127,7 +127,7 @@ class PlainLinesParser(LogParser):
         log = self.log
         measurements = [measurement for name in self.readings if (measurement := self._measurement(name))]
         if self.ended_at is None:
-            log.find("no_end", "no line shows that the program came to a good end", Verdict.UNPROVEN)
+            log.find("no_end", "no line shows that the program ended well", Verdict.UNPROVEN)
         if log.ends_in_line and self.open_number == log.lines + 1:
             message = "the log ends with a number and without a line end: the number may be cut"
             log.find("cut_off", message, Verdict.UNPROVEN, line=self.open_number)

@@ -555,7 +555,9 @@ def _rank_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
     if not output.ranks or ("ranks" in script.lacks and START not in output.times):
         return []
     if script.processes == "gpu" and gpus < 1:
-        message = f"{output.ranks} ranks trained; how many GPUs a node has is not known: set bench_sku_gpus"
+        message = (
+            f"{output.ranks} ranks trained; the number of GPUs of a node is not known: set bench_sku_gpus"
+        )
         return [_finding("wrong_ranks", Verdict.UNPROVEN, message)]
     fitting = {"gpu": len(nodes) * gpus, "node": len(nodes)}
     if output.ranks in ([fitting[script.processes]] if script.processes else fitting.values()):
@@ -563,7 +565,7 @@ def _rank_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
     requested_text = f"{amount(len(nodes), 'node')} with {gpus or '?'} GPUs each"
     message = f"{amount(output.ranks, 'rank')} trained, {requested_text} were requested"
     if output.ranks == len(nodes):
-        message += "; where one process a node is meant, the definition needs processes: node"
+        message += "; if one process per node is intended, set `processes: node` in the definition"
     return [_finding("wrong_ranks", Verdict.UNPROVEN, message)]
 
 
@@ -777,7 +779,7 @@ def slurm_record_findings(end: Mapping[str, Any], nodes: Sequence[str], run_id: 
     findings = state_findings(end)
     name = end.get("name")
     if run_id and name and name != run_id:
-        message = f"{_job(end)} is that of another run: it is called {sanitize(name, 130)}, not {run_id}"
+        message = f"{_job(end)} belongs to another run: its name is {sanitize(name, 130)}, not {run_id}"
         findings.append(_unproven("another_job", message))
     return findings + _record_node_findings(end, nodes)
 

@@ -262,7 +262,7 @@ class TfCnnParser(LogParser):
             or not ordered
             or not all(value is not None and 0 <= value <= 1 for value in accuracies)
         ):
-            message = "an accuracy that cannot be read, or is none"
+            message = "an accuracy that cannot be read, or is impossible"
             self.log.find("damaged_line", message, Verdict.UNPROVEN, line=at, excerpt=text)
         elif match[3] == "0":
             self.log.find("no_examples", "an evaluation of no example", Verdict.UNPROVEN, line=at)
@@ -336,7 +336,7 @@ class TfCnnParser(LogParser):
         log.marks_as_findings(ended_at, frozenset({"out_of_memory"}))
         if self.memory is not None:
             line, text = self.memory
-            message = f"{self.memory_count} lines speak of running out of memory"
+            message = f"{self.memory_count} lines report that memory ran out"
             log.find("memory_text", message, None if proven else Verdict.UNPROVEN, line=line, excerpt=text)
         self._measure_quality(measurements)
         self._judge_heading_and_losses()

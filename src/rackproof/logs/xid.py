@@ -104,7 +104,7 @@ _MESSAGES = {
     "task_hung": "a program waited for the kernel for minutes",
     "out_of_memory": "the node ran out of memory, and a program was killed",
     "cpu_throttled": "a processor was too hot and was slowed down",
-    "program_crashed": "a program that the node's work rests on has crashed",
+    "program_crashed": "a program that the node needs has crashed",
     "unknown_kernel_error": "an unknown error of the kernel",
     "declared_harmless": "a line that is declared harmless",
     "damaged_line": "an XID line that cannot be read",
@@ -215,7 +215,7 @@ class XidParser(LogParser):
 
     def _find_registers(self, bus_id: str, code: int | None, line: int) -> None:
         """Record an SXid of which only the registers are known."""
-        message = f"SXid {code} on {bus_id}: only its registers are here, not how bad it was"
+        message = f"SXid {code} on {bus_id}: the log has only its registers, not its severity"
         self.log.find(f"sxid_{code}", message, Verdict.UNPROVEN, line=line)
 
     def _start_of_kernel(self, host: str, text: str) -> None:

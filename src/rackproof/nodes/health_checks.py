@@ -338,8 +338,8 @@ def _hostname(node: NodeSubject) -> Iterator[HealthFinding]:
     expected, present = node.expected.hostname, node.snapshot.hostname
     if expected and present and not is_address(expected) and _short_name(present) != _short_name(expected):
         evidence = (
-            f"it calls itself {present}, not {expected}: the wrong machine, or swapped names; where names "
-            "differ by design set validate_hostname"
+            f"it calls itself {present}, not {expected}: the wrong machine, or swapped names; if names "
+            "differ by design, set validate_hostname"
         )
         yield node.finding("hostname_differs", Verdict.UNPROVEN, "configure", evidence, "likely")
 
@@ -385,7 +385,7 @@ def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
                 Verdict.FAIL,
                 "reboot",
                 f"was there {_time_text(gpu.uuid in changes.last_night)}; "
-                "after a reboot it is back, or is to be replaced",
+                "reboot the node, and replace the GPU if it is still missing",
             )
 
 
@@ -573,7 +573,9 @@ def _undeclared_mig(subject: GpuSubject) -> Iterator[HealthFinding]:
     gpu, expected = subject.gpu, subject.node.expected
     if (gpu.mig or gpu.mig_next) and expected.gpus and not expected.mig:
         when = "is on" if gpu.mig else "will be on after its next reset"
-        evidence = f"MIG {when}: no job gets it whole; where that is meant set `mig: true` in validate_expect"
+        evidence = (
+            f"MIG {when}: no job gets it whole; if that is intended, set `mig: true` in validate_expect"
+        )
         yield subject.finding("mig_on", Verdict.FAIL, "configure", evidence)
 
 
@@ -589,7 +591,7 @@ def _memory_of_gpu(subject: GpuSubject) -> Iterator[HealthFinding]:
     most = max((gpu.memory_total_bytes or 0 for gpu in gpus_alike), default=0)
     # The driver reserves some memory, and the size varies by less than 2 % between versions.
     if now is not None and now < 0.98 * most:
-        evidence = f"{size(now)} of memory, where {size(most)} were or are beside it"
+        evidence = f"{size(now)} of memory, but {size(most)} last night or beside it"
         yield subject.finding("gpu_memory", Verdict.FAIL, "rma", evidence, "likely")
 
 
@@ -651,8 +653,8 @@ def _pcie_contradictions(subject: GpuSubject) -> Iterator[HealthFinding]:
     widest = max((gpu.pcie_width_max or 0 for gpu in _gpus_alike(subject)), default=0)
     if gpu.pcie_width > gpu.pcie_width_max or gpu.pcie_width_max < widest:
         evidence = (
-            f"PCIe x{gpu.pcie_width} of x{gpu.pcie_width_max}, x{widest} beside it; where slots differ by "
-            "design set `pcie_width` in validate_expect"
+            f"PCIe x{gpu.pcie_width} of x{gpu.pcie_width_max}, x{widest} beside it; if slots differ by "
+            "design, set `pcie_width` in validate_expect"
         )
         yield subject.finding("pcie_width_unproven", Verdict.UNPROVEN, "inspect", evidence, "likely")
 
@@ -714,7 +716,7 @@ def _first_slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
     if not any(first_counts.values()):
         return
     if not booted or not epoch or epoch <= booted:
-        evidence = "it was slowed down at times, and when the node was booted is not known"
+        evidence = "it was slowed down at times, and the time of the last boot is not known"
         yield subject.finding("slowdown_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
         return
     days = max((epoch - booted) / 86_400, 1 / 24)
@@ -1341,7 +1343,7 @@ def _mount_differences(node: NodeSubject, wanted: ExpectedMount) -> Iterator[Hea
     present = node.snapshot.mount_table.get(wanted.path)
     if present is None:
         if wanted.fstype or wanted.source or wanted.options:
-            evidence = f"what is mounted at {wanted.path} is not known"
+            evidence = f"the mount at {wanted.path} is not known"
             yield node.finding("mounts_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
         return
     options = {*present["options"].split(","), *present["super_options"].split(",")}
@@ -1393,10 +1395,10 @@ def _read_only_mounts(node: NodeSubject) -> Iterator[HealthFinding]:
         was = before.get(path, {}).get("options", "").split(",")
         # On an error, the kernel makes the file system read-only, but not the mount.
         if "ro" in system and "rw" in options:
-            evidence = f"{path} can only be read: the kernel has met an error of its file system"
+            evidence = f"{path} is read-only: the kernel found an error of its file system"
             yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
         elif "ro" in options and "rw" in was:
-            evidence = f"{path} can only be read; last night it could be written"
+            evidence = f"{path} is read-only; last night it was writable"
             yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
 
 
@@ -1477,7 +1479,7 @@ def _slurm_name(node: NodeSubject) -> Iterator[HealthFinding]:
     if present is not None and _short_name(present) != _short_name(node.snapshot.node):
         evidence = (
             f"its slurmd answers Slurm as {present}: jobs on several nodes wait for a prolog that has ended; "
-            "it was started while the node had another name: systemctl restart slurmd"
+            "it started while the node had another name: systemctl restart slurmd"
         )
         yield node.finding("slurm_name_differs", Verdict.UNPROVEN, "configure", evidence, "likely")
 

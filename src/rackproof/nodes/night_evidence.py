@@ -272,7 +272,9 @@ def _statfs_state(node: NodeSubject) -> EvidenceState:
 
 def _kept(name: str) -> RequiredEvidence[NodeSubject]:
     """Return the row for a field that comes from earlier nights."""
-    return _row(name, "earlier nights", harmless="it comes from earlier nights, and a first night has none")
+    return _row(
+        name, "earlier nights", harmless="it comes from earlier nights, which a first night does not have"
+    )
 
 
 def _row(
@@ -325,7 +327,7 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     _row("epoch", "the node's clock"),
     _row("booted", "/proc/1/stat", harmless="without it no fault counts as repaired by a boot"),
     _row("boot_id", "/proc/sys/kernel/random/boot_id", needed=_knew_boot),
-    _row("loaded", "the gatherer", harmless="a link at rest may be slow, under load it may not"),
+    _row("loaded", "the gatherer", harmless="an idle link may be slow, a link under load may not"),
     _row("asked_as_root", "the gatherer", harmless="without it the answer counts as root's"),
     _row("container", "/run/systemd/container", harmless="a node that is not a container must prove more"),
     _row("gpus", _SMI, "gpus_unknown", needed=_smi_answers),
@@ -636,7 +638,7 @@ def _always_of_gpu(subject: GpuSubject) -> bool:
     return True
 
 
-_EMPTY_IS_WELL = "empty is well, each entry is a finding"
+_EMPTY_IS_WELL = "an empty value is healthy, and each entry is a finding"
 
 GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
     _gpu_row("uuid", needed=_always_of_gpu),
@@ -730,8 +732,8 @@ def _counters_state(subject: PortSubject) -> EvidenceState:
 
 
 PORT_EVIDENCE: tuple[RequiredEvidence[PortSubject], ...] = (
-    _port_row("device", "name", harmless="a port under another name is missing, and another one is new"),
-    _port_row("port", "name", harmless="a port under another name is missing, and another one is new"),
+    _port_row("device", "name", harmless="a port under another name is a missing port and a new one"),
+    _port_row("port", "name", harmless="a port under another name is a missing port and a new one"),
     _port_row("state", "state"),
     _port_row("physical", "phys_state", harmless="it only describes a port that is down"),
     _port_row("rate_gbps", "rate", needed=lambda subject: subject.port.state in ("", "active")),

@@ -551,7 +551,7 @@ class JobRunner:
         if status is None:
             if not begun and took > _BEGIN_S:
                 del self._running[number]
-                return JobResult("lost", "its srun never began on Slurm's host")
+                return JobResult("lost", "its srun did not start on Slurm's host")
             # Slurm normally ends a job in time. Cancel only a job that Slurm did not end.
             if took <= job.limit_s + _START_S + _GRACE_S:
                 return None

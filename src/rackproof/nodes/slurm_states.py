@@ -115,7 +115,9 @@ def check_slurm_state(
         return
     words = state_words(state)
     if not words:
-        yield _finding(node, "slurm_state_unknown", Verdict.UNPROVEN, "watch", "Slurm gave no state of it")
+        yield _finding(
+            node, "slurm_state_unknown", Verdict.UNPROVEN, "watch", "Slurm did not report its state"
+        )
         return
     because = f" ({sanitize(reason, 200)})" if reason else ""
     state_text = f"Slurm has it as {sanitize(state, 100)}{because}"

@@ -51,8 +51,8 @@ def count_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
     counts = Counter(answer.verdict for answer in answers)
     text = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
     nothing = len(unmeasured_requirements(certificate))
-    measures = "; of the unproven, Rackproof measures nothing of"
-    return f"{amount(len(answers), 'requirement')}: {text}{f'{measures} {nothing}' if nothing else ''}"
+    unmeasured = f"; Rackproof does not measure {nothing} of the unproven" if nothing else ""
+    return f"{amount(len(answers), 'requirement')}: {text}{unmeasured}"
 
 
 def unmeasured_requirements(certificate: Certificate) -> list[Requirement]:
@@ -94,7 +94,7 @@ def _unmeasured_tables(certificate: Certificate) -> list[Table]:
     areas: dict[str, list[Requirement]] = {}
     for requirement in unmeasured_requirements(certificate):
         areas.setdefault(sanitize(requirement.area, 100) or "Other requirements", []).append(requirement)
-    columns = ("Answer", "Requirement", "Text", "What would have to be shown")
+    columns = ("Answer", "Requirement", "Text", "Evidence that it needs")
     return [
         build_table(
             area,
@@ -130,7 +130,7 @@ def _hardware_table(certificate: Certificate) -> Table:
         for node in certificate.nodes
     ]
     return build_table(
-        "Nodes as they were seen last", ("Node", "Serial number", "GPUs", "Software and firmware"), rows
+        "Nodes in their last snapshot", ("Node", "Serial number", "GPUs", "Software and firmware"), rows
     )
 
 

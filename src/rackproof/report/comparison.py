@@ -36,8 +36,8 @@ _MOST_IN_TITLE = 3
 _MOST_WITH_COLUMNS = 2
 """With more systems, the ratio has no columns of its own."""
 _FAIRER = (
-    "Throughput is the fairer measure: how many epochs a run needs depends on its seed, so the epochs to "
-    "target stand beside the minutes."
+    "Throughput is the fairer measure, because the number of epochs depends on a run's seed. The epochs to "
+    "target are beside the minutes."
 )
 
 
@@ -207,7 +207,7 @@ def judged_table(comparison: SystemComparison) -> Table:
         "Published",
         "Allowed",
         "Deviation",
-        "Expected by luck",
+        "Expected by chance",
         "Reason",
         "Published in",
     )
@@ -361,7 +361,7 @@ def _chart_notes(ratios: Sequence[Ratio]) -> tuple[str, ...]:
     if any(ratio.value is not None and ratio.low is None for ratio in ratios):
         notes.append("A point without a bar has no interval: fewer than two repeats on a side.")
     if any(ratio.conclusion == "not comparable" for ratio in ratios):
-        notes.append("Counts of batches that cannot be compared are drawn all the same; see the table.")
+        notes.append("Counts of batches that cannot be compared are drawn, too; see the table.")
     return tuple(notes)
 
 

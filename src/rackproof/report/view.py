@@ -9,6 +9,7 @@ format escape. Jobs validate and bench also use these functions.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -576,20 +577,30 @@ def plan_meaning(runs: Sequence[Run], verdict: Verdict, name: str) -> str:
 
 def speeds_not_judged(runs: Iterable[Run], name: str) -> str:
     """Describe how many speeds were not judged, why, and the remedy, or return "". No I/O."""
-    no_reference, other_count = 0, 0
+    no_reference, causes = 0, list[str]()
     for run in runs:
         for judgement in run.judgements:
             if judgement.verdict is Verdict.UNPROVEN and judgement.value is not None and not judgement.gating:
-                is_waiting = judgement.reason.startswith(NO_REFERENCE)
-                no_reference, other_count = no_reference + is_waiting, other_count + (not is_waiting)
+                if judgement.reason.startswith(NO_REFERENCE):
+                    no_reference += 1
+                else:
+                    causes.append(_cause_of(judgement.reason))
     parts = []
     if no_reference:
         parts.append(
             f"{amount(no_reference, 'speed')} not judged: no reference. Idle? then `rackproof accept {name}`."
         )
-    if other_count:
-        parts.append(f"{amount(other_count, 'speed')} not judged: see the reasons, and run again.")
+    if causes:
+        more = ", and other causes" if len({*causes}) > 1 else ""
+        parts.append(
+            f"{amount(len(causes), 'speed')} not judged: {causes[0]}{more}. See the reasons, then run again."
+        )
     return " ".join(parts)
+
+
+def _cause_of(reason: str) -> str:
+    """Return the beginning of a reason, which names the cause. The rest has figures and remedies."""
+    return sanitize(re.split("[:;] ", reason)[0], 200)
 
 
 @dataclass(frozen=True)

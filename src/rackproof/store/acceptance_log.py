@@ -51,10 +51,10 @@ def note_acceptance(
     try:
         append_text(results / LOG_NAME, f"{entry.model_dump_json()}\n")
     except OSError as error:
-        act_text = "made it a reference" if act == "accept" else "took its references back"
+        act_text = "acceptance" if act == "accept" else "withdrawal"
         raise ResultsError(
             f"{results / LOG_NAME} cannot be written ({error.strerror}): nothing was changed for {run_id}, "
-            f"for who {act_text} would not be known; make the file writable and do it again"
+            f"because the file must record its {act_text}; make the file writable, then try again"
         ) from error
 
 

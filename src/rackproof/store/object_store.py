@@ -268,11 +268,11 @@ class ObjectStore:
         self._request("PUT", name, file)
         reply = self._request("HEAD", name, file)
         if reply is None or not _is_same(reply, file):
-            raise ObjectStoreError(f"{self.bucket} took {name}, but does not hold it")
+            raise ObjectStoreError(f"{self.bucket} accepted {name}, but does not have it")
         if reply.headers.get("etag", "").strip('"') != file.md5:
             copy = self._request("GET", name, file)
             if copy is None or copy.sha256 != file.sha256:
-                raise ObjectStoreError(f"{self.bucket} holds {name} with other bytes than it was given")
+                raise ObjectStoreError(f"{self.bucket} has {name} with other bytes than were sent")
 
     def _request(self, method: str, name: str, file: LocalFile) -> StoreAnswer | None:
         """Send a request about a file, and repeat it if the store does not answer or is busy.

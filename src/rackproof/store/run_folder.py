@@ -117,8 +117,8 @@ def _open_record(data: bytes, name: str) -> tuple[bytes, dict[str, Any], bool]:
         data = open_sealed(data) if sealed else data
     except SealError:
         raise ResultsError(
-            f"{name} was changed after it was written: its digest is another's. Restore it from a backup, or "
-            "move its folder out of the results folder and run it again."
+            f"{name} was changed after it was written: its digest does not match. Restore it from a backup, "
+            "or move its folder out of the results folder and run it again."
         ) from None
     except ValueError as error:
         raise ResultsError(

@@ -40,5 +40,5 @@ def open_sealed(data: bytes) -> bytes:
         raise SealError("it has no digest: an earlier version wrote it, or it was changed")
     content = data[head.end() :]
     if hashlib.sha256(content).hexdigest().encode() != head[1]:
-        raise SealError("it is not as it was written: its digest is another's")
+        raise SealError("it was changed after it was written: its digest does not match")
     return b"{" + content

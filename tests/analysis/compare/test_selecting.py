@@ -291,7 +291,7 @@ def test_two_runs_as_a_page_say_what_else_differs(call: Call, logs: Path) -> Non
         (("old/dgx1", "flat", "--reference", "Cray"), "no published system Cray"),
         (("old/dgx1", "flat", "--confidence", "2"), "between 0 and 1"),
         (("old/dgx1", "flat", "--benchmark", "chess"), "has no run of chess; it has ssd"),
-        (("old/dgx1", "flat", "--json", "--format", "md"), "--json is a form of its own"),
+        (("old/dgx1", "flat", "--json", "--format", "md"), "--json prints to standard output"),
     ],
 )
 def test_bad_input(call: Call, arguments: tuple[str, ...], said: str) -> None:

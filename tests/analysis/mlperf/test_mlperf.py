@@ -159,7 +159,7 @@ def changed(count: int = 10, **by_number: dict[str, object]) -> tuple[RunScore, 
             PASSED,
             "fail",
             None,
-            "result_3.txt and result_7.txt hold the same events",
+            "result_3.txt and result_7.txt have the same events",
             id="one run twice",
         ),
         pytest.param(
@@ -427,7 +427,7 @@ def without(key: str) -> Callable[[int], list[str]]:
         ),
         pytest.param(spoil(0, lambda n: []), "unproven", None, "no readable MLPerf event", id="empty file"),
         pytest.param(
-            spoil(0, lambda n: result(1, minutes=10.1)), "fail", None, "one run handed in twice", id="a copy"
+            spoil(0, lambda n: result(1, minutes=10.1)), "fail", None, "they are one run", id="a copy"
         ),
         pytest.param(
             lambda folder: (folder / "result_4.txt").unlink(),

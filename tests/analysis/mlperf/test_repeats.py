@@ -803,7 +803,7 @@ def test_a_system_without_accelerators_is_said_to_have_none() -> None:
     run.seeds, run.stated_nodes = {"1"}, 4
     described = DescribedSystem("N/A", gpus=0, nodes=4)
     found = compare_runs([run], ruleset="5.1.0", usage="training", described=described)
-    assert [one.message[:41] for one in found] == ["the description states no accelerators: w"]
+    assert [one.message[:41] for one in found] == ["the description states no accelerators: i"]
 
 
 @pytest.mark.parametrize(

@@ -386,7 +386,7 @@ def test_after_ctrl_c_what_is_advised_can_be_typed(bench: Bench) -> None:
     assert re.search(r"(?m)^Interrupted\. \S+-toy-\w+ still runs on localhost\.$", text)
     again, end = (
         shlex.split(re.search(rf"(?m)^{what}: +(rackproof .*)$", text)[1])  # type: ignore[index]
-        for what in ("Go on where it was", "End the jobs")
+        for what in ("Continue it", "End the jobs")
     )
     for command, status, said in (
         (end, 0, "-toy-.* was ended"),

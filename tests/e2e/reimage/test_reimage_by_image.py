@@ -392,7 +392,7 @@ def test_a_report_in_a_node_s_place_gets_no_line_of_its_own_into_known_hosts(tmp
         done = site.done()
         assert (site.folder / "known_hosts").read_text() == OLD, done
         (kept,) = tasks.read_progress(site.folder / "results")
-        assert "n1 reports host keys that are none" in kept.progress.reason
+        assert "n1 reports invalid host keys" in kept.progress.reason
     finally:
         site.close()
 

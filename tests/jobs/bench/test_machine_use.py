@@ -64,7 +64,7 @@ def test_a_machine_is_busy_where_others_slow_the_run_down(changes: dict[str, Any
 def test_the_reason_names_node_others_and_what_to_do() -> None:
     quiet = {**USE, "disturbed_s": 0.0}
     reason = busy_reason(read_machine_use({"n1": {"machine": quiet}, "n2": {"machine": USE}}))
-    assert reason.startswith("n2 was not idle: others (cc1, stress")
+    assert reason.startswith("n2 was not idle: processes outside the job (cc1, stress")
     assert "used 1.8 of its 2 processors and slowed the run down for 58 of 60 s, load 28.1" in reason
     assert "run the benchmark again" in reason
     assert "\x1b" not in reason
@@ -78,21 +78,21 @@ QUIET = {**USE, "disturbed_s": 0.0, "others_s": 0.0}
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        (ENDED, "states nothing valid of its use"),
-        ({**ENDED, "machine": None}, "states nothing valid of its use"),
-        ({**ENDED, "machine": "x"}, "states nothing valid of its use"),
-        ({**ENDED, "machine": {**QUIET, "seconds": 0.0, "cpus": 0}}, "states only 0 of 60 s of its use"),
-        ({**ENDED, "machine": {**QUIET, "seconds": 20.0}}, "states only 20 of 60 s of its use"),
-        ({**ENDED, "machine": {**QUIET, "seconds": float("nan")}}, "states nothing valid"),
-        ({**ENDED, "machine": {**QUIET, "disturbed_s": float("nan")}}, "states nothing valid"),
-        ({**ENDED, "machine": {**QUIET, "disturbed_s": -5.0}}, "states nothing valid"),
-        ({**ENDED, "machine": {**QUIET, "others_s": -1e9}}, "states nothing valid"),
-        ({**ENDED, "machine": {**QUIET, "stolen_s": -1.0}}, "states nothing valid"),
-        ({**ENDED, "machine": {**QUIET, "seconds": float("inf")}}, "states nothing valid"),
-        ({**ENDED, "machine": {**QUIET, "seconds": 10**400}}, "states nothing valid"),
-        ({**ENDED, "machine": {**QUIET, "cpus": 10**400}}, "states nothing valid"),
-        ({**ENDED, "machine": {**QUIET, "cpus": -2}}, "states nothing valid"),
-        ({**ENDED, "machine": {**USE, "seconds": 1e9}}, "for 1e+09 s, and the job took 60 s"),
+        (ENDED, "states no valid use by"),
+        ({**ENDED, "machine": None}, "states no valid use by"),
+        ({**ENDED, "machine": "x"}, "states no valid use by"),
+        ({**ENDED, "machine": {**QUIET, "seconds": 0.0, "cpus": 0}}, "for only 0 of 60 s"),
+        ({**ENDED, "machine": {**QUIET, "seconds": 20.0}}, "for only 20 of 60 s"),
+        ({**ENDED, "machine": {**QUIET, "seconds": float("nan")}}, "states no valid use"),
+        ({**ENDED, "machine": {**QUIET, "disturbed_s": float("nan")}}, "states no valid use"),
+        ({**ENDED, "machine": {**QUIET, "disturbed_s": -5.0}}, "states no valid use"),
+        ({**ENDED, "machine": {**QUIET, "others_s": -1e9}}, "states no valid use"),
+        ({**ENDED, "machine": {**QUIET, "stolen_s": -1.0}}, "states no valid use"),
+        ({**ENDED, "machine": {**QUIET, "seconds": float("inf")}}, "states no valid use"),
+        ({**ENDED, "machine": {**QUIET, "seconds": 10**400}}, "states no valid use"),
+        ({**ENDED, "machine": {**QUIET, "cpus": 10**400}}, "states no valid use"),
+        ({**ENDED, "machine": {**QUIET, "cpus": -2}}, "states no valid use"),
+        ({**ENDED, "machine": {**USE, "seconds": 1e9}}, "for 1e+09 s, but the job took 60 s"),
         (
             {"phase": "ended", "ended_by": "itself", "machine": {**QUIET, "seconds": 0.0}},
             "states no duration of the job",

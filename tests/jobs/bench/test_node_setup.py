@@ -262,7 +262,7 @@ def damage(reports: dict[str, Any], path: str, value: Any) -> None:
         ("n1.link.flags", "SETUP", "was down"),
         ("n1.routes.n2", "eth0", "n2 was reached by eth0"),
         ("n1.routes", {}, "n2 was reached by nothing"),
-        ("n2.rendezvous.after.tx", 200, "carried 100 bytes (tx): the training went another way"),
+        ("n2.rendezvous.after.tx", 200, "carried 100 bytes (tx): the training used another network"),
         ("n2.rendezvous.after", None, "is not known"),
         ("n2.rendezvous", None, "is not known"),
         ("n1.network", "host", "nothing is known of it"),

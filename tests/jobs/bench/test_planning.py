@@ -487,7 +487,7 @@ def test_the_image_is_the_one_for_the_nodes_architecture(
         (
             "llama2_70b_lora",
             {"n1": ARM, "n2": ARM, "n3": AMD},
-            "(amd64: n3; arm64: n1, n2): limit nodes of one",
+            "(amd64: n3; arm64: n1, n2): select nodes of one",
         ),
         ("gpt_oss_20b", {"n1": AMD, "n2": ARM}, "different architectures"),
     ],

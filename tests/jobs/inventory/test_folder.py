@@ -188,7 +188,7 @@ def test_nodes_that_no_source_names_stay_until_they_are_removed(tmp_path: Path) 
     assert "--remove-missing" in remarks[0]
     nodes, remarks = add_missing_nodes(tmp_path, [node("a1")], remove=True)
     assert [one.name for one in nodes] == ["a1"]
-    assert "taken out" in remarks[0]
+    assert "removed, because" in remarks[0]
     (tmp_path / ".adopted/nodes.json").write_text("{")
     with pytest.raises(AdoptError, match="is damaged"):
         add_missing_nodes(tmp_path, [node("a1")], remove=False)

@@ -313,7 +313,7 @@ def test_a_page_that_does_not_end_is_cut(netbox: FakeNetbox, monkeypatch: pytest
 
 
 def test_the_token_travels_encrypted_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(AdoptError, match="everybody on the way reads the token"):
+    with pytest.raises(AdoptError, match="others on the network can read the token"):
         read_netbox_nodes("http://netbox.example.org", TOKEN, [])
     pair, _ = certificate(tmp_path, "netbox")
     fake = FakeNetbox([device(1)])

@@ -313,7 +313,7 @@ def test_two_sources_describe_a_node_together() -> None:
     ("nodes", "message"),
     [
         ((), "no node is left"),
-        ((AdoptedNode(name="N1", source="x"), AdoptedNode(name="n1", source="x")), "capitals alone"),
+        ((AdoptedNode(name="N1", source="x"), AdoptedNode(name="n1", source="x")), "only in capitals"),
         (
             (
                 AdoptedNode(name="n1", source="x", address="10.0.0.1"),
@@ -397,7 +397,8 @@ def test_the_headings_of_spreadsheets_are_known(tmp_path: Path, heading: str, ab
     assert first.variables == {"reimage_serial": "AB1", "reimage_bmc_address": "10.1.0.1"}
     assert (second.address, second.variables) == ("10.0.0.2", {})
     assert found.remarks == (
-        f"{tmp_path}/nodes.csv: lines that are not read, because they add up others: {text.count(chr(10))}",
+        f"{tmp_path}/nodes.csv: lines that are not read, because they are sums of others: "
+        f"{text.count(chr(10))}",
     )
 
 

@@ -124,7 +124,7 @@ def test_another_than_the_pinned_certificate_is_refused(tls: Tls, tmp_path: Path
     ["http://192.0.2.9", "http://bmc17:8000/redfish/v1", "http://[fd00::11]", "http://127.0.0.1.example"],
 )
 def test_no_password_travels_readable(address: str) -> None:
-    with pytest.raises(BmcError, match="by plain HTTP, by which everybody on the way reads the password"):
+    with pytest.raises(BmcError, match="by plain HTTP, so others on the network can read the password"):
         read(address)
 
 

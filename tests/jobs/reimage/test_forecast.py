@@ -98,7 +98,7 @@ def test_on_the_command_line() -> None:
         main, ["reimage", "plan", "--nodes", "100", "--at-once", "8", "--at-once", "32"]
     )
     assert said.exit_code == 0
-    assert "the image server feeds 6 nodes at full speed" in said.output
+    assert "the image server can serve 6 nodes at full speed" in said.output
     found = json.loads(
         CliRunner().invoke(main, ["reimage", "plan", "--nodes", "100", "--at-once", "8", "--json"]).output
     )

@@ -113,19 +113,19 @@ def test_a_reason_is_cleaned() -> None:
     [
         ([KEY, key(content=b"another")], "alarm: reports a second host key of one kind"),
         ([RSA, KEY, RSA], "alarm: reports a second host key of one kind"),
-        ([KEY] * 9, "none"),
-        ([f"{KEY}\n* {KEY}"], "none"),
-        ([f"* {KEY}"], "none"),
-        ([f"@cert-authority {KEY}"], "none"),
+        ([KEY] * 9, "invalid"),
+        ([f"{KEY}\n* {KEY}"], "invalid"),
+        ([f"* {KEY}"], "invalid"),
+        ([f"@cert-authority {KEY}"], "invalid"),
         # The kind inside the key differs from the one before it.
-        (["ssh-rsa " + KEY.split()[1]], "none"),
-        (["ssh-ed25519 AAAA"], "none"),
-        (["ssh-ed25519 AAA"], "none"),
-        ([key(content=b"x" * MAX_KEY_CHARS)], "none"),
-        ([7], "none"),
-        ("ssh-ed25519", "none"),
-        ({"a": 1}, "none"),
-        (None, "none"),
+        (["ssh-rsa " + KEY.split()[1]], "invalid"),
+        (["ssh-ed25519 AAAA"], "invalid"),
+        (["ssh-ed25519 AAA"], "invalid"),
+        ([key(content=b"x" * MAX_KEY_CHARS)], "invalid"),
+        ([7], "invalid"),
+        ("ssh-ed25519", "invalid"),
+        ({"a": 1}, "invalid"),
+        (None, "invalid"),
     ],
 )
 def test_keys_that_are_not_one_of_each_kind_are_not_written(keys: Any, why: str) -> None:
@@ -168,7 +168,7 @@ def test_another_text_for_the_same_key_is_no_key(content: bytes, ending: str) ->
     assert mine != theirs
     assert base64.b64decode(mine.split()[1]) == base64.b64decode(theirs.split()[1])
     # A search for this text would not find the other host's key.
-    assert find_key_problem([mine], f"n7 {theirs}\n", "192.0.2.1") == "reports host keys that are none"
+    assert find_key_problem([mine], f"n7 {theirs}\n", "192.0.2.1") == "reports invalid host keys"
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def fill(folder: Path) -> None:
 
 def test_a_full_disk_stops_a_step_before_it_begins(small_disk: Path) -> None:
     fill(small_disk)
-    with pytest.raises(JournalError, match=r"the disk is full; nothing was begun.*Free space"):
+    with pytest.raises(JournalError, match=r"the disk is full; nothing was started.*Free space"):
         append_entry(small_disk / "n1.journal", ENTRIES[0], reserve=True)
     assert read_journal(small_disk / "n1.journal") == ()
 
@@ -135,7 +135,7 @@ def test_what_began_can_be_ended_on_a_disk_that_has_become_full(small_disk: Path
     assert read_journal(path) == (ENTRIES[0], failed)
     # The reserved space is used up, and the next step needs new space before it may begin.
     fill(small_disk)
-    with pytest.raises(JournalError, match="nothing was begun"):
+    with pytest.raises(JournalError, match="nothing was started"):
         append_entry(path, ENTRIES[1], reserve=True)
     assert read_journal(path) == (ENTRIES[0], failed)
 

@@ -138,7 +138,7 @@ def test_another_method_or_again_starts_from_the_beginning(
         hardware.check_first_boot(second, "n1", facts())
     assert hardware.check_first_boot(second, "n1", facts() | {"boot_id": "two"}) == ()
     (said_,) = hardware.check_first_boot(second, "n2", facts())
-    assert "whether it has booted since is not known" in said_
+    assert "it is not known if it has booted since" in said_
     # A node that does not state its boot is refused, whether the old boot is known or not.
     for node in ("n1", "n2"):
         with pytest.raises(ReimageError, match=f"{node} does not state which boot this is"):
@@ -270,7 +270,7 @@ def test_a_failed_node_gives_the_reason_and_what_next(tmp_path: Path) -> None:
 
 def test_a_step_is_not_done_that_did_not_begin(tmp_path: Path) -> None:
     run = started(tmp_path)
-    with pytest.raises(ReimageError, match="n1: return cannot be done, it was not begun"):
+    with pytest.raises(ReimageError, match="n1: return cannot be done, it was not started"):
         write_step(run, "n1", "done", Step.RETURN)
 
 

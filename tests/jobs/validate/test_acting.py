@@ -236,7 +236,7 @@ def test_a_number_that_is_degraded_still_is_not_well(check: str) -> None:
     read = ("memory_copy", "fleet:memory_copy", "drift:memory_copy")
     one = night("n01", by="ours", verdict=Verdict.DEGRADED, reasons=(slow,), read_again=read)
     (decided,), _ = decide_drains([one], before, members(18, ("n01",)), "N2", LATER)
-    assert (decided.plan, decided.why) == ("", f"stays drained: not well yet: {check}:memory_copy")
+    assert (decided.plan, decided.why) == ("", f"stays drained: still found: {check}:memory_copy")
 
 
 def test_a_drain_of_ours_of_which_nothing_has_the_cause_is_not_lifted() -> None:
@@ -296,7 +296,7 @@ def test_what_is_degraded_or_a_hint_still_is_not_well(verdict: Verdict) -> None:
     seen = finding("n01", "throttled", verdict=verdict, confidence="hint")
     one = night("n01", seen, by="ours", verdict=Verdict.DEGRADED, read_again=("health:throttling",))
     (decided,), _ = decide_drains([one], before, members(18), "N1", LATER)
-    assert (decided.plan, decided.why) == ("", "stays drained: not well yet: throttled")
+    assert (decided.plan, decided.why) == ("", "stays drained: still found: throttled")
 
 
 def test_many_findings_cost_no_more_than_their_number(monkeypatch: pytest.MonkeyPatch) -> None:

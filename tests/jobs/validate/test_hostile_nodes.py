@@ -240,7 +240,7 @@ def test_a_node_that_names_another_s_parts_harms_itself_alone(results: Path, cla
         nodes = night(results, {SECOND: CLAIMS[claim]()})
         assert verdicts(nodes) == ["pass", "unproven", "pass"]
         assert found(nodes[SECOND]) == {"foreign_parts"}
-        assert "by which another node that answers tonight is known" in nodes[SECOND].findings[0].evidence
+        assert "of another node that answers tonight" in nodes[SECOND].findings[0].evidence
     # In the history, the parts remain with their owners.
     with open_store(results / "history.sqlite") as store:
         newest = store.run(night_folders(results)[0].name)

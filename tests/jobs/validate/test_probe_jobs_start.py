@@ -74,7 +74,7 @@ def test_a_job_that_never_began_holds_no_place() -> None:
     )
     jobs.begin()
     (done,) = jobs.run([Job(("n01",), "true\n", 4, 600)])
-    assert (done.how, done.text) == ("lost", "its srun never began on Slurm's host")
+    assert (done.how, done.text) == ("lost", "its srun did not start on Slurm's host")
     assert now[0] < 60
     assert jobs.spent == 0
 

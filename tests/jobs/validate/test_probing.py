@@ -583,7 +583,7 @@ def test_numbers_of_a_gpu_that_was_not_seen_in_the_node_prove_nothing() -> None:
     text = section("python", "") + node_says(name)
     got = read_node_probes(plan(chosen=("gemm",)), target, classify_exit(text, "0", 1.0))
     assert [one.verdict for one in got.reasons] == [Verdict.UNPROVEN]
-    assert f"{gpu(name, 0)}: no GPU that was seen there" in got.reasons[0].text
+    assert f"{gpu(name, 0)}: not a GPU of this node" in got.reasons[0].text
 
 
 def own_target(name: str = RACK[0]) -> ProbeTarget:

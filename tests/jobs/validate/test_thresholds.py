@@ -55,8 +55,8 @@ def test_good_references_have_no_slip() -> None:
     ("at", "changes", "said"),
     [
         (1, {"unit": "GB/s"}, "in GB/s, but measured in TB/s"),
-        (1, {"value": 4800}, "4800 TB/s is not below physics, 4.8"),
-        (0, {"value": 1000}, "1000 TFLOP/s is not below physics, 989.5"),
+        (1, {"value": 4800}, "4800 TB/s is not below the physical peak, 4.8"),
+        (0, {"value": 1000}, "1000 TFLOP/s is not below the physical peak, 989.5"),
         (0, {"low": -5}, "low, high and warn are fractions"),
         (0, {"low": None}, "give low, high or warn"),
         (0, {"low": None, "high": 0.3}, "no low bound: nothing slow can fail"),

@@ -601,14 +601,14 @@ def test_what_was_done_is_what_slurm_says_and_not_what_was_asked() -> None:
     back = {"nodes": {"e": {"in_service": True}, "f": {"in_service": False, "state_after": "DOWN"}}}
     assert tasks.collect_actions(drained, back) == {
         "a": "drained; jobs run on until they end: 7",
-        "b": "not drained by us: DOWN (x)",
+        "b": "not drained by this night: DOWN (x)",
         "c": "could not be drained: slurmctld is down",
         "e": "returned to service",
-        "f": "Slurm does not take it back: DOWN",
+        "f": "Slurm does not resume it: its state is DOWN",
     }
     # If Slurm's host does not answer, each node that waits for its return reports that.
     lost = {"unreachable": True, "msg": "no route to host"}
-    assert tasks.collect_actions({}, lost, ["e"]) == {"e": "could not be returned: no route to host"}
+    assert tasks.collect_actions({}, lost, ["e"]) == {"e": "could not be resumed: no route to host"}
     assert tasks.collect_actions({}, {"skipped": True}, ["e"]) == {}
 
 

@@ -95,6 +95,6 @@ def run(
         "measurements": (*copies, accuracy, time),
         "judgements": (*map(unjudged, copies), passed(accuracy, 0.99), unjudged(time)),
         "verdict": Verdict.PASS,
-        "reasons": ("not gating, unproven: memory_copy",),
+        "reasons": ("unproven, does not count: memory_copy",),
     }
     return Run(**(fields | changes))

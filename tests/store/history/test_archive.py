@@ -107,7 +107,7 @@ def test_runs_are_listed_newest_first_and_filtered(store: Store) -> None:
     assert first.seconds == 100
     assert first.verdict is Verdict.PASS
     assert first.parameters == POINT
-    assert first.reason == "not gating, unproven: memory_copy"
+    assert first.reason == "unproven, does not count: memory_copy"
 
 
 @pytest.mark.parametrize(

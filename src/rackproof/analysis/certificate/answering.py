@@ -173,7 +173,7 @@ def _is_old(question: _Question, piece: EvidencePiece) -> bool:
 def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
     """Return why a piece is too old or of the future, or an empty string."""
     if piece.moment - question.at > _CLOCK_SKEW:
-        return f"it is of {piece.moment:%Y-%m-%d %H:%M}, which is still to come"
+        return f"it is of {piece.moment:%Y-%m-%d %H:%M}, which is in the future"
     if _is_old(question, piece):
         days = (question.at - piece.moment) / timedelta(days=1)
         allowed = question.requirement.max_age / timedelta(days=1)

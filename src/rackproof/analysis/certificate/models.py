@@ -67,11 +67,13 @@ class Requirement(Record):
     def _consistent(self) -> Requirement:
         """Refuse fields that have no effect without another one, such as codes without a night."""
         if (self.codes or self.reads) and not self.night:
-            raise ValueError("codes and reads are those of a night: add night: true")
+            raise ValueError("codes and reads need night: true, because nights report them")
         if bool(self.codes) != bool(self.reads):
-            raise ValueError("codes need reads: no finding proves nothing if the tools gave no answer")
+            raise ValueError(
+                "codes need reads: without answers of these tools, a missing finding proves nothing"
+            )
         if self.metrics and not self.benchmarks:
-            raise ValueError("metrics are those of benchmarks: name these")
+            raise ValueError("metrics need benchmarks, which measure them")
         if self.night and self.scope != "node":
             raise ValueError("a night answers for nodes: its scope is node")
         return self

@@ -131,7 +131,7 @@ def _wrong_answers(certificate: Certificate, now: datetime) -> Iterator[str]:
     if certificate.verdict is not whole_verdict(right):
         yield f"its verdict is {certificate.verdict.value}; {whole_verdict(right).value} follows"
     if certificate.made - now > _CLOCK_SKEW:
-        yield f"it is of {certificate.made:%Y-%m-%d %H:%M}, which is still to come"
+        yield f"it is of {certificate.made:%Y-%m-%d %H:%M}, which is in the future"
 
 
 def _expired(certificate: Certificate, answers: tuple[Answer, ...]) -> Iterator[str]:

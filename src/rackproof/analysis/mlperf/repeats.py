@@ -361,7 +361,7 @@ def date_findings(
             day = f"{trace.start:g} s after 1970"
         message = (
             f"the run began {day}: neither within a year of now nor in the time of the round, so it is of "
-            "another result, or its clock was wrong; name the round that it was made for (--ruleset)"
+            "another result, or its clock was wrong; name its round with --ruleset"
         )
         yield _unproven("another_time", message, trace.file)
 
@@ -446,7 +446,7 @@ def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, .
     asked_for = usage == "training" and version >= SEEDS_SINCE
     without = [trace.file for trace in traces if not trace.seeds]
     if without and (asked_for or len(without) < len(traces)):
-        message = f"no seed in {', '.join(without[:5])}: that the runs are different ones is not shown"
+        message = f"no seed in {', '.join(without[:5])}: nothing shows that the runs are different"
         findings.append(_unproven("no_seed", message, without[0]))
     elif without:
         message = "the logs state no seeds: only their measurements show that the runs are different"
@@ -470,8 +470,8 @@ def _unreadable_seed_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
         unreadable = sorted(seed for seed in trace.seeds if not _is_whole(seed))
         if unreadable:
             message = (
-                f"the seed {unreadable[0][:40]!r} is no whole number: that the run is another one than the "
-                "others is not shown"
+                f"the seed {unreadable[0][:40]!r} is no whole number: nothing shows that the run differs "
+                "from the others"
             )
             yield _unproven("no_seed", message, trace.file)
 
@@ -523,11 +523,11 @@ def _unknown_gpu_findings(traces: Sequence[RunTrace], gpus: tuple[str, int] | No
             continue
         if lacks_gpu(trace.benchmark, gpus[0]):
             message = (
-                f"the peak of {gpus[0][:80]} is not known (training_limits.csv): whether {gpus[1]} of them "
-                f"can train {trace.benchmark} so fast was not checked"
+                f"the peak of {gpus[0][:80]} is not known (training_limits.csv): it was not checked whether "
+                f"{gpus[1]} of them can train {trace.benchmark} so fast"
                 if gpus[1]
-                else f"the description states no accelerators: whether the processors can train "
-                f"{trace.benchmark} so fast was not checked"
+                else f"the description states no accelerators: it was not checked whether the "
+                f"processors can train {trace.benchmark} so fast"
             )
             yield Finding(code="unknown_accelerator", message=message, source=Source(file=trace.file))
             return
@@ -592,10 +592,10 @@ def _overlap_s(first: RunTrace, second: RunTrace) -> float:
 def _sameness(first: RunTrace, second: RunTrace) -> str:
     """Describe values that two logs share although two runs cannot share them, or return ""."""
     if first.course and first.course == second.course:
-        return "the same events at the same distances"
+        return "the same events at the same intervals"
     shared, possible = _shared_times(first.times, second.times)
     if shared >= _FEWEST_TIMES and shared >= SAME_TIMES * possible:
-        return f"{shared} of {possible} events at the same distances"
+        return f"{shared} of {possible} events at the same intervals"
     common = first.values & second.values
     first_evaluations, second_evaluations = _telling_evaluations(first), _telling_evaluations(second)
     shared, possible = (

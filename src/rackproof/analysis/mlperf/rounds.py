@@ -237,7 +237,9 @@ def not_in_round(evidence: RoundEvidence, ruleset: str, usage: str) -> str:
     benchmarks_text = "; ".join(
         f"{sanitize(name, 60)} is of {rounds}" for name, rounds in sorted(foreign.items())
     )
-    return f"the round {ruleset} has not this benchmark: {benchmarks_text}; name the round with --ruleset"
+    return (
+        f"the round {ruleset} does not have this benchmark: {benchmarks_text}; name the round with --ruleset"
+    )
 
 
 def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "training") -> Round:

@@ -582,7 +582,7 @@ def _log_problems(runs: Sequence[RunScore], shown: Sequence[RunScore]) -> Iterat
     for mixture in _mixtures(runs):
         yield Verdict.FAIL, f"logs of different {mixture}"
     for first_file, second_file in _duplicates(runs):
-        yield Verdict.FAIL, f"{first_file} and {second_file} hold the same events: one run handed in twice"
+        yield Verdict.FAIL, f"{first_file} and {second_file} have the same events: they are one run"
 
 
 def _damage_before_comparison(report: WorkerReport, *, complete: bool) -> Iterator[tuple[Verdict, str]]:
@@ -604,7 +604,9 @@ def _convergence_problems(rcp: RcpResult | None, *, complete: bool) -> Iterator[
         # The checker's own message is "RCP found", even for runs that it rejects.
         too_fast = mean is not None and least is not None and mean < least
         why = (
-            f"{mean:.4g} {rcp.unit} to converge, and {least:.4g} are the fewest" if too_fast else rcp.message
+            f"{mean:.4g} {rcp.unit} to converge, but at least {least:.4g} are needed"
+            if too_fast
+            else rcp.message
         )
         yield Verdict.FAIL, f"convergence rejected: {why}"
     elif rcp.passed is None and complete:

@@ -180,7 +180,7 @@ def architecture_obstacle(nodes: Mapping[str, Collection[str]]) -> str:
     fewest = min(known_nodes.values(), key=len)
     listed = "; ".join(f"{key}: {', '.join(sorted(names))}" for key, names in sorted(known_nodes.items()))
     return (
-        f"its nodes have different architectures, and one image cannot run on all of them ({listed}): limit "
+        f"its nodes have different architectures, and one image cannot run on all of them ({listed}): select "
         f"nodes of one architecture, as with -l 'RACK:!{':!'.join(sorted(fewest))}'"
     )
 

@@ -95,7 +95,7 @@ def _tf_cnn_gpu_findings(
     if used != str(required):
         message = (
             f"{file} shows that TensorFlow took {sanitize(used, 20)} of the {amount(required, 'GPU')} "
-            "that were planned: see that its build and the driver fit, and that TF_CPP_MIN_LOG_LEVEL is 0"
+            "that were planned: check that its build fits the driver, and that TF_CPP_MIN_LOG_LEVEL is 0"
         )
         yield _unproven("gpus_not_measured", message)
     if planned.result.states_gpu_use:

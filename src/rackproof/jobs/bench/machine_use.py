@@ -151,7 +151,7 @@ def busy_reason(uses: Mapping[str, MachineUse], jobs: Mapping[str, Mapping[str, 
 
 
 def _unwatched(use: MachineUse | None, job: Mapping[str, Any]) -> str:
-    """Return how little a supervisor states about a job (``only 40 of 100 s of its use by others``), or "".
+    """Return how little a supervisor states about a job (``no valid use by other processes``), or "".
 
     Return "" if the supervisor states enough, or if the job did not end by itself.
     """
@@ -159,18 +159,18 @@ def _unwatched(use: MachineUse | None, job: Mapping[str, Any]) -> str:
     if job.get("phase") != "ended" or job.get("ended_by") != "itself":
         return ""
     if use is None:
-        return "nothing valid of its use by others"
+        return "no valid use by other processes"
     # A job without this key needs any time of watching.
     if "elapsed_s" not in job and use.cpus > 0 and use.seconds > 0:
         return ""
     took_s = as_float(job.get("elapsed_s"))
     if took_s is None or took_s < 0:
-        return "no duration of the job, with which its use by others is compared"
+        return "no duration of the job"
     if use.seconds > took_s + _LONGER_S:
-        return f"its use by others for {use.seconds:g} s, and the job took {took_s:g} s"
+        return f"the use by other processes for {use.seconds:g} s, but the job took {took_s:g} s"
     # The supervisor rounds the seconds to a tenth.
     is_enough = use.cpus > 0 and use.seconds + 0.1 >= _WATCHED * took_s
-    return "" if is_enough else f"only {use.seconds:g} of {took_s:g} s of its use by others"
+    return "" if is_enough else f"the use by other processes for only {use.seconds:g} of {took_s:g} s"
 
 
 def was_busy(use: MachineUse) -> bool:
@@ -186,7 +186,7 @@ def _reason(node: str, use: MachineUse) -> str:
     """Return the sentence about a busy node, with the cause and the remedy."""
     names = f" ({', '.join(use.names)})" if use.names else ""
     mean = use.others_s / max(use.seconds, 0.1)
-    cause = f"others{names} used {mean:.1f} of its {amount(use.cpus, 'processor')}"
+    cause = f"processes outside the job{names} used {mean:.1f} of its {amount(use.cpus, 'processor')}"
     if use.stolen_s > use.others_s:
         cause = f"its hypervisor took {use.stolen_s:.0f} processor seconds for other machines"
     load = ""

@@ -193,10 +193,12 @@ def _missing_events(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> Iterato
     """Yield a finding for each kind of missing event, and for a log of another benchmark."""
     tags = {name: value for log in parsed for name, value in log.tags.items()}
     if all(log.first_event_s is None for log in parsed):
-        message = "the log has no event with a time: when it was written is not shown"
+        message = "the log has no event with a time, so it does not show when it was written"
         yield Finding(code="no_event_times", verdict=Verdict.UNPROVEN, message=message)
     if not tags.get("seed") and "seed" not in planned.result.lacks:
-        message = "the log has no event `seed`: that this repeat differs from those before is not shown"
+        message = (
+            "the log has no event `seed`, so it does not show that this repeat differs from earlier ones"
+        )
         yield Finding(code="no_seed", verdict=Verdict.UNPROVEN, message=message)
     missing = [f"submission_{name}" for name in SUBMISSION_EVENTS if not tags.get(f"submission_{name}")]
     if missing and "submission_events" not in planned.result.lacks:
@@ -291,7 +293,7 @@ def convergence_input_findings(
         message = f"the reference has no batch size of {batch:g}"
     if not missing:
         return []
-    message += ": whether the run converged as fast as it may cannot be compared"
+    message += ", so it is not known whether the run converged too fast"
     return [Finding(code="convergence_unknown", verdict=Verdict.UNPROVEN, message=message)]
 
 
@@ -306,7 +308,7 @@ def check_convergence(planned: PlannedRun, samples: float | None, batch: float |
     # The verdict is unproven, not fail, because one run may be lucky.
     if samples is None or mean is None or samples >= TOO_FAST * mean:
         return []
-    message = f"too fast to be true: converged after {samples:.10g}, the reference needs {mean:.6g}"
+    message = f"too fast to be true: converged after {samples:.10g} samples, the reference needs {mean:.6g}"
     return [Finding(code="converged_too_fast", verdict=Verdict.UNPROVEN, message=message)]
 
 

@@ -275,7 +275,10 @@ def _leftover_findings(planned: NodeSetup, report_of: Mapping[str, Mapping[str, 
     findings = []
     for name, report in report_of.items():
         if planned.network == "overlay" and report.get("removed") is not True:
-            text = f"{name}: the overlay may still be there until its timer ends; `ip link del rackproof0`"
+            text = (
+                f"{name}: its overlay network may remain until the timer ends; "
+                "remove it with `ip link del rackproof0`"
+            )
             # A leftover after the run does not invalidate the measurements, so give no verdict.
             findings.append(_finding("setting_left", None, text, name))
     return findings
@@ -363,12 +366,12 @@ def _traffic_differences(network: str, interface: object, rendezvous: Mapping[st
     for way in ("rx", "tx"):
         start, end = before.get(way), after.get(way)
         if not (isinstance(start, int) and isinstance(end, int)):
-            differences.append(f"what {shown_name} carried ({way}) is not known")
+            differences.append(f"the number of bytes that {shown_name} carried ({way}) is not known")
         # On the host's network, InfiniBand may carry the traffic instead of the interface, so its bytes
         # are not compared.
         elif network == "overlay" and end - start < LEAST_BYTES:
             carried = f"{shown_name} carried {end - start} bytes ({way})"
-            differences.append(f"{carried}: the training went another way")
+            differences.append(f"{carried}: the training used another network")
     return differences
 
 
@@ -438,7 +441,7 @@ def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
     # False equals 0, but is no exit status.
     if job.get("phase") == "ended" and job.get("succeeded") is True and type(status) is int and status == 0:
         return []
-    ending = sanitize(job.get("message") or job.get("ended_by") or "how is not known", 200)
+    ending = sanitize(job.get("message") or job.get("ended_by") or "its end is not known", 200)
     return [
         _finding(
             "part_failed", Verdict.UNPROVEN, f"{name}: its part of the job did not end well: {ending}", name

@@ -119,8 +119,8 @@ def _run_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
     lines += [f"    lacks   {why}" for why in run.obstacles if run.repeat <= 1]
     if run.expected_s is None and not run.unproven_because and _lacks_every_reference(run, baselines):
         lines.append(
-            "    judges speed alone: without a reference (the SKU's, or an accepted run's) its first run "
-            "cannot pass; look at that run, then `rackproof accept` it"
+            "    judges speed alone, so its first run cannot pass without a reference of the SKU or of an "
+            "accepted run; look at that run, then `rackproof accept` it"
         )
     if run.repeat <= 1 and run.would:
         lines += [f"    {line}" for line in (*run.would, *_judge_lines(run, baselines))]

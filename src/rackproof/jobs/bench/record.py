@@ -66,7 +66,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 COULD_NOT_RUN = {
     4: "a GPU that was requested is absent",
     5: "the data is missing or damaged",
-    6: "the image could not be had",
+    6: "the image could not be built or fetched",
     7: "no config fits, or Slurm did not take or start the job",
     8: "the nodes did not meet, or do not reach each other",
     9: "the program is not there or not executable (on several nodes: or mpirun, or ssh)",
@@ -207,20 +207,20 @@ def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
         # The program on that node only followed the job. The same command finds the Slurm job, or its
         # end.
         message = (
-            f"{planned.lead}, which followed the Slurm job, was rebooted or lost the process that did; the "
-            "job may still run: start the same command again to follow it (or scancel --name "
-            f"{planned.run_id})"
+            f"{planned.lead}, which followed the Slurm job, was rebooted or lost the process that "
+            "followed it; the job may still run: start the same command again to follow it "
+            f"(or scancel --name {planned.run_id})"
         )
         return _finding(STILL_RUNNING, Verdict.UNPROVEN, message)
     if (phase := job.get("phase")) != "ended":
-        message = f"how the job ended is not known: it is {sanitize(phase, 100)}"
+        message = f"the end of the job is not known: its phase is {sanitize(phase, 100)}"
         return _finding("unknown_end", Verdict.UNPROVEN, message)
     if ended_by in _ENDED_BADLY:
         code, verdict, advice = _ENDED_BADLY[ended_by]
         message = advice.format(timeout_s=planned.timeout_s, hang_s=planned.hang_s)
         return _finding(code, verdict, f"the job {message}")
     if ended_by != "itself":
-        message = f"the job was ended by something unknown: {sanitize(ended_by, 100)}"
+        message = f"the job was ended by an unknown cause: {sanitize(ended_by, 100)}"
         return _finding("unknown_end", Verdict.UNPROVEN, message)
     return None
 

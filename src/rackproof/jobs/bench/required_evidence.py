@@ -48,7 +48,7 @@ from rackproof.logs.run_sub import (
 )
 from rackproof.logs.run_sub06 import RunSub06Output, ended_before_training06
 
-_AGAINST = "it only speaks against a run, so its absence is good"
+_AGAINST = "it only shows faults of a run, so its absence is good"
 _ABOUT = "it only describes the run, and nothing is judged by it"
 """Reasons (``harmless``) why a run may lack a piece of evidence."""
 _THERE, _ABSENT, _DAMAGED = EvidenceState.THERE, EvidenceState.ABSENT, EvidenceState.DAMAGED
@@ -295,12 +295,12 @@ RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
     _of_evidence("slurm_start", "the job's own start counts where Slurm shows none"),
     _of_job("id", "another_job"),
     _of_job("phase", "unknown_end", _started),
-    _of_job("ended_by", "unknown_end", without="how the job ended is not known"),
+    _of_job("ended_by", "unknown_end", without="the end of the job is not known"),
     _of_job("exit_status", "no_exit_status", _by_itself, without="the job has no exit status"),
     _of_job("signal", "job_damaged", harmless=_AGAINST),
     _of_job("succeeded", "contradiction", _by_itself, without="its supervisor reports no success"),
-    _of_job("started", "no_job_times", without="when the job began is not known: its log may be any run's"),
-    _of_job("ended", "no_job_times", without="when the job ended is not known: its log may be any run's"),
+    _of_job("started", "no_job_times", without="the job's start is not known, so its log may be any run's"),
+    _of_job("ended", "no_job_times", without="the job's end is not known, so its log may be any run's"),
     _of_job("unkillable", "job_damaged", harmless=_AGAINST),
     _of_job("log_bytes", "log_not_stated", _by_itself, without=_ANY_LOG),
     _of_job("log_sha256", "log_not_stated", _by_itself, without=_ANY_LOG),
@@ -339,10 +339,10 @@ covers, and ``log`` is each :class:`~rackproof.core.records.ParsedLog`.
 
 # -- a run under Slurm -----------------------------------------------------------------------------------
 
-_RULED = "set `lacks` in the definition where its run script prints none by design"
+_RULED = "set `lacks` in the definition if its run script prints none by design"
 _ASK_SLURM = "read the job from Slurm's controller (sacct, scontrol), then run the benchmark again"
 _WHERE = "Slurm's record does not show on which nodes the job ran"
-_WHEN = "Slurm's record does not show when the job began and ended: its log may be any job's"
+_WHEN = "Slurm's record does not show when the job began and ended, so its log may be any job's"
 
 
 def _was_taken(job: SlurmJob) -> bool:
@@ -568,7 +568,7 @@ RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
         "nccl_preflight",
         _asks_for_preflight,
         _preflight_state,
-        remedy="where it is meant to be off, set bench_environment: {NCCL_TEST: '0'}",
+        remedy="if it is off on purpose, set bench_environment: {NCCL_TEST: '0'}",
         without="the log does not show the NCCL preflight whole",
     ),
 )

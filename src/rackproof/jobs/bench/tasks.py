@@ -209,7 +209,7 @@ def _refuse_parameters_as_variables(
         for name in sorted(variables.keys() & loaded.definition.parameters.keys()):
             value = json.dumps({"bench_parameters": {name: _plain(variables[name])}}, default=str)
             raise DefinitionError(
-                f"{name} is a parameter of {loaded.name}, and no variable: type -e '{value}' in the place of "
+                f"{name} is a parameter of {loaded.name}, and no variable: type -e '{value}' instead of "
                 f"-e {name}=..."
             )
 
@@ -633,7 +633,7 @@ def _findings_of_sku(nodes: Sequence[Node], skus: Mapping[str, NodeSku]) -> list
         )
     if len({sku.sku for sku in skus.values()}) > 1:
         named = ", ".join(f"{name} is {sku.sku or 'of no SKU'}" for name, sku in skus.items())
-        message = f"the nodes are of several SKUs, which share no reference: {named}; limit one SKU"
+        message = f"the nodes are of several SKUs, which share no reference: {named}; select nodes of one SKU"
         findings.append(Finding(code="skus_differ", verdict=Verdict.UNPROVEN, message=message[:4000]))
     return findings
 

@@ -167,7 +167,7 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
         csv.field_size_limit(limit_before)
     remarks = [f"{path}: columns that are not read: {', '.join(unread)}"] if unread else []
     if sums:
-        remarks.append(f"{path}: lines that are not read, because they add up others: {', '.join(sums)}")
+        remarks.append(f"{path}: lines that are not read, because they are sums of others: {', '.join(sums)}")
     if "rack" not in columns:
         remarks.append(f"{path} has no column of racks: they are guessed by the nodes' names")
     return AdoptedSource(nodes=tuple(nodes), remarks=tuple(remarks))

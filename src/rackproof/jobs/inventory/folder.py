@@ -95,8 +95,8 @@ def add_missing_nodes(
         return tuple(nodes), []
     names_text = sanitize(compress_hostlist(node.name for node in gone), 200)
     if remove:
-        return tuple(nodes), [f"taken out, no source names them: {names_text}"]
-    remark = f"no source names {names_text} any more: they stay; --remove-missing takes them out"
+        return tuple(nodes), [f"removed, because no source names them: {names_text}"]
+    remark = f"no source names {names_text} any more: they stay; --remove-missing removes them"
     return tuple(sorted((*nodes, *gone), key=lambda node: node.name)), [remark]
 
 
@@ -172,7 +172,7 @@ def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[I
         if any("it is not YAML" in mistake.what for mistake in mistakes):
             mistake_text = f"{mistakes[0].where}: {mistakes[0].what}".replace(str(copy), str(folder))
             raise AdoptError(
-                f"changes by hand and of the sources do not fit together: {mistake_text}; nothing is written"
+                f"changes by hand conflict with those of the sources: {mistake_text}; nothing is written"
             )
         all_mistakes = [*mistakes, *lint_inventory(inventory, checkout)]
         return [

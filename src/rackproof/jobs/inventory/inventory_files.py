@@ -249,7 +249,7 @@ def _scalar(value: str | int | bool) -> str:
 
 def _controller_lines(cluster: AdoptedCluster) -> Iterator[str]:
     """Yield the lines of the group with the host that answers for Slurm."""
-    yield "    # The host that answers for Slurm's states."
+    yield "    # The host that is asked for Slurm's states."
     if not cluster.controller:
         yield "    slurm_controller: {}"
         return

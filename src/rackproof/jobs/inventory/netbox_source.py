@@ -183,8 +183,8 @@ class _Netbox:
             )
         if parts.scheme == "http" and not is_this_machine(parts.hostname or ""):
             raise AdoptError(
-                f"NetBox at {sanitize(url, 100)} would be queried by plain HTTP, by which everybody on the "
-                "way reads the token: use https://"
+                f"NetBox at {sanitize(url, 100)} would be queried by plain HTTP, so others on the network "
+                "can read the token: use https://"
             )
         path = parts.path.rstrip("/").removesuffix("/api")
         self._url = f"{parts.scheme}://{parts.netloc}{path}"
@@ -313,8 +313,8 @@ class _Netbox:
             return f"redirects to {where}: the token is not sent there; if that is right, name that address"
         if error.code in (401, 403):
             return (
-                f"refuses the token ({error.code}{self._stated_reason(error)}): it has to exist, be valid "
-                "and may read devices"
+                f"refuses the token ({error.code}{self._stated_reason(error)}): check that it exists, is "
+                "valid and may read devices"
             )
         if error.code == 400:
             return f"refuses the request (400{self._stated_reason(error)}): correct --netbox-filter"

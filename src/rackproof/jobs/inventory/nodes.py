@@ -171,7 +171,7 @@ def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
     for node in (node for source in sources for node in source.nodes):
         spelling = spelled.setdefault(node.name.lower(), node.name)
         if spelling != node.name:
-            raise AdoptError(f"{spelling} and {node.name} differ by capitals alone: one host has one name")
+            raise AdoptError(f"{spelling} and {node.name} differ only in capitals: use one name for one host")
         nodes[node.name] = _joined(nodes[node.name], node) if node.name in nodes else node
     if not nodes:
         raise AdoptError(

@@ -95,7 +95,7 @@ def read_slurm_files(paths: Sequence[Path]) -> AdoptedSource:
     if source.controller != THIS_MACHINE:
         return source.model_copy(update={"remarks": (*source.remarks, *remarks)})
     # The files may be from another machine, whose localhost is not this one.
-    remarks.append(f"SlurmctldHost {THIS_MACHINE} is not taken: on that machine, use --slurm instead")
+    remarks.append(f"SlurmctldHost {THIS_MACHINE} is not used: run adopt --slurm on that machine")
     return source.model_copy(update={"controller": "", "remarks": (*source.remarks, *remarks)})
 
 

@@ -461,8 +461,8 @@ def _refuse_losses(node: str, changes: tuple[Change, ...]) -> None:
     bad = [change for change in changes if change.verdict is not None and change.verdict.gates]
     if bad:
         raise ReimageError(
-            f"{node} has changed: {'; '.join(change.text() for change in bad)}. See it in the machine "
-            "room, or in the BMC; if it was meant, start again with -e reimage_again=true"
+            f"{node} has changed: {'; '.join(change.text() for change in bad)}. Check it in the machine "
+            "room, or in the BMC; if it was intended, start again with -e reimage_again=true"
         )
 
 
@@ -501,7 +501,7 @@ def check_first_boot(run: ReimageContext, node: str, facts: Mapping[str, Any]) -
             "/proc/sys/kernel/random/boot_id there"
         )
     if not before:
-        return ("whether it has booted since is not known: its boot id from before is missing",)
+        return ("it is not known if it has booted since: its earlier boot id is missing",)
     if before == now:
         raise ReimageError(
             f"{node} still runs the system that was to be replaced: it has not booted since. See its console "

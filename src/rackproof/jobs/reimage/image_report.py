@@ -31,10 +31,10 @@ _KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
 """A host key: its type and its Base64, such as ``ssh-ed25519 AAAAC3Nz...``, without a comment."""
 _LATE = (
     "has its order and did not report the result in time. See its console through the BMC: was its power "
-    "cut, is the image server up? Its disk does not boot; nothing is lost by starting again"
+    "cut, is the image server up? Its disk does not boot; it is safe to start again"
 )
 _NOT_BELIEVED = (
-    "its boot report is not trusted and no host key was written: look for who else sends in the "
+    "its boot report is not trusted and no host key was written: find out which other host sends in the "
     "provisioning network (journalctl -u rackproof-netboot-reports on the host that it boots from), then run "
     "reimage.yml again"
 )
@@ -123,7 +123,7 @@ def _short(value: object) -> str:
 def find_key_problem(keys: Any, known_hosts: str, name: str) -> str:
     """Return the reason why host keys of a report are not written, or "" if they are (or none). No I/O."""
     if not isinstance(keys, list) or len(keys) > MAX_KEYS or not all(map(_is_key, keys)):
-        return "reports host keys that are none"
+        return "reports invalid host keys"
     kinds = [key.split()[0] for key in keys]
     if len(set(kinds)) < len(kinds):
         return f"alarm: reports a second host key of one kind ({', '.join(kinds)})"

@@ -67,8 +67,8 @@ def _read_nonce(report: str) -> str:
     if not isinstance(nonce, str) or not _NONCE.fullmatch(nonce):
         raise SignatureError(
             "its ramdisk requests no signature of its order: it is an old one, or not this site's. Run "
-            "playbooks/image.yml and playbooks/netboot.yml; if the node has their ramdisk, find out who else "
-            "answers it in the provisioning network"
+            "playbooks/image.yml and playbooks/netboot.yml; if the node has their ramdisk, find out which "
+            "other host answers it in the provisioning network"
         )
     return nonce
 

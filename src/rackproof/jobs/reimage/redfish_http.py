@@ -58,8 +58,8 @@ def refuse_plain_http(node: str, access: Access) -> None:
         ) from None
     if parts.scheme == "http" and not is_this_machine(parts.hostname or ""):
         raise BmcError(
-            f"{node}: its BMC at {access.display_address} would be queried by plain HTTP, by which everybody "
-            "on the way reads the password: use https://, or a tunnel (ssh -L) and http://127.0.0.1"
+            f"{node}: its BMC at {access.display_address} would be queried by plain HTTP, so others on the "
+            "network can read the password: use https://, or a tunnel (ssh -L) and http://127.0.0.1"
         )
 
 

@@ -327,7 +327,7 @@ def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
             errno.EDQUOT: "the quota is used up",
             errno.EROFS: "it is on a read-only file system",
         }.get(error.errno or 0, error.strerror or str(error))
-        touched = "nothing was begun" if reserve else "the node stays drained"
+        touched = "nothing was started" if reserve else "the node stays drained"
         raise JournalError(
             f"cannot write the journal {path}: {body}; {touched}. Free space there (or give "
             "-e reimage_results=FOLDER), then start the same command again"

@@ -345,7 +345,7 @@ def _check_order(node: str, event: Event, step: Step | None, before: NodeProgres
         raise ReimageError(f"{node}: no step is named")
     if event == "done" and (before.state != "running" or before.step is not step):
         raise ReimageError(
-            f"{node}: {step} cannot be done, it was not begun (by its journal the node is {before.state})"
+            f"{node}: {step} cannot be done, it was not started (by its journal the node is {before.state})"
         )
 
 

@@ -191,7 +191,7 @@ def _service_lines(night: NightRecord, node_night: NodeNight) -> list[str]:
     hold = node_night.hold
     is_held = state is None or state.drained_by == "ours"
     if is_held and hold and hold.since != night.night_id:
-        lines.append(f"drained since the night {hold.since}, for {', '.join(hold.codes) or 'reasons lost'}")
+        lines.append(f"drained since the night {hold.since}, for {', '.join(hold.codes) or 'lost reasons'}")
     return lines
 
 
@@ -210,7 +210,7 @@ def _slurm_lines(state: SlurmState | None) -> list[str]:
     reason = f": {state.reason}" if state.reason else ""
     return [
         f"Slurm's state was {state.state}, {drained_by_text}{reason}.",
-        "What the reason means, and how the node comes back: docs/using/drained.md.",
+        "docs/using/drained.md explains the reason, and how the node is resumed.",
     ]
 
 
@@ -269,7 +269,7 @@ def _next_commands(node_night: NodeNight) -> list[str]:
         )
     if wide:
         steps.append(
-            f"look at the tool and the fabric first: {', '.join(sorted({finding.code for finding in wide}))}"
+            f"check the tool and the fabric first: {', '.join(sorted({finding.code for finding in wide}))}"
         )
     # The soak is a night too, and one without a load does not count for heat.
     steps.append(_soak_step(node_night) or (retry_command if any(steps) else ""))

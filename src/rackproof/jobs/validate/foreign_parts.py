@@ -50,9 +50,9 @@ def foreign_parts_finding(name: str, parts: Sequence[str]) -> HealthFinding:
         code="foreign_parts",
         verdict=Verdict.UNPROVEN,
         action="inspect",
-        evidence=f"it names {listed}{more}, by which another node that answers tonight is known: two names "
-        "lead to one machine (ansible_host, the name server), or it reports wrong values; none of its values "
-        "was trusted",
+        evidence=f"it reports {listed}{more} of another node that answers tonight: two names lead to one "
+        "machine (check ansible_host and the name server), or it reports wrong values; none of its values "
+        "was used",
     )
 
 

@@ -255,7 +255,9 @@ def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | No
     probed = read_probes(inputs.folder)
     if probed is None and (measuring is not None or probes_are_lost(inputs.folder)):
         # Without a result of the requested measurements, every node is unproven.
-        return unmeasured_night(0.0, inputs.snapshots, measuring or "its notes cannot be read")
+        return unmeasured_night(
+            0.0, inputs.snapshots, measuring or "its record of measurements cannot be read"
+        )
     return probed
 
 
@@ -486,8 +488,8 @@ def _unchecked_finding(name: str, error: Exception) -> HealthFinding:
         code="not_checked",
         verdict=Verdict.UNPROVEN,
         action="inspect",
-        evidence=f"its answer cannot be judged ({type(error).__name__}: {error}); "
-        "please report this with its snapshot",
+        evidence=f"its snapshot cannot be judged ({type(error).__name__}: {error}); "
+        "please report this with the snapshot",
     )
 
 
@@ -630,9 +632,9 @@ def _same_machine_finding(name: str, doubles: Sequence[str]) -> HealthFinding:
         code="node_twice",
         verdict=Verdict.UNPROVEN,
         action="configure",
-        evidence=f"the same GPUs, or serial number and boot, answer as {', '.join(doubles[:5])}: the names "
-        "lead to one machine, and of another nothing is known; look at ansible_host and at the name server. "
-        "Where they are two, of which one lies: -e validate_accept_identity=true with -l the other one",
+        evidence=f"its GPUs, or its serial number and boot, are those of {', '.join(doubles[:5])}: the names "
+        "lead to one machine, and the other is not known; check ansible_host and the name server. If they "
+        "are two and one reports wrong values, accept the other: -l OTHER -e validate_accept_identity=true",
     )
 
 

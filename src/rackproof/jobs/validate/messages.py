@@ -63,8 +63,8 @@ def without_root_remarks(snapshots: Mapping[str, StoredSnapshot]) -> list[str]:
     facts = ", ".join(f"{name} ({count} of {len(without_root)})" for name, count in lacking.items() if count)
     names = sanitize(compress_hostlist(without_root), 200)
     return [
-        f"queried without root: {names}; root would add {facts}: ansible_become, or -b. The kernel's log "
-        "alone is also read by a user in the groups adm and systemd-journal"
+        f"queried without root: {names}; root would add {facts}: set ansible_become, or use -b. A user in "
+        "the groups adm and systemd-journal can read the kernel's log without root"
     ]
 
 

@@ -185,7 +185,7 @@ def finish_interrupted(results: Path) -> list[str]:
             # Drafts left by a killed process start with a dot.
             if {path.name for path in folder.iterdir() if path.name[0] != "."} - _UNJUDGED:
                 remarks.append(
-                    f"{folder.name} is not a whole night, and contains files that no night makes; it was left"
+                    f"{folder.name} is no whole night, and has files that no night makes; it was not removed"
                 )
                 continue
             shutil.rmtree(folder, ignore_errors=True)
@@ -219,7 +219,7 @@ def _single_nightly(results: Path) -> Iterator[None]:
             lock.seek(0)
             holder = sanitize(lock.read(40), 40) or "unknown"
             raise NightlyError(
-                f"another nightly is running (pid {holder}); its time is limited, and the next follows"
+                f"another nightly is running (pid {holder}) and ends by itself; try again later"
             ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))

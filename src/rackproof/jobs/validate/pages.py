@@ -271,7 +271,7 @@ def _acts(night: NightRecord) -> Table:
                     Cell(sanitize(node.did, 300)),
                 )
             )
-    return build_table("Drains and returns", ("Node", "Plan", "Why", "What was done"), rows)
+    return build_table("Drains and resumes", ("Node", "Plan", "Why", "What was done"), rows)
 
 
 def _between(night: NightRecord) -> Table:
@@ -300,7 +300,7 @@ def _findings(node_night: NodeNight) -> Table:
     """Return the table of a node's findings."""
     return build_table(
         "What health checks found",
-        ("Verdict", "Part", "Evidence", "To do", "How sure"),
+        ("Verdict", "Part", "Evidence", "To do", "Confidence"),
         [
             (
                 view.verdict_cell(finding.verdict, "fleet-wide" if finding.fleetwide else ""),

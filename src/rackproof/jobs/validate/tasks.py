@@ -370,7 +370,7 @@ def read_slurm_answer(
     for answer in (queried, listed):
         if answer.get("failed") or answer.get("unreachable") or answer.get("rc"):
             reason = sanitize(answer.get("msg") or answer.get("stderr") or "no answer", 300)
-            return None, f"Slurm could not be queried, nothing is drained or returned: {reason}"
+            return None, f"Slurm could not be queried, nothing is drained or resumed: {reason}"
     nodes = queried.get("nodes")
     return (nodes, "") if isinstance(nodes, Mapping) else (None, "Slurm's answer names no nodes")
 
@@ -395,7 +395,7 @@ def _drain_outcome(answer: Mapping[str, Any], node: str) -> str:
         return f"could not be drained: {answer.get('msg', 'no answer')}"
     if node_answer.get("drained_by") != "ours":
         # Something else drained the node in between. That reason remains.
-        return f"not drained by us: {node_answer.get('state_after')} ({node_answer.get('reason')})"
+        return f"not drained by this night: {node_answer.get('state_after')} ({node_answer.get('reason')})"
     jobs = node_answer.get("jobs") or ()
     return "drained" + (f"; jobs run on until they end: {', '.join(map(str, jobs))}" if jobs else "")
 
@@ -423,10 +423,10 @@ def collect_actions(
         did[node] = (
             "returned to service"
             if node_answer.get("in_service")
-            else f"Slurm does not take it back: {state}"
+            else f"Slurm does not resume it: its state is {state}"
         )
     for node in resume:
-        did.setdefault(node, f"could not be returned: {returned.get('msg') or 'no answer'}")
+        did.setdefault(node, f"could not be resumed: {returned.get('msg') or 'no answer'}")
     return did
 
 

@@ -121,7 +121,7 @@ def _contradiction(run: Run, judged: Judgement) -> str:
     new_judgement = judge(number, judged.reference, direction=better)
     if new_judgement.verdict in (Verdict.PASS, Verdict.DEGRADED):
         return ""
-    return f"{judged.metric} stands there as {judged.verdict.value}, and its number is {new_judgement.reason}"
+    return f"{judged.metric} has the verdict {judged.verdict.value}, but its number is {new_judgement.reason}"
 
 
 FLEET_DEVIATION = 0.1
@@ -187,7 +187,7 @@ def physical_objection(
         return ""
     if value < share * peak:
         return (
-            f"{value_text}, and sound ones of {product}, whose peak is {peak:g} {unit}, reach more than "
+            f"{value_text}, but healthy ones of {product}, whose peak is {peak:g} {unit}, reach more than "
             f"{share * peak:.6g}"
         )
     return ""

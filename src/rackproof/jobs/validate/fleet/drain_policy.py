@@ -192,7 +192,7 @@ def _with_hold(
     if node_night.verdict is Verdict.UNPROVEN or node_night.unreached:
         # Tonight is neither a pass nor a new failure, so the number of passes remains.
         return node_night.model_copy(
-            update={"hold": hold, "why": "stays drained: tonight proves nothing of it"}
+            update={"hold": hold, "why": "stays drained: tonight proves nothing about it"}
         )
     if node_night.verdict is Verdict.FAIL:
         codes = tuple(dict.fromkeys([*hold.codes, *node_night.codes()]))
@@ -246,7 +246,7 @@ def _no_pass(node_night: NodeNight, hold: Hold) -> str:
         return f"stays drained: neither a night nor Slurm's reason has the reason of its drain; {_BY_HAND}"
     if any(code.startswith("pair:") for code in hold.codes):
         # Slurm gives a drained node no partner that could prove it good.
-        return f"stays drained: it failed with other nodes, and is given none; {_BY_HAND}"
+        return f"stays drained: it failed in a pair, and a drained node gets no partner; {_BY_HAND}"
     lacking = {code: lacking_for(code, node_night.read_again) for code in hold.codes}
     return _never_proven(lacking) or _still_found(node_night, hold) or _not_read_again(lacking)
 
@@ -254,7 +254,7 @@ def _no_pass(node_night: NodeNight, hold: Hold) -> str:
 def _never_proven(lacking: Mapping[str, Sequence[str] | None]) -> str:
     """Return that no evidence can heal some codes, or ""."""
     codes = sanitize(", ".join(code for code, names in lacking.items() if names is None), 200)
-    return codes and f"stays drained: no reading of a night proves that this is over: {codes}; {_BY_HAND}"
+    return codes and f"stays drained: no reading of a night can prove the repair of {codes}; {_BY_HAND}"
 
 
 def _still_found(node_night: NodeNight, hold: Hold) -> str:
@@ -263,7 +263,7 @@ def _still_found(node_night: NodeNight, hold: Hold) -> str:
         reason.code for reason in node_night.reasons
     }
     codes = sanitize(", ".join(code for code in hold.codes if code in present), 200)
-    return codes and f"stays drained: not well yet: {codes}"
+    return codes and f"stays drained: still found: {codes}"
 
 
 def _not_read_again(lacking: Mapping[str, Sequence[str] | None]) -> str:

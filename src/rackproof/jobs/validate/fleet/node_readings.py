@@ -393,7 +393,7 @@ def _silent_gpus(
     reasons = []
     named = {label for measurement in log.measurements for label in _labels(measurement, _GPU_LABELS)}
     if strange := sorted(label for label in named if not target.knows({label})):
-        text = f"{', '.join(strange[:4])}: no GPU that was seen there; its numbers were dropped"
+        text = f"{', '.join(strange[:4])}: not a GPU of this node; its numbers were dropped"
         reasons.append(unproven_reason(probe, target.name, text))
     for metric in dict.fromkeys(rule.metric for rule in rules):
         reporting = _gpus_with(metric, log)

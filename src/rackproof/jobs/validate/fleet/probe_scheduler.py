@@ -260,12 +260,14 @@ class _NodeProbes:
             return
         ended = last.how == "ok"
         if ended and last is not first_result:
-            text = f"the first of two tries {first_result.how}: {sanitize(first_result.text, 300)}"
+            text = f"the first of two attempts {first_result.how}: {sanitize(first_result.text, 300)}"
             self.add_reasons({name: [_job_reason(name, Verdict.DEGRADED, text)]})
         self._keep_readings(name, last)
         if not ended and ended_well and last is not first_result and _is_nodes_own_fault(first_result, last):
             ended_well_text = amount(ended_well, "node")
-            text = f"twice tonight, while {ended_well_text} ended it well: {sanitize(first_result.text, 200)}"
+            text = (
+                f"twice tonight, while it ended well on {ended_well_text}: {sanitize(first_result.text, 200)}"
+            )
             self.add_reasons({name: [_job_reason(name, Verdict.FAIL, text)]})
 
     def _keep_readings(self, name: str, last: JobResult) -> None:

@@ -94,7 +94,7 @@ def lint_references(
                 repr(reference.parameters),
             )
             if key in seen_keys:
-                mistakes.append(ReferenceFinding(sku, label, "error", "given twice: only one can be meant"))
+                mistakes.append(ReferenceFinding(sku, label, "error", "given twice: remove one"))
             seen_keys.add(key)
             mistakes += [
                 ReferenceFinding(sku, label, *mistake)
@@ -137,7 +137,9 @@ def _find_mistakes(
     physics = PHYSICS.get(sku)
     peak = math.inf if physics is None else _peak(physics, entry)
     if reference.value >= peak:
-        mistakes.append(("error", f"{reference.value:g} {reference.unit} is not below physics, {peak:g}"))
+        mistakes.append(
+            ("error", f"{reference.value:g} {reference.unit} is not below the physical peak, {peak:g}")
+        )
     mistakes += _size_mistakes(entry, sizes)
     mistakes += _nvls(physics, entry, entry.labels.get("size_bytes"))
     other_skus = _named_skus(reference.source, PHYSICS) - {sku}
