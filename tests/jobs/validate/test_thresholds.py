@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from rackproof.core.judging import judge, parse_sku_reference
+from rackproof.core.records import Measurement, Verdict
 from rackproof.jobs.validate.fleet.reference_lint import GIB, PHYSICS, ReferenceFinding, lint_references
 
 UNITS = {"gemm_best": "TFLOP/s", "memory_copy": "TB/s", "all_reduce_busbw": "GB/s"}
@@ -161,3 +163,20 @@ def test_what_a_sku_expects_of_links_follows_from_what_it_is(root: Path) -> None
             # Its group is below that of the whole machine, so that the references reach it.
             assert f"sku_{name}" in groups[f"sku_{found[1]}"]["children"]
             assert one["bench_sku_references"] is whole["bench_sku_references"]
+
+
+def test_no_run_without_nvls_is_compared_with_a_rate_that_needs_it(root: Path) -> None:
+    """By default, `collectives` turns NVLS off. Then eight GPUs reach about 367 GB/s at most."""
+    failed = []
+    for sku, variables in shipped_skus(root).items():
+        for size in (8 << 20, 64 << 20, 128 << 20, GIB, 4 * GIB):
+            healthy = Measurement(
+                name="all_reduce_busbw", value=360, unit="GB/s", labels={"size_bytes": str(size)}
+            )
+            failed += [
+                f"{sku}: {one.reference.source}"
+                for one in map(parse_sku_reference, variables.get("bench_sku_references", []))
+                if one.fits("collectives", {"gpus": 8, "multicast": "off"}, healthy)
+                and judge(healthy, one.reference).verdict is Verdict.FAIL
+            ]
+    assert failed == []
