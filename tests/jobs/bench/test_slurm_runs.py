@@ -263,7 +263,7 @@ def test_a_cache_cleared_during_the_training_was_not_cleared_before_it(run: Slur
         ({"state": None}, "slurm_state", "does not show how"),
         ({"exit_code": "1:0"}, "slurm_state", "COMPLETED 1:0"),
         ({"exit_code": ""}, "slurm_state", "exit status"),
-        ({"name": "20250101T000000Z-another-abcdef"}, "another_job", "is called 20250101"),
+        ({"name": "20250101T000000Z-another-abcdef"}, "another_job", "its name is 20250101"),
         ({"job": "173"}, "another_job", "is of Slurm job 174, not of 173"),
         ({"job": ""}, "another_job", "does not show the job's number"),
         ({"start": "Unknown"}, "slurm_times", "does not show when"),
