@@ -33,8 +33,8 @@ def history_path(results: Path) -> Path:
         if count:
             # A folder that was copied without its database, or whose database was removed.
             raise ToolError(
-                f"there is no history at {path}, but there are the records of {amount(count, 'run')}: enter "
-                "them with `rackproof history --rebuild`"
+                f"there is no history at {path}, but {results} has the records of {amount(count, 'run')}: "
+                "enter them with `rackproof history --rebuild`"
             )
         raise ToolError(
             f"there is no history at {path}: nothing has run or been imported there yet; "

@@ -102,7 +102,7 @@ def _print_status(statuses: Sequence[NodeStatus]) -> None:
 @click.option("--server-gbit", default=25.0, show_default=True, help="Bandwidth of the image server.")
 @click.option("--node-mb", default=500.0, show_default=True, help="MB/s that a node can receive and write.")
 @click.option("--idle", default=0.5, show_default=True, help="Share of nodes that run no job when drained.")
-@click.option("--job-minutes", default=60.0, show_default=True, help="Longest rest of a job.")
+@click.option("--job-minutes", default=60.0, show_default=True, help="Longest time that a job still runs.")
 @click.option("--cores", default=16.0, show_default=True, help="Cores of the machine that runs the playbook.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the random times.")
 @json_option

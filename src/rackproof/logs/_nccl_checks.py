@@ -103,7 +103,7 @@ class Figures:
             low, high = self.ratios
             yield (
                 None,
-                f"busbw is {low:.4g} to {high:.4g} times algbw, but {factor:.4g} times for {name}",
+                f"busbw is {low:.4g} to {high:.4g} times algbw, not {factor:.4g} times as for {name}",
             )
         if self.off_time is not None and name in _SIZE_IS_ALL:
             yield self.off_time
