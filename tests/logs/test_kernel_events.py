@@ -807,7 +807,9 @@ def test_an_sxid_of_another_switch_or_host_does_not_judge_registers() -> None:
     for lines in ([head, registers], [registers, head], [head, own, registers]):
         result = parsed("".join(f"[ 1.0] {line}\n" for line in lines))
         assert result.verdict is UNPROVEN
-        assert "0000:c2:00.0: the log has only its registers" in " ".join(one.message for one in result.findings)
+        assert "0000:c2:00.0: the log has only its registers" in " ".join(
+            one.message for one in result.findings
+        )
     assert parsed(f"n01: [ 1.0] {head}\nn02: [ 1.0] {own}\n").verdict is UNPROVEN
     assert parsed(f"n01: [ 1.0] {head}\nn01: [ 1.0] {own}\n").verdict is DEGRADED
 
