@@ -9,6 +9,7 @@ Begin with :func:`default_inventories`.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from configparser import ConfigParser
 from configparser import Error as ConfigError
 from pathlib import Path
@@ -39,6 +40,6 @@ def split_inventories(text: str) -> tuple[str, ...]:
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
-def same_inventories(some: tuple[str, ...], others: tuple[str, ...]) -> bool:
+def same_inventories(some: Sequence[str], others: Sequence[str]) -> bool:
     """Return whether two lists name the same files."""
     return [Path(name).resolve() for name in some] == [Path(name).resolve() for name in others]
