@@ -14,5 +14,10 @@ class ActionModule(RackproofAction):
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Begin the night and return its context."""
-        night = tasks.begin_night(Path(options["results"]), options["nodes"], owner_pid=self.owner_pid)
+        night = tasks.begin_night(
+            Path(options["results"]),
+            options["nodes"],
+            owner_pid=self.owner_pid,
+            inventory=[str(source) for source in self.task_vars.get("ansible_inventory_sources") or ()],
+        )
         return {"changed": False, "night": night.model_dump(mode="json")}

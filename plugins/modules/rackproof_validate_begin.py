@@ -51,4 +51,5 @@ night:
     folder: {description: Its folder., type: str, returned: always}
     results: {description: The results folder., type: str, returned: always}
     prefix: {description: Beginning of the reasons of its drains., type: str, returned: always}
+    inventory: {description: Inventories that the playbook read., type: list, elements: str, returned: always}
 """

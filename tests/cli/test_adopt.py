@@ -97,6 +97,56 @@ def test_a_slurm_cluster_and_what_changes_there(adopt: Adopt, tmp_path: Path) ->
     assert "nothing to write" in adopt("--slurm-file", conf).output
 
 
+TOPOLOGY = "\nSwitchName=leaf1 Nodes=gpu-a[001-016]\nSwitchName=leaf2 Nodes=gpu-b[001-008]\n"
+
+
+@pytest.mark.slow
+def test_only_racks_that_no_source_states_are_guessed(adopt: Adopt, tmp_path: Path) -> None:
+    said = "racks are guessed by the nodes' names: no source states that of"
+    conf = saved(tmp_path, SLURM + TOPOLOGY)
+    table = saved(tmp_path, '"name","rack"\n"cpu[1-4]","z1"\n"odd[1-2]","z1"\n', "racks.csv")
+    some = saved(tmp_path, '"name"\n"cpu[1-4]"\n', "names.csv")
+    first = adopt("--slurm-file", conf, "--csv", some)
+    assert f"{said} cpu[1-4],odd[1-2]" in " ".join(first.output.split()), first.output
+    assert "guessed" not in adopt("--slurm-file", conf, "--csv", table).output
+
+
+@pytest.mark.slow
+def test_a_controller_of_an_ansible_inventory_is_no_node(adopt: Adopt, tmp_path: Path) -> None:
+    hosts = {"n1": {}, "n2": {}, "kepler-ctl": {"ansible_host": "10.0.0.9", "ansible_user": "ops"}}
+    listed = {"_meta": {"hostvars": hosts}, "rack1": {"hosts": ["n1", "n2"]}}
+    listed["slurm_controller"] = {"hosts": ["kepler-ctl"]}
+    listed["all"] = {"hosts": list(hosts)}
+    done = adopt("--ansible", saved(tmp_path, json.dumps(listed), "theirs.json"))
+    assert "2 nodes, 1 rack, 0 partitions" in done.output
+    assert "kepler-ctl is the Slurm controller, and no GPU node" in done.output
+    found = members(tmp_path / "cluster")
+    assert "rack-kepler-ctl" not in found
+    assert found["slurm_controller"] == ("kepler-ctl",)
+    line = "kepler-ctl: {ansible_host: 10.0.0.9, ansible_user: ops}"
+    assert line in (tmp_path / "cluster/hosts.yml").read_text()
+
+
+@pytest.mark.slow
+def test_the_next_commands_check_the_inventory_first_and_name_it_for_all(
+    adopt: Adopt, tmp_path: Path
+) -> None:
+    conf, cluster = saved(tmp_path, SLURM), tmp_path / "cluster"
+    lines = [line.strip() for line in adopt("--slurm-file", conf).output.splitlines()]
+    commands = (
+        f"rackproof lint-inventory -i {cluster}",
+        f"rackproof validate -i {cluster} --check",
+        f"export ANSIBLE_INVENTORY={cluster}",
+    )
+    assert [line for line in lines if line in commands] == list(commands)
+    # A completed skeleton is no longer called unproven.
+    file = cluster / "group_vars/sku_tesla_x4.yml"
+    file.write_text(file.read_text().replace("  skeleton: true\n", "  nvlinks: 0\n"))
+    again = adopt("--slurm-file", conf).output
+    assert "sku_tesla_x4" in again
+    assert "UNPROVEN" not in again
+
+
 @pytest.mark.slow
 def test_a_cloud_without_slurm(adopt: Adopt, tmp_path: Path) -> None:
     lines = ["name,ip,type,gpus", *(f"vm-{at},192.0.2.{at},gpu_8x_h100_sxm5,8" for at in range(1, 5))]

@@ -137,7 +137,7 @@ def test_requirements_that_are_not_measured_are_counted_and_folded_on_the_page(
     assert result.exit_code == 3
     lines = result.output.splitlines()
     assert (
-        lines[1] == "138 requirements: 1 pass, 137 unproven; Rackproof does not measure 125 of the unproven"
+        lines[2] == "138 requirements: 1 pass, 137 unproven; Rackproof does not measure 125 of the unproven"
     )
     assert [line.split()[:2] for line in lines if line.startswith("BMAAS11")] == [["BMAAS11", "pass"]]
     assert not [line for line in lines if line.startswith("SEC")]
@@ -147,7 +147,7 @@ def test_requirements_that_are_not_measured_are_counted_and_folded_on_the_page(
         assert text.count(f"<code>{row.id}</code>") == 1
     assert "<summary>Identity and access: 12 that Rackproof does not measure</summary>" in text
     result = verify(run, folder, "--unsigned")
-    assert (result.exit_code, lines[1] in result.output) == (3, True)
+    assert (result.exit_code, lines[2] in result.output) == (3, True)
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_groups_of_the_inventory_and_lists_of_nodes_are_taken(run: Call, folder:
             {
                 "all": {
                     "children": {
-                        "rack": {"hosts": {"n1": {}, "n2": {}}},
+                        "rack": {"hosts": {samples.NODE: {}, "n2": {}}},
                         "b": {"hosts": {"m01": {}, "m02": {}}},
                     }
                 }
@@ -404,8 +404,40 @@ def test_groups_of_the_inventory_and_lists_of_nodes_are_taken(run: Call, folder:
         *("--out", folder / "c.html", "--inventory", inventory, "--json"),
     )
     assert result.exit_code == 3
-    assert json.loads(result.output)["asked"] == ["n1", "n2", "m01", "m02"]
+    assert json.loads(result.output)["asked"] == [samples.NODE, "n2", "m01", "m02"]
     assert {one["verdict"] for one in json.loads(result.output)["answers"]} == {"unproven"}
+
+
+def test_the_groups_are_those_of_ansible_inventory_unless_i_names_another(
+    run: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = {}
+    for name, host in (("cluster", samples.NODE), ("other", "n1")):
+        paths[name] = folder / f"{name}.yml"
+        paths[name].write_text(yaml.safe_dump({"all": {"children": {"gpu_nodes": {"hosts": {host: {}}}}}}))
+    monkeypatch.setenv("ANSIBLE_INVENTORY", str(paths["cluster"]))
+    words = ("evidence", "gpu_nodes", "--results", folder / "results", "--out", folder / "c.html")
+    words = (*words, "--catalogue", folder / "contract.yml")
+    done = run(*words)
+    assert done.exit_code == 0, done.output
+    assert f"inventory: {paths['cluster']}" in done.output
+    (folder / "c.html").unlink()
+
+    # The nodes of another inventory have neither a night nor a run here. They get no certificate.
+    other = run(*words, "-i", paths["other"])
+    assert (other.exit_code, (folder / "c.html").exists()) == (1, False), other.output
+    assert f"no readable night or run in {folder / 'results'} has any of n1" in other.output
+    assert str(paths["other"]) in other.output
+
+
+def test_a_damaged_night_is_no_evidence_that_any_node_exists(run: Call, folder: Path) -> None:
+    (before,) = night_folders(folder / "results")
+    (before / "night.json").write_text("{")
+    inventory = folder / "hosts.yml"
+    inventory.write_text(yaml.safe_dump({"all": {"hosts": {"n1": {}}}}))
+    words = ("evidence", "n1", "--results", folder / "results", "--catalogue", "acceptance")
+    done = run(*words, "--inventory", inventory, "--out", folder / "c.html")
+    assert (done.exit_code, (folder / "c.html").exists()) == (1, False), done.output
 
 
 @pytest.mark.parametrize("name", ["rak", "n9", "m[01-02]"])

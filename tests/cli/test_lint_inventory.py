@@ -251,6 +251,30 @@ def test_our_own_inventory_is_sound(run: Callable[..., Result]) -> None:
     assert run("lint-inventory", "-i", "/nonexistent").exit_code == 1
 
 
+def test_the_inventory_is_the_one_that_ansible_would_read(
+    tmp_path: Path, run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in enumerate(("inventory", "configured", "named"), 1):
+        hosts = {f"n{index}": None for index in range(number)}
+        write(tmp_path / name, yaml.safe_dump({"all": {"hosts": hosts}}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ANSIBLE_INVENTORY", raising=False)
+    assert "inventory: 1 host, " in run("lint-inventory").output
+    (tmp_path / "ansible.cfg").write_text("[defaults]\ninventory = configured  ; the cluster\n")
+    assert "configured: 2 hosts, " in run("lint-inventory").output
+    monkeypatch.setenv("ANSIBLE_INVENTORY", str(tmp_path / "named"))
+    assert f"{tmp_path / 'named'}: 3 hosts, " in run("lint-inventory").output
+    assert "inventory: 1 host, " in run("lint-inventory", "--inventory", "inventory").output
+
+    monkeypatch.setenv("ANSIBLE_INVENTORY", "named,configured")
+    several = run("lint-inventory")
+    assert several.exit_code == 1
+    assert "names several inventories: name one with -i" in several.output
+    monkeypatch.delenv("ANSIBLE_INVENTORY")
+    (tmp_path / "ansible.cfg").write_text("inventory = configured")  # Ansible refuses it, too.
+    assert "Error reading config file" in run("lint-inventory").output
+
+
 def test_ansible_has_time_for_the_largest_inventory_on_a_busy_machine() -> None:
     """ansible-inventory took 8.3 s for 992 hosts. A busy machine may take four times as long."""
     assert MOST_NODES * 8.3 / 992 * 4 < lint._LIST_S

@@ -20,6 +20,7 @@ from click.testing import Result
 
 from rackproof.core.records import Verdict
 from rackproof.jobs.fleet_status import SlurmNow, ask_slurm, build_row, read_sinfo
+from rackproof.jobs.validate.pages import node_page
 from rackproof.store.audit_log import (
     acts_of,
     append_acts,
@@ -28,7 +29,7 @@ from rackproof.store.audit_log import (
     read_provisions,
     write_provision,
 )
-from rackproof.store.night_store import NodeNight, SlurmState
+from rackproof.store.night_store import NodeNight, SlurmState, night_folders, read_night, write_night
 from rackproof.store.run_folder import ResultsError
 
 from .conftest import NOW
@@ -162,6 +163,26 @@ def test_a_row_joins_what_is_known_and_names_the_next_command(
 ) -> None:
     row = build_row("n1", *(given.get(key) for key in ("slurm", "night", "provision", "imaging", "act")))
     assert {key: getattr(row, key) for key in shown} == shown
+
+
+def test_advice_names_the_inventory_of_the_night(
+    fleet: Path, run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANSIBLE_INVENTORY", raising=False)
+    (folder,) = night_folders(fleet)
+    night = read_night(folder)
+    lost = night.nodes[1].model_copy(update={"unreached": "no answer"})
+    cluster = (str(tmp_path / "cluster"),)
+    record = night.model_copy(update={"inventory": cluster, "nodes": (night.nodes[0], lost)})
+    write_night(folder, record)
+    assert "ansible-playbook validate.yml -i cluster -l n2" in run("explain", "n2").output
+    assert "ansible-playbook provision.yml -i cluster -l n4" in run("explain", "n4").output
+    assert "ansible-playbook provision.yml -i cluster -l n4" in run("status", "--json").stdout
+    page = node_page(record, lost, None, [])
+    assert f"ansible-playbook validate.yml -i {cluster[0]} -l n2" in page
+    monkeypatch.setenv("ANSIBLE_INVENTORY", cluster[0])
+    assert "ansible-playbook validate.yml -l n2" in run("explain", "n2").output
+    assert "ansible-playbook provision.yml -l n4" in run("status", "--json").stdout
 
 
 def test_one_table_has_all_nodes(fleet: Path, run: Callable[..., Result]) -> None:

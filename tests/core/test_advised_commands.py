@@ -15,7 +15,12 @@ import click
 import pytest
 
 from rackproof.cli.main import COMMANDS
-from rackproof.core.advised_commands import READERS, add_results
+from rackproof.core.advised_commands import (
+    READERS,
+    add_inventory,
+    add_inventory_everywhere,
+    add_results,
+)
 from rackproof.core.text import sanitize, shell_command
 
 
@@ -65,6 +70,51 @@ def test_a_command_names_another_results_folder(
     assert add_results(text, tmp_path / "results") == text
     monkeypatch.setenv("RACKPROOF_RESULTS", "/r/x")
     assert add_results(text, Path("/r/x")) == text
+
+
+# Each row has a text of a message, and the same text with the inventory /i.
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ansible-playbook validate.yml -l n1", "ansible-playbook validate.yml -i /i -l n1"),
+        (
+            "ssh n1 true; then: ansible-playbook provision.yml -l n1  # x",
+            "ssh n1 true; then: ansible-playbook provision.yml -i /i -l n1  # x",
+        ),
+        ("`rackproof validate -l RACK` makes a night", "`rackproof validate -i /i -l RACK` makes a night"),
+        ("ansible-playbook bench.yml -i /j -l n1", "ansible-playbook bench.yml -i /j -l n1"),
+        ("rackproof reimage status", "rackproof reimage status"),
+        ("ssh n1 nvidia-smi --gpu-reset -i GPU", "ssh n1 nvidia-smi --gpu-reset -i GPU"),
+        ("run ansible-playbook site.yml", "run ansible-playbook site.yml"),
+    ],
+)
+def test_a_playbook_names_another_inventory(
+    text: str, expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ANSIBLE_INVENTORY", raising=False)
+    assert add_inventory(text, ("/i",)) == add_inventory_everywhere(text, ("/i",)) == expected
+    # Nights of earlier versions have no inventory.
+    assert add_inventory(text, ()) == add_inventory_everywhere(text, ()) == text
+    # On this terminal, the variable already names it. Where a page is read, the variable may be absent.
+    monkeypatch.setenv("ANSIBLE_INVENTORY", "/i")
+    assert add_inventory(text, ("/i",)) == text
+    assert add_inventory_everywhere(text, ("/i",)) == expected
+    # A playbook reads ansible.cfg of its folder, except where the variable names another inventory.
+    (tmp_path / "ansible.cfg").write_text("[defaults]\ninventory = /i\n")
+    assert add_inventory_everywhere(text, ("/i",)) == text
+    monkeypatch.setenv("ANSIBLE_INVENTORY", "/other")
+    assert add_inventory(text, ("/i",)) == expected
+
+
+def test_an_inventory_below_the_folder_is_short_and_several_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ANSIBLE_INVENTORY", raising=False)
+    names = (str(tmp_path / "my cluster"), "/more", "n1,")
+    expected = "ansible-playbook validate.yml -i 'my cluster' -i /more -i n1,"
+    assert add_inventory("ansible-playbook validate.yml", names) == expected
 
 
 def test_a_folder_with_a_space_can_be_typed() -> None:

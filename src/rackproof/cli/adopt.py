@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import click
@@ -13,6 +13,7 @@ from rackproof.cli.options import json_option
 from rackproof.cli.output import SHOWN_FINDINGS, more_line, print_json, terminal_width
 from rackproof.cli.playbooks import find_checkout
 from rackproof.core.hostlist import compress_hostlist
+from rackproof.core.inventory_source import INVENTORY_VARIABLE
 from rackproof.core.text import amount, sanitize, shell_word
 from rackproof.jobs.inventory.ansible_source import read_ansible_nodes
 from rackproof.jobs.inventory.csv_source import read_csv_nodes
@@ -22,11 +23,19 @@ from rackproof.jobs.inventory.folder import (
     check_folder,
     lint_change,
     plan_change,
+    skeleton_groups,
     write_change,
 )
 from rackproof.jobs.inventory.inventory_files import AdoptedCluster, build_cluster, render_files
 from rackproof.jobs.inventory.netbox_source import read_netbox_nodes, read_token
-from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptedSource, AdoptError, join_sources, select_nodes
+from rackproof.jobs.inventory.nodes import (
+    BY_NAME,
+    AdoptedNode,
+    AdoptedSource,
+    AdoptError,
+    join_sources,
+    select_nodes,
+)
 from rackproof.jobs.inventory.read_file import read_text
 from rackproof.jobs.inventory.sku_guess import guess_sku, read_shipped_skus, read_sku_rules
 from rackproof.jobs.inventory.slurm_source import ask_slurm_listing, read_slurm_files
@@ -132,6 +141,7 @@ def adopt_command(
         write_change(output, change, nodes)
     remarks = [
         *(remark for source in sources for remark in source.remarks),
+        *_guessed_remarks(nodes, cluster),
         *_unknown_remarks(cluster),
         *missing,
         *change.remarks,
@@ -140,7 +150,8 @@ def adopt_command(
     if as_json:
         print_json(_json(cluster, change, remarks, written=is_written))
     else:
-        click.echo(_text(output, cluster, change, remarks, written=is_written))
+        skeletons = skeleton_groups(output, change)
+        click.echo(_text(output, cluster, skeletons, change, remarks, written=is_written))
 
 
 def _slurm_sources(runs_here: bool, files: Sequence[Path]) -> list[AdoptedSource]:
@@ -168,6 +179,15 @@ def _netbox_source(url: str | None, token_file: Path | None, filters: Sequence[s
     if not url:
         return []
     return [read_netbox_nodes(url, read_token(token_file, os.environ), filters)]
+
+
+def _guessed_remarks(nodes: Sequence[AdoptedNode], cluster: AdoptedCluster) -> list[str]:
+    """Return remarks about racks that only names suggest, and about a controller that is no node."""
+    names = [node.name for node in cluster.nodes if node.rack_from == BY_NAME]
+    names_text = sanitize(compress_hostlist(names), 200)
+    guessed = f"racks are guessed by the nodes' names: no source states that of {names_text}"
+    left_out = f"{cluster.controller} is the Slurm controller, and no GPU node: it is in no rack, not judged"
+    return [*([guessed] if names else []), *([left_out] if len(nodes) > len(cluster.nodes) else [])]
 
 
 def _unknown_remarks(cluster: AdoptedCluster) -> list[str]:
@@ -200,7 +220,13 @@ def _json(
 
 
 def _text(
-    output: Path, cluster: AdoptedCluster, change: InventoryChange, remarks: Sequence[str], *, written: bool
+    output: Path,
+    cluster: AdoptedCluster,
+    skeletons: Collection[str],
+    change: InventoryChange,
+    remarks: Sequence[str],
+    *,
+    written: bool,
 ) -> str:
     """Return the result as text for a terminal."""
     lines = [
@@ -213,7 +239,7 @@ def _text(
             )
         )
     ]
-    lines += _sku_table(cluster)
+    lines += _sku_table(cluster, skeletons)
     lines += [f"note: {sanitize(remark, 600)}" for remark in remarks[:SHOWN_FINDINGS]]
     lines += more_line(len(remarks) - SHOWN_FINDINGS, "notes")
     if not change.files:
@@ -228,21 +254,26 @@ def _text(
 
 
 def _next(output: Path) -> str:
-    """Return the text about the next command."""
+    """Return the text about the next commands."""
     return (
         "Next, which changes nothing on the nodes, and may run beside jobs:\n"
+        f"    rackproof lint-inventory -i {shell_word(str(output))}\n"
         f"    rackproof validate -i {shell_word(str(output))} --check\n"
-        "Without --check, the night and its pages are written."
+        "Without --check, the night and its pages are written. No command needs -i after:\n"
+        f"    export {INVENTORY_VARIABLE}={shell_word(str(output.absolute()))}"
     )
 
 
-def _sku_table(cluster: AdoptedCluster) -> list[str]:
-    """Return a row for each SKU and reason, with the nodes and doubts."""
+def _sku_table(cluster: AdoptedCluster, skeletons: Collection[str]) -> list[str]:
+    """Return a row for each SKU and reason, with the nodes and doubts.
+
+    ``skeletons`` are the groups of SKUs whose files are incomplete.
+    """
     rows: dict[tuple[str, ...], list[str]] = {}
     for node in cluster.nodes:
         guess = cluster.guesses[node.name]
         group = guess.group or "(no GPU: not judged)"
-        marked = group if guess.shipped or not guess.group else f"{group} UNPROVEN"
+        marked = f"{group} UNPROVEN" if group in skeletons else group
         rows.setdefault((marked, guess.why, "; ".join(guess.unsure) or "-"), []).append(node.name)
     cells = [
         (group, str(len(names)), sanitize(compress_hostlist(names), 60), why, unsure)

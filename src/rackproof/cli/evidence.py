@@ -25,7 +25,7 @@ from rackproof.analysis.certificate.signature import sign_bytes
 from rackproof.analysis.certificate.verification import BESIDE, Verification, verify_certificate
 from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.find_run import history_path
-from rackproof.cli.options import json_option, results_option
+from rackproof.cli.options import inventory_option, json_option, results_option
 from rackproof.cli.output import exit_status, json_value, print_json, terminal_width
 from rackproof.core.hostlist import compress_hostlist, expand_hostlist
 from rackproof.core.text import amount, sanitize
@@ -65,13 +65,7 @@ def evidence_group() -> None:
 @click.option(
     "--sign", "key", type=click.Path(path_type=Path, exists=True), help="SSH key that signs the page."
 )
-@click.option(
-    "--inventory",
-    type=click.Path(path_type=Path),
-    default=Path("inventory"),
-    show_default=True,
-    help="Inventory with the groups and nodes.",
-)
+@inventory_option
 @results_option
 @json_option
 @click.pass_context
@@ -101,14 +95,42 @@ def make_command(
     refuse_unknown_names(
         node_names, known_names, f"no such group or node in {inventory}, and no run of it in {results}"
     )
+    _refuse_without_evidence(certificate, inventory, results)
     certificate = _write(certificate, out, key)
     if as_json:
         print_json(json_value(certificate))
     else:
         title = sanitize(catalogue.title, 300)
         click.echo(f"{certificate.verdict.value}: {title}, {amount(len(node_names), 'node')}: {out}")
+        click.echo(f"inventory: {_inventory_text(inventory)}")
         click.echo(_answer_text(certificate, certificate.answers))
     ctx.exit(exit_status(certificate.verdict))
+
+
+def _refuse_without_evidence(certificate: Certificate, inventory: Path, results: Path) -> None:
+    """Refuse a certificate without any evidence, as of the nodes of a wrong inventory.
+
+    A lost or damaged record may be of every node, and so shows of none that it was ever judged.
+
+    Raises:
+        ToolError: No readable night or run has any of the requested nodes.
+    """
+    if certificate.nodes or any(not piece.gone for piece in certificate.evidence):
+        return
+    names_text = sanitize(compress_hostlist(certificate.asked), 200)
+    raise ToolError(
+        f"no readable night or run in {results} has any of {names_text}, so no certificate is made: the "
+        f"inventory is {_inventory_text(inventory)}; name another with -i, or other results with --results"
+    )
+
+
+def _inventory_text(inventory: Path) -> str:
+    """Return the inventory that was read, for the operator."""
+    return (
+        sanitize(inventory, 400)
+        if inventory.exists()
+        else f"none ({sanitize(inventory, 400)} does not exist)"
+    )
 
 
 def _asked_nodes(names: Sequence[str], inventory: Path) -> tuple[list[str], list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import click
 
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, print_or_write
+from rackproof.core.advised_commands import add_inventory
 from rackproof.core.finding_codes import find_code, near_codes
 from rackproof.core.near_names import near_names
 from rackproof.core.text import moment, sanitize
@@ -23,7 +25,7 @@ from rackproof.jobs.validate.explain import (
     rma_packet,
 )
 from rackproof.store.audit_log import ProvisionRecord, last_provisions, read_provisions
-from rackproof.store.night_store import DRAIN_PREFIX
+from rackproof.store.night_store import DRAIN_PREFIX, last_inventory
 
 
 @click.command("explain")
@@ -88,7 +90,7 @@ def _show_node(results: Path, name: str, as_json: bool) -> None:
         print_json({**node_json, "provisioning": None if provision is None else json_value(provision)})
         return
     texts = [] if explanation is None else [explanation_text(explanation)]
-    texts += [] if provision is None else [_provision_text(name, provision)]
+    texts += [] if provision is None else [_provision_text(name, provision, last_inventory(results))]
     click.echo("\n".join(texts), nl=False)
 
 
@@ -98,9 +100,10 @@ def _last_provision(results: Path, name: str) -> ProvisionRecord | None:
     return provision and provision.model_copy(update={"nodes": {name: provision.nodes[name]}})
 
 
-def _provision_text(name: str, provision: ProvisionRecord) -> str:
-    """Return the text about the last provisioning of a node."""
+def _provision_text(name: str, provision: ProvisionRecord, inventory: Sequence[str]) -> str:
+    """Return the text about the last provisioning of a node. ``inventory`` is that of the last night."""
     outcome = provision.nodes[name]
+    retry_command = f"ansible-playbook provision.yml -l {name}"
     lines = [
         f"{name}: provisioning {'failed' if outcome.failed else 'ended well'} ({moment(provision.ended)}); "
         f"{provision.actor}@{provision.host} ran {provision.playbook}"
@@ -108,7 +111,7 @@ def _provision_text(name: str, provision: ProvisionRecord) -> str:
     for title, texts in (
         ("Attention", outcome.attention),
         ("Changed", outcome.changed),
-        ("Next", [f"ansible-playbook provision.yml -l {name}"] if outcome.failed else []),
+        ("Next", [add_inventory(retry_command, inventory)] if outcome.failed else []),
     ):
         lines += ["", title, *(f"  {sanitize(text, 600)}" for text in texts)] if texts else []
     return "\n".join(lines) + "\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from rackproof.cli.errors import EXIT_FAIL
-from rackproof.cli.options import json_option
+from rackproof.cli.options import inventory_option, json_option
 from rackproof.cli.output import json_value, print_json
 from rackproof.cli.playbooks import find_checkout
 from rackproof.core.text import amount, sanitize
@@ -18,14 +18,7 @@ from rackproof.jobs.inventory.lint import lint_inventory, list_inventory
 
 
 @click.command("lint-inventory")
-@click.option(
-    "--inventory",
-    "-i",
-    type=click.Path(path_type=Path),
-    default=Path("inventory"),
-    show_default=True,
-    help="Folder or file of the inventory, as for Ansible.",
-)
+@inventory_option
 @click.option(
     "--checkout",
     type=click.Path(path_type=Path, file_okay=False),
@@ -50,6 +43,6 @@ def lint_inventory_command(inventory: Path, checkout: Path | None, as_json: bool
         for mistake in mistakes:
             click.echo(f"{sanitize(mistake.where, 200)}: {sanitize(mistake.what, 600)}")
         hosts, groups = amount(len(listed.hosts), "host"), amount(len(listed.groups), "group")
-        click.echo(f"{hosts}, {groups}: {amount(len(mistakes), 'mistake')}")
+        click.echo(f"{sanitize(inventory, 400)}: {hosts}, {groups}: {amount(len(mistakes), 'mistake')}")
     if mistakes:
         raise click.exceptions.Exit(EXIT_FAIL)

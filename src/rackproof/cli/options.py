@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from rackproof.core.advised_commands import DEFAULT_RESULTS, RESULTS_VARIABLE
+from rackproof.core.inventory_source import INVENTORY_VARIABLE, default_inventories
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -34,6 +35,28 @@ def results_option(command: _Command) -> _Command:
         callback=_note_results,
         show_envvar=True,
         help="The results folder.",
+    )(command)
+
+
+def _single_inventory(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
+    """Refuse several inventories, because these commands read one."""
+    if "," in str(value):
+        raise click.BadParameter(f"{value} names several inventories: name one with -i", ctx, param)
+    return value
+
+
+def inventory_option(command: _Command) -> _Command:
+    """Add ``--inventory``, the inventory that Ansible would read."""
+    return click.option(
+        "--inventory",
+        "-i",
+        type=click.Path(path_type=Path),
+        default=lambda: ",".join(default_inventories()),
+        show_default="that of ansible.cfg",
+        envvar=INVENTORY_VARIABLE,
+        show_envvar=True,
+        callback=_single_inventory,
+        help="Folder or file of the inventory, as for Ansible.",
     )(command)
 
 

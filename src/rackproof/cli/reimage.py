@@ -11,12 +11,14 @@ from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
 from rackproof.cli.playbooks import playbook_command
+from rackproof.core.advised_commands import add_inventory
 from rackproof.core.hostlist import expand_names
 from rackproof.core.text import duration, number, percent, sanitize, size
 from rackproof.jobs.reimage.forecast import GBIT, GIB, Assumptions, Forecast, forecast, saturation_nodes
 from rackproof.jobs.reimage.images import describe_image
 from rackproof.jobs.reimage.tasks import NodeStatus, read_progress
 from rackproof.report.terminal import text_table
+from rackproof.store.night_store import last_inventory
 from rackproof.store.run_folder import write_file
 
 _FORECAST_SIZES = (8, 16, 32, 64, 128)
@@ -69,7 +71,7 @@ def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_jso
     # A node that was named explicitly is shown in any state.
     shown_statuses = statuses if show_all or names else [node for node in statuses if _is_in_progress(node)]
     if shown_statuses and not as_json:
-        _print_status(shown_statuses)
+        _print_status(shown_statuses, last_inventory(results))
     elif not as_json and not names:
         place = sanitize(results, 4000)
         click.echo("no node is being imaged" if statuses else f"no node was ever imaged from {place}")
@@ -81,8 +83,11 @@ def _is_in_progress(status: NodeStatus) -> bool:
     return status.progress.state != "returned"
 
 
-def _print_status(statuses: Sequence[NodeStatus]) -> None:
-    """Print a row for each node, and the command that continues all of them."""
+def _print_status(statuses: Sequence[NodeStatus], inventory: Sequence[str]) -> None:
+    """Print a row for each node, and the command that continues all of them.
+
+    ``inventory`` is that of the last night.
+    """
     rows = [
         (node.node, node.text, str(node.progress.attempt), sanitize(node.progress.reason, 200) or "-")
         for node in statuses
@@ -92,7 +97,8 @@ def _print_status(statuses: Sequence[NodeStatus]) -> None:
     # One command is enough, because the playbook continues each node from its own step.
     waiting = [node.node for node in statuses if node.next_command]
     if waiting:
-        click.echo(f"next: ansible-playbook reimage.yml -l {','.join(waiting)}")
+        command = f"ansible-playbook reimage.yml -l {','.join(waiting)}"
+        click.echo(f"next: {add_inventory(command, inventory)}")
 
 
 @reimage_group.command("plan")

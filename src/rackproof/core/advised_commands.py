@@ -1,17 +1,20 @@
-"""Name the results folder in commands that messages advise.
+"""Name the results folder and the inventory in commands that messages advise.
 
 A command without ``--results`` reads the folder that RACKPROOF_RESULTS names, or else ``results`` in the
-current folder. If a message is about another folder, such a command would find no run, or the wrong one.
+current folder. If a message is about another folder, such a command would find no run, or the wrong one. A
+playbook without ``-i`` knows only the hosts of the usual inventory.
 
-Begin with :func:`add_results`.
+Begin with :func:`add_results` and :func:`add_inventory`.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+from rackproof.core.inventory_source import configured_inventories, default_inventories, same_inventories
 from rackproof.core.text import shell_word
 
 DEFAULT_RESULTS = "results"
@@ -23,6 +26,12 @@ READERS = (
 """The commands that take ``--results``. A test compares them with the program."""
 # Matches "rackproof explain" in "`rackproof explain n07`", unless `--results` follows in the command.
 _COMMAND = re.compile(rf"\brackproof (?:{'|'.join(READERS)})(?![\w.-])(?![^`\n;]* --results\b)")
+
+# Matches a command that runs a playbook, unless `-i` follows in it.
+_PLAYBOOK = re.compile(
+    r"\b(?:ansible-playbook (?:bench|provision|reimage|validate)\.yml|rackproof (?:bench|provision|validate))"
+    r"(?![\w.-])(?![^`\n;]* (?:-i|--inventory)\b)"
+)
 
 
 def add_results(text: str, results: Path) -> str:
@@ -46,3 +55,37 @@ def _named(text: str, results: Path) -> str:
     """Return a text whose advised commands name the results folder."""
     option = f" --results {shell_word(str(results))}"
     return _COMMAND.sub(lambda found: found[0] + option, text)
+
+
+def add_inventory(text: str, inventories: Sequence[str]) -> str:
+    """Return a text in which each advised playbook reads some inventories, if it would read others.
+
+    ``ansible-playbook validate.yml -l n07`` becomes ``ansible-playbook validate.yml -i cluster -l n07``.
+
+    Args:
+        text: The text.
+        inventories: The inventories of the night that the text is about. Older nights have none, and then the
+            text stays as it is.
+    """
+    if same_inventories(inventories, default_inventories()):
+        return text
+    return _on(text, [os.path.relpath(name) if _is_below(name) else name for name in inventories])
+
+
+def add_inventory_everywhere(text: str, inventories: Sequence[str]) -> str:
+    """Return a text that is read in any environment, such as a page.
+
+    Only the inventory of ansible.cfg is left out, because a playbook runs in its folder.
+    """
+    return text if same_inventories(inventories, configured_inventories()) else _on(text, inventories)
+
+
+def _is_below(name: str) -> bool:
+    """Return whether a path is below the current folder."""
+    return Path(name).is_absolute() and Path(name).is_relative_to(Path.cwd())
+
+
+def _on(text: str, inventories: Sequence[str]) -> str:
+    """Return a text whose advised playbooks name inventories."""
+    options = "".join(f" -i {shell_word(name)}" for name in inventories)
+    return _PLAYBOOK.sub(lambda found: found[0] + options, text)

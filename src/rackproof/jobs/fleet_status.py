@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from rackproof.core.advised_commands import add_results
+from rackproof.core.advised_commands import add_inventory, add_results
 from rackproof.core.child_environment import SLURM_NEEDS, environment_of_tool
 from rackproof.core.records import Record, Verdict
 from rackproof.core.text import amount, sanitize
@@ -27,7 +27,7 @@ from rackproof.store.audit_log import (
     read_acts,
     read_provisions,
 )
-from rackproof.store.night_store import NodeNight
+from rackproof.store.night_store import NightRecord, NodeNight
 from rackproof.store.run_folder import ResultsError
 
 _ASK = ("sinfo", "--noheader", "--Node", "--format=%N\t%T\t%u\t%E")
@@ -139,19 +139,28 @@ def read_rows(
     by_imaging = {node.node: node for node in imaging}
     last = last_provisions(provisions)
     drains = {act.node: act for act in acts}
+    ends = {name: (night.ended, node_night) for name, (night, node_night) in nights.items()}
     names = sorted({*slurm, *nights, *by_imaging, *last})
     rows = [
         build_row(
-            name, slurm.get(name), nights.get(name), last.get(name), by_imaging.get(name), drains.get(name)
+            name, slurm.get(name), ends.get(name), last.get(name), by_imaging.get(name), drains.get(name)
         )
         for name in names
     ]
-    return [row.model_copy(update={"next": add_results(row.next, results)}) for row in rows], remarks
+    # A node that no night has is probably in the inventory of the newest night.
+    newest = next((night.inventory for night, _ in nights.values()), ())
+    steps = [
+        add_inventory(
+            add_results(row.next, results), nights[row.node][0].inventory if row.node in nights else newest
+        )
+        for row in rows
+    ]
+    return [row.model_copy(update={"next": step}) for row, step in zip(rows, steps, strict=True)], remarks
 
 
-def _last_nights(folders: Sequence[Path]) -> tuple[dict[str, tuple[datetime | None, NodeNight]], list[str]]:
+def _last_nights(folders: Sequence[Path]) -> tuple[dict[str, tuple[NightRecord, NodeNight]], list[str]]:
     """Return the newest night of each node, and a remark for each unreadable night."""
-    nights: dict[str, tuple[datetime | None, NodeNight]] = {}
+    nights: dict[str, tuple[NightRecord, NodeNight]] = {}
     remarks = []
     for folder in folders:
         try:
@@ -160,7 +169,7 @@ def _last_nights(folders: Sequence[Path]) -> tuple[dict[str, tuple[datetime | No
             remarks.append(sanitize(error, 300))
             continue
         for node in night.nodes:
-            nights.setdefault(node.node, (night.ended, node))
+            nights.setdefault(node.node, (night, node))
     return nights, remarks
 
 

@@ -68,6 +68,7 @@ class NightContext(Record):
     folder: str
     results: str
     prefix: str = DRAIN_PREFIX
+    inventory: tuple[str, ...] = ()
 
 
 class StoredSnapshot(Record):
@@ -239,6 +240,7 @@ class NightRecord(Record):
     between: tuple[NightReason, ...] = Field(default=(), description="Findings on pairs and groups.")
     remarks: tuple[str, ...] = ()
     acts: tuple[str, ...] = Field(default=(), description="The allowed acts: drain, return.")
+    inventory: tuple[str, ...] = Field(default=(), description="Inventories that the playbook read.")
     closed: bool = Field(default=False, description="Whether acting was over when this was written.")
     sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
 
@@ -438,6 +440,20 @@ def night_folders(results: Path, *, before: str = "") -> list[Path]:
     # Check only as many folders as needed, because there may be years of nights.
     finished_folders = (results / name for name in names if _is_finished(results / name))
     return list(islice(finished_folders, NIGHTS_BACK))
+
+
+def last_inventory(results: Path) -> tuple[str, ...]:
+    """Return the inventories of the newest night that can be read, or none.
+
+    Raises:
+        ResultsError: The folder cannot be listed.
+    """
+    for folder in night_folders(results):
+        try:
+            return read_night(folder).inventory
+        except ResultsError:  # Its readers report it.
+            continue
+    return ()
 
 
 def _is_finished(folder: Path) -> bool:

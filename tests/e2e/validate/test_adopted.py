@@ -179,6 +179,10 @@ def test_from_a_strangers_cluster_to_the_first_verdict(strangers: Path) -> None:
         "n03": "pass",
         "n04": "unproven",
     }, done.stdout
+    # A command on a page finds the node, which the shipped inventory does not have.
+    assert night.inventory == (str(cluster),)
+    page = (strangers / "results" / night.night_id / "nodes/n02.html").read_text()
+    assert f"ansible-playbook validate.yml -i {cluster} -l n02" in page
     # The groups of partitions are not taken for racks.
     assert {one.rack for one in night.nodes} == {"rack-z1"}
     found = {finding.code for one in night.nodes if one.node == "n02" for finding in one.findings}

@@ -7,6 +7,7 @@ The tests check the groups and variables, and a second adoption after changes by
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,14 @@ from rackproof.jobs.inventory.folder import (
     check_folder,
     lint_change,
     plan_change,
+    skeleton_groups,
     write_change,
 )
 from rackproof.jobs.inventory.inventory_files import build_cluster, render_files
 from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptError, GpuHint
 from rackproof.jobs.inventory.sku_guess import guess_sku, read_shipped_skus
+from rackproof.jobs.validate.errors import ValidateError
+from rackproof.jobs.validate.inventory import parse_node_expectation
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = read_shipped_skus(ROOT)
@@ -112,6 +116,53 @@ def test_a_skeleton_has_facts_and_no_bounds(tmp_path: Path) -> None:
     }
     assert "UNPROVEN" in text
     assert "64 to 96: its nodes differ" in text
+    # A value that is used without being filled in is none of another GPU.
+    used = yaml.safe_load(re.sub(r"(?m)^( *)# (\w+: \w+ +#)", r"\1\2", text))
+    assert used["bench_sku_gpu_name"] == "NAME"
+    expected = used["validate_expect"]
+    assert list(expected) == ["skeleton", "nvlinks", "fabric", "power_limit_w", "ports", "port_gbps"]
+    for name in ("nvlinks", "power_limit_w", "ports", "port_gbps"):
+        with pytest.raises(ValidateError, match=name):
+            parse_node_expectation("a1", {name: expected[name]})
+
+
+def test_a_skeleton_is_one_until_its_file_is_complete(tmp_path: Path) -> None:
+    nodes = [node("a1", "tesla", 4), node("b1")]
+    assert skeleton_groups(tmp_path, plan_change(tmp_path, rendered(*nodes))) == {"sku_tesla_x4"}
+    adopt(tmp_path, *nodes)
+    file = tmp_path / "group_vars/sku_tesla_x4.yml"
+    skeleton = file.read_text()
+    for text, is_skeleton in (
+        (skeleton, True),
+        (skeleton.replace("  skeleton: true\n", "  nvlinks: 0\n"), False),
+        (skeleton.replace("skeleton: true", "skeleton: false"), False),
+        (skeleton.replace("skeleton: true", "skeleton: '{{ x }}'"), True),
+        ("a: !vault x\n", True),
+        ("", True),
+    ):
+        file.write_text(text)
+        again = plan_change(tmp_path, rendered(*nodes))
+        assert bool(skeleton_groups(tmp_path, again)) is is_skeleton, text
+    file.unlink()
+    assert skeleton_groups(tmp_path, plan_change(tmp_path, rendered(*nodes))) == {"sku_tesla_x4"}
+
+
+def test_a_controller_without_gpus_is_no_node(tmp_path: Path) -> None:
+    about = {"address": "10.0.0.9", "variables": {"ansible_user": "ops"}}
+    adopt(tmp_path / "out", node("a1"), node("ctl", "", 0, **about), controller="ctl")
+    found = groups(tmp_path / "out")
+    assert "c" not in found
+    own = {"ansible_host": "10.0.0.9", "ansible_user": "ops"}
+    assert found["slurm_controller"] == {"hosts": {"ctl": own}}
+    # With GPUs, or if their number is unknown, or if Slurm runs jobs there, it is a node.
+    for name, host in (
+        ("gpus", node("ctl")),
+        ("unknown", node("ctl", "", gpu_count=None)),
+        ("slurm", node("ctl", "", 0, in_slurm=True)),
+    ):
+        adopt(tmp_path / name, node("a1"), host, controller="ctl")
+        assert "ctl" in str(groups(tmp_path / name)["c"]), name
+        assert groups(tmp_path / name)["slurm_controller"] == {"hosts": {"ctl": None}}
 
 
 @pytest.mark.parametrize(

@@ -66,10 +66,15 @@ def read_ansible_nodes(path: Path) -> AdoptedSource:
         raise AdoptError(f"{path} has no hosts: is it what `ansible-inventory --list` prints?")
     if any(map(_names_gpus, nodes)):
         nodes = [_without_gpus(node, groups.get(node.name, ())) for node in nodes]
+    else:
+        nodes = [
+            node.model_copy(update={"gpu_count": 0, "gpu_count_from": "group slurm_controller"})
+            if _only_controls(groups.get(node.name, ()))
+            else node
+            for node in nodes
+        ]
     if not_taken:
         remarks.append(_not_taken_text(not_taken))
-    if {node.rack_from for node in nodes} == {BY_NAME}:
-        remarks.append(f"racks are guessed by the nodes' names: no variable or group of {path} names them")
     return AdoptedSource(nodes=tuple(nodes), controller=_controller(inventory), remarks=tuple(remarks))
 
 
@@ -89,6 +94,11 @@ def _without_gpus(node: AdoptedNode, groups: Sequence[str]) -> AdoptedNode:
     if _names_gpus(node) or any(map(_GPU_GROUP.search, groups)):
         return node
     return node.model_copy(update={"gpu_count": 0, "gpu_count_from": _NO_GPU})
+
+
+def _only_controls(groups: Collection[str]) -> bool:
+    """Return whether a host is the Slurm controller by its groups, and nothing else."""
+    return set(groups) - {"all"} == {"slurm_controller"}
 
 
 def _not_taken_text(not_taken: Mapping[str, Sequence[str]]) -> str:

@@ -168,8 +168,6 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
     remarks = [f"{path}: columns that are not read: {', '.join(unread)}"] if unread else []
     if sums:
         remarks.append(f"{path}: lines that are not read, because they are sums of others: {', '.join(sums)}")
-    if "rack" not in columns:
-        remarks.append(f"{path} has no column of racks: they are guessed by the nodes' names")
     return AdoptedSource(nodes=tuple(nodes), remarks=tuple(remarks))
 
 

@@ -13,12 +13,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import yaml
 from pydantic import ValidationError
 
 from rackproof.core.child_environment import environment_of_written_inventory
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Record
 from rackproof.core.text import sanitize
+from rackproof.core.untrusted import as_mapping
 from rackproof.jobs.inventory.lint import InventoryError, InventoryMistake, lint_inventory, list_inventory
 from rackproof.jobs.inventory.merge import merge_texts
 from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptError
@@ -149,6 +151,29 @@ def _unused_files(folder: Path, rendered: Mapping[str, str]) -> list[str]:
     noted = sorted((folder / _KEPT / "group_vars").glob("*.yml"))
     names = [f"group_vars/{path.name}" for path in noted]
     return [name for name in names if name not in rendered and (folder / name).exists()]
+
+
+def skeleton_groups(folder: Path, change: InventoryChange) -> frozenset[str]:
+    """Return the groups of SKUs whose file, after a change, is missing or still a skeleton.
+
+    A file that cannot be read here, such as one with an encrypted value, counts as a skeleton if adopt wrote
+    it as one.
+    """
+    groups = set()
+    for name, rendered in change.bases.items():
+        text = change.files.get(name, _text(folder / name))
+        if _is_skeleton(rendered, if_unreadable=False) and _is_skeleton(text or rendered, if_unreadable=True):
+            groups.add(Path(name).stem)
+    return frozenset(groups)
+
+
+def _is_skeleton(text: str, *, if_unreadable: bool) -> bool:
+    """Return whether the variables of a SKU state that they are a skeleton."""
+    try:
+        values = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError):
+        return if_unreadable
+    return as_mapping(as_mapping(values).get("validate_expect")).get("skeleton") not in (None, False)
 
 
 def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[InventoryMistake]:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 
 import yaml
+from pydantic import Field
 
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Record
@@ -38,6 +39,7 @@ class AdoptedCluster(Record):
         partitions: The nodes of each partition's group.
         controller: The host that returns Slurm's states, or "" without Slurm or if the host is unknown.
         controller_address: The address of this host, if a source states it.
+        controller_variables: Its other variables, such as ansible_user.
     """
 
     nodes: tuple[AdoptedNode, ...]
@@ -46,6 +48,7 @@ class AdoptedCluster(Record):
     partitions: dict[str, tuple[str, ...]]
     controller: str = ""
     controller_address: str = ""
+    controller_variables: dict[str, str | int | bool] = Field(default={})
 
     @property
     def has_slurm(self) -> bool:
@@ -69,12 +72,21 @@ def build_cluster(
 ) -> AdoptedCluster:
     """Return the cluster with the groups of its nodes.
 
+    The host of slurmctld is no node of it, unless it has GPUs or Slurm lists it as a node.
+
     Args:
         nodes: The nodes of all sources.
         guesses: The SKU of each node, by its name.
         controller: The host of slurmctld, or "".
         controller_address: The address of this host, or "".
     """
+    host = next((node for node in nodes if node.name == controller), None)
+    if host is not None and not host.in_slurm and not guesses[controller].group and len(nodes) > 1:
+        nodes = [node for node in nodes if node is not host]
+        controller_address, controller_variables = host.address or controller_address, host.variables
+    else:
+        # A node has its address and variables in the line of its rack.
+        controller_address, controller_variables = "" if host else controller_address, {}
     taken_names = {node.name for node in nodes} | RESERVED_GROUPS | {controller}
     groups = _rack_groups({node.rack for node in nodes}, taken_names)
     racks: dict[str, list[str]] = {}
@@ -86,12 +98,12 @@ def build_cluster(
             partitions.setdefault(group, []).append(node.name)
     return AdoptedCluster(
         nodes=tuple(nodes),
-        guesses=dict(guesses),
+        guesses={node.name: guesses[node.name] for node in nodes},
         racks={name: tuple(racks[name]) for name in sorted(racks)},
         partitions={name: tuple(partitions[name]) for name in sorted(partitions)},
         controller=controller,
-        # A node has its address in the line of its rack.
-        controller_address="" if controller in {node.name for node in nodes} else controller_address,
+        controller_address=controller_address,
+        controller_variables=controller_variables,
     )
 
 
@@ -232,11 +244,15 @@ def _host_line(node: AdoptedNode, *, is_checked: bool) -> str:
     values: dict[str, str | int | bool] = {"ansible_host": node.address} if node.address else {}
     if node.hostname or (is_checked and not node.in_slurm):
         values["validate_hostname"] = node.hostname
-    values |= node.variables
+    return _line_with_variables(node.name, values | node.variables)
+
+
+def _line_with_variables(name: str, values: Mapping[str, str | int | bool]) -> str:
+    """Return a host's name with its variables in one line."""
     if not values:
-        return f"{_scalar(node.name)}:"
-    inner = ", ".join(f"{name}: {_scalar(value)}" for name, value in values.items())
-    return f"{_scalar(node.name)}: {{{inner}}}"
+        return f"{_scalar(name)}:"
+    inner = ", ".join(f"{variable}: {_scalar(value)}" for variable, value in values.items())
+    return f"{_scalar(name)}: {{{inner}}}"
 
 
 def _scalar(value: str | int | bool) -> str:
@@ -261,10 +277,8 @@ def _controller_lines(cluster: AdoptedCluster) -> Iterator[str]:
         yield "          ansible_connection: local"
         yield '          ansible_python_interpreter: "{{ ansible_playbook_python }}"'
         return
-    address = cluster.controller_address
-    yield f"        {_scalar(cluster.controller)}:" + (
-        f" {{ansible_host: {_scalar(address)}}}" if address else ""
-    )
+    address = {"ansible_host": cluster.controller_address} if cluster.controller_address else {}
+    yield f"        {_line_with_variables(cluster.controller, address | cluster.controller_variables)}"
 
 
 def _all_vars(cluster: AdoptedCluster, shipped_all: str) -> str:
@@ -291,6 +305,20 @@ _SIZES = {
 }
 
 
+# A number here would be that of another GPU, and an operator may remove only the mark of the comment.
+_SKELETON_LINES = (
+    "# bench_sku_gpu_name: NAME   # words of the product's name that nvidia-smi -L shows",
+    "bench_sku_references: []",
+    "validate_expect:",
+    "  skeleton: true",
+    "  # nvlinks: NUMBER          # of each GPU, up",
+    "  # fabric: true             # with NVSwitches",
+    "  # power_limit_w: WATTS     # of each GPU",
+    "  # ports: NUMBER            # of network cards. Without it, a port that was never active is unproven",
+    "  # port_gbps: GBPS          # rate of each port",
+)
+
+
 def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
     """Return the file of an unknown SKU, with facts and without bounds. No node of it passes."""
     guesses = [cluster.guesses[name] for name in hosts]
@@ -309,20 +337,9 @@ def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
         f"bench_sku: {_scalar(guess.name)}",
     ]
     lines.append(
-        f"bench_sku_gpus: {guess.gpus}" if guess.gpus else "# bench_sku_gpus: 8          # GPUs of a node"
+        f"bench_sku_gpus: {guess.gpus}" if guess.gpus else "# bench_sku_gpus: NUMBER     # GPUs of a node"
     )
-    if not guess.model:
-        lines.append(
-            "# bench_sku_gpu_name: H200 NVL   # words of the product's name that nvidia-smi -L shows"
-        )
-    lines += [
-        "bench_sku_references: []",
-        "validate_expect:",
-        "  skeleton: true",
-        "  # nvlinks: 18               # of each GPU, up",
-        "  # fabric: true              # with NVSwitches",
-        "  # power_limit_w: 700",
-    ]
+    lines += _SKELETON_LINES
     return "\n".join([*lines, *_size_lines(cluster, hosts)]) + "\n"
 
 

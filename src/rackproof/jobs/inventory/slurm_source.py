@@ -108,9 +108,6 @@ def _source(listing: SlurmListing, source: str) -> AdoptedSource:
             remarks.append(f"left out: {sanitize(listed.name, 80)!r} of {source}: {problem}")
         else:
             nodes.append(_node(listed, source, remarks))
-    racks = {node.rack_from for node in nodes if node.rack}
-    if racks == {BY_NAME}:
-        remarks.append("racks are guessed by the nodes' names: Slurm has no topology here")
     controller = listing.controller
     if controller and address_problem(controller):
         remarks.append(f"SlurmctldHost {sanitize(controller, 60)!r} is not a host")

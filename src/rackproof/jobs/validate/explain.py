@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rackproof.core.advised_commands import add_results
+from rackproof.core.advised_commands import add_inventory, add_results
 from rackproof.core.errors import RackproofError
 from rackproof.core.finding_codes import JOBS, FindingCode
 from rackproof.core.records import Record, Verdict
@@ -97,7 +97,8 @@ def explain_node(results: Path, node: str) -> Explanation:
             f"validate.yml -l {sanitize(node, 100)}"
         )
     explanation = build_explanation(nights)
-    steps = tuple(add_results(step, results) for step in explanation.next)
+    inventory = nights[0][0].inventory
+    steps = tuple(add_inventory(add_results(step, results), inventory) for step in explanation.next)
     return explanation.model_copy(update={"damaged": tuple(damaged), "next": steps})
 
 

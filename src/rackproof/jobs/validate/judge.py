@@ -189,6 +189,7 @@ def judge_fleet(
             *fleet_remarks,
         ),
         acts=tuple(acts),
+        inventory=context.inventory,
     )
     try:
         night_store.write_night(inputs.folder, night)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rackproof import __version__
-from rackproof.core.advised_commands import add_results_everywhere
+from rackproof.core.advised_commands import add_inventory_everywhere, add_results_everywhere
 from rackproof.core.records import WORST_FIRST, Direction, Verdict
 from rackproof.core.text import amount, moment, quantity, sanitize, unit_text
 from rackproof.jobs.validate import explain
@@ -155,8 +155,13 @@ def node_page(
         charts: The charts of its measurements over the nights.
         results: The results folder that commands on the page name, or None.
     """
-    explanation = explain.build_explanation(nights or [(night, mine)])
-    steps = tuple(add_results_everywhere(step, results) for step in explanation.next)
+    explained_nights = nights or [(night, mine)]
+    explanation = explain.build_explanation(explained_nights)
+    inventory = explained_nights[0][0].inventory
+    steps = tuple(
+        add_inventory_everywhere(add_results_everywhere(step, results), inventory)
+        for step in explanation.next
+    )
     explanation = explanation.model_copy(update={"next": steps})
     return (
         environment()

@@ -58,7 +58,9 @@ class NightSummary(Record):
     history: str = ""
 
 
-def begin_night(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -> NightContext:
+def begin_night(
+    results: Path, nodes: Sequence[str], *, owner_pid: int | None, inventory: Sequence[str] = ()
+) -> NightContext:
     """Begin a night. Claim its nodes, so that no other night uses them, and create its folder.
 
     Args:
@@ -66,6 +68,7 @@ def begin_night(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -
         nodes: The requested nodes.
         owner_pid: The process whose end releases the claim. None is a dry run, which claims nothing and has a
             temporary folder.
+        inventory: The inventories that the playbook read, which advised commands name.
 
     Raises:
         ValidateError: Another night claimed one of the nodes, or the folder cannot be written.
@@ -79,8 +82,8 @@ def begin_night(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -
     except ResultsError as error:
         raise ValidateError(str(error)) from error
     if owner_pid is None:
-        draft = tempfile.mkdtemp(prefix="rackproof-night-")
-        return NightContext(night_id=night_id, folder=draft, results=str(results))
+        folder = Path(tempfile.mkdtemp(prefix="rackproof-night-"))
+        return _context(night_id, folder, results, inventory)
     folder = results / night_id
     try:
         host_claims.claim_hosts(results / ".nights", nodes, owner_pid, "validated")
@@ -91,7 +94,14 @@ def begin_night(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -
         raise ValidateError(
             f"cannot make {folder}: {error.strerror}; free space there, or change its owner"
         ) from error
-    return NightContext(night_id=night_id, folder=str(folder), results=str(results))
+    return _context(night_id, folder, results, inventory)
+
+
+def _context(night_id: str, folder: Path, results: Path, inventory: Sequence[str]) -> NightContext:
+    """Return the context of a night."""
+    return NightContext(
+        night_id=night_id, folder=str(folder), results=str(results), inventory=tuple(inventory)
+    )
 
 
 def _next_id(results: Path) -> str:
