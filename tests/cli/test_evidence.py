@@ -120,6 +120,25 @@ def test_the_json_has_what_the_issue_of_a_certificate_asks_for(run: Call, folder
     assert any(one["command"] for one in found["evidence"])
 
 
+def test_a_port_that_the_inventory_does_not_expect_proves_nothing(run: Call, folder: Path) -> None:
+    """The SKU of the night states NVLinks, but no ports."""
+    rows = {"ports": ["ports_missing"], "links": ["nvlink_missing"]}
+    contract = yaml.safe_load((folder / "contract.yml").read_text())
+    contract["requirements"] = [
+        {"id": row, "text": "Nothing is missing.", "max_age_days": 7, "night": True, "codes": codes}
+        | {"reads": ["kernel_log"]}
+        for row, codes in rows.items()
+    ]
+    (folder / "contract.yml").write_text(yaml.safe_dump(contract))
+    make(run, folder)
+    ports, links = load_certificate((folder / "c.json").read_bytes()).answers
+    assert (ports.verdict, links.verdict) == (Verdict.UNPROVEN, Verdict.PASS)
+    assert ports.reasons == (
+        "localhost: the inventory does not state how many ports the node needs: ports in validate_expect",
+    )
+    assert verify(run, folder, "--unsigned").exit_code == 3
+
+
 def test_the_page_is_whole_by_itself_and_asks_for_nothing(run: Call, folder: Path) -> None:
     make(run, folder)
     page = (folder / "c.html").read_text()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rackproof.analysis.certificate.catalogue import catalogue_names, is_night_code, load_catalogue
+from rackproof.analysis.certificate.expectations import lacking_expectations
 from rackproof.analysis.certificate.models import CertificateError
 from rackproof.core.definitions import load_definitions
 from rackproof.logs import FORMATS
@@ -35,6 +36,22 @@ def test_a_shipped_catalogue_names_what_exists(name: str, root: Path) -> None:
         assert set(row.metrics) <= judged, row.id
         assert [code for code in row.codes if not is_night_code(code)] == []
         assert set(row.reads) <= tools, row.id
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "row", "lacking"),
+    [
+        ("acceptance", "network", "ports, port_gbps"),
+        ("acceptance", "nvlink", "nvlinks, fabric"),
+        ("clustermax-health", "passive-link-flaps", "ports, port_gbps"),
+        ("clustermax-health", "passive-gpu-lost", "gpus"),
+        ("nvidia-ai-clouds", "SDN18", "services"),
+        ("nvidia-ai-clouds", "BOOT04", "mounts"),
+    ],
+)
+def test_a_shipped_row_needs_what_the_inventory_must_state(catalogue: str, row: str, lacking: str) -> None:
+    (codes,) = [found.codes for found in load_catalogue(catalogue).requirements if found.id == row]
+    assert lacking_expectations(codes, {}).endswith(f": {lacking} in validate_expect")
 
 
 @pytest.mark.parametrize(

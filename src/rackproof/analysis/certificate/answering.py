@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from rackproof.analysis.certificate.expectations import lacking_expectations
 from rackproof.analysis.certificate.models import (
     Answer,
     EvidencePiece,
@@ -289,6 +290,7 @@ def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
         yield _piece_part(question, night, Verdict.PASS, name)
         yield from _finding_parts(question, night, name)
         yield from _read_parts(question, night, name)
+        yield from _expectation_parts(question, night, name)
     else:
         verdict = night.verdicts.get(name, Verdict.UNPROVEN)
         yield _piece_part(question, night, worst([verdict, *_verdicts_on(night, name)]), f"{name}: health")
@@ -314,3 +316,14 @@ def _read_parts(question: _Question, night: EvidencePiece, name: str) -> Iterato
         state = states.get(tool, EvidenceState.ABSENT.value)
         if state != EvidenceState.THERE.value:
             yield _Part(Verdict.UNPROVEN, f"{name}: {tool} of {night.id}: {state}", night)
+
+
+def _expectation_parts(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:
+    """Yield an unproven part if the inventory did not state what a night compares the node with."""
+    expected = night.expected.get(name)
+    if expected is None:
+        why = f"{night.id} does not record what the inventory expected of it"
+    else:
+        why = lacking_expectations(question.requirement.codes, expected)
+    if why:
+        yield _Part(Verdict.UNPROVEN, f"{name}: {why}", night)

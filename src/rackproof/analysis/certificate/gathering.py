@@ -227,6 +227,7 @@ class Gathered:
             verdicts={node_night.node: node_night.verdict for node_night in node_nights},
             findings=tuple(finding for node_night in node_nights for finding in _night_findings(node_night)),
             reads={name: _reads(snapshot) for name, snapshot in nodes.items()},
+            expected={name: snapshot.expected for name, snapshot in nodes.items()},
             files=tuple(
                 _files(folder, recorded_run, [folder / night_store.NIGHT_FILE, *_snapshots(folder, nodes)])
             ),
