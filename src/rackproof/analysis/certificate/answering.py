@@ -96,6 +96,7 @@ def _answer(question: _Question) -> Answer:
         id=question.requirement.id,
         verdict=verdict,
         reasons=tuple(reasons)[:_MOST_REASONS],
+        more_reasons=max(len(reasons) - _MOST_REASONS, 0),
         by=tuple(sorted(pieces)),
         # Only an answer that holds has an end.
         until=min(piece.moment for piece in pieces.values()) + question.requirement.max_age

@@ -128,6 +128,14 @@ class PieceFinding(Record):
     text: str = ""
 
 
+class ChangedLimit(Record):
+    """A limit of a night that differed from the default (:class:`rackproof.nodes.health_subjects.Limits`)."""
+
+    name: str
+    value: float
+    default: float
+
+
 class EvidencePiece(Record):
     """One run or night as evidence for requirements.
 
@@ -136,6 +144,9 @@ class EvidencePiece(Record):
         verdicts: The verdicts of a night, by node.
         reads: The state of each tool's answer in a night, such as "there" or "cut", by node and tool.
         expected: What the inventory of a night expected of each node (``validate_expect``).
+        limits: The limits of each node that differed from the defaults in a night (``validate_limits``), or
+            None if the snapshot does not have them.
+        measured: The nodes of which a night had measurements of the last 24 hours.
         objections: The reasons why the piece proves nothing, such as a changed file or a missing folder.
         gone: Whether its record is missing, altered or unreadable. Then only the history's row counts, or for
             a damaged night its name.
@@ -155,6 +166,8 @@ class EvidencePiece(Record):
     reasons: tuple[str, ...] = ()
     reads: dict[str, dict[str, str]] = Field(default={})
     expected: dict[str, dict[str, Any]] = Field(default={})
+    limits: dict[str, tuple[ChangedLimit, ...] | None] = Field(default={})
+    measured: tuple[str, ...] = ()
     files: tuple[RawFile, ...] = ()
     objections: tuple[str, ...] = ()
     gone: bool = False
@@ -172,13 +185,15 @@ class EvidencePiece(Record):
 class Answer(Record):
     """The answer to one requirement.
 
-    ``by`` has the ids of its evidence. ``until`` is the time at which the oldest evidence expires, or None
+    ``reasons`` has the first reasons, and ``more_reasons`` is the number of further ones. ``by`` has the ids
+    of its evidence. ``until`` is the time at which the oldest evidence expires, or None
     if the answer does not hold now.
     """
 
     id: str
     verdict: Verdict
     reasons: tuple[str, ...] = ()
+    more_reasons: int = 0
     by: tuple[str, ...] = ()
     until: AwareDatetime | None = None
 
