@@ -92,6 +92,22 @@ def test_the_page_of_certificates_lists_what_is_measured_of_nvidias_requirements
     assert f"{len(rows)} requirements" in table
 
 
+def test_no_shipped_catalogue_passes_without_benchmarks() -> None:
+    """docs/using/evidence.md says so, and names the suites."""
+    for name in catalogue_names():
+        assert any(row.benchmarks and not row.night for row in load_catalogue(name).requirements), name
+
+
+def test_the_example_of_a_contract_means_what_it_says(root: Path, tmp_path: Path) -> None:
+    """XID 79 is a GPU that fell off the bus, and XID 95 is an error of its memory."""
+    path = tmp_path / "contract.yml"
+    path.write_text(
+        (root / "docs/using/evidence.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    )
+    (row,) = [row for row in load_catalogue(str(path)).requirements if "off the bus" in row.text]
+    assert [row.names_code(code) for code in ("xid_79", "gpu_lost", "xid_95")] == [True, True, False]
+
+
 ROW = "id: x\n  text: long enough\n  max_age_days: 1\n  night: true"
 
 
