@@ -34,9 +34,15 @@ from rackproof.analysis.certificate.page_parts import (
 from rackproof.analysis.certificate.signature import sign_bytes, signer_of
 from rackproof.analysis.certificate.verification import verify_certificate
 from rackproof.core.records import Gpu, Judgement, Reference, Verdict
-from rackproof.report.certificate import certificate_shell
+from rackproof.report.certificate import certificate_shell, judged_text
 from rackproof.store.history.repository import open_store
-from rackproof.store.night_store import night_folders, read_night, write_night
+from rackproof.store.night_store import (
+    night_files,
+    night_folders,
+    read_night,
+    snapshot_path,
+    write_night,
+)
 from rackproof.store.run_folder import iter_runs, read_run, write_run
 from rackproof.store.sealed_json import open_sealed, seal_json
 from tests.analysis.certificate import samples
@@ -118,6 +124,157 @@ def test_the_json_has_what_the_issue_of_a_certificate_asks_for(run: Call, folder
     assert len(node["gpus"]) == 2
     assert all(gpu["uuid"] for gpu in node["gpus"])
     assert any(one["command"] for one in found["evidence"])
+
+
+def test_a_port_that_the_inventory_does_not_expect_proves_nothing(run: Call, folder: Path) -> None:
+    """The SKU of the night states NVLinks, but no ports."""
+    rows = {"ports": ["ports_missing"], "links": ["nvlink_missing"]}
+    contract = yaml.safe_load((folder / "contract.yml").read_text())
+    contract["requirements"] = [
+        {"id": row, "text": "Nothing is missing.", "max_age_days": 7, "night": True, "codes": codes}
+        | {"reads": ["kernel_log"]}
+        for row, codes in rows.items()
+    ]
+    (folder / "contract.yml").write_text(yaml.safe_dump(contract))
+    make(run, folder)
+    ports, links = load_certificate((folder / "c.json").read_bytes()).answers
+    assert (ports.verdict, links.verdict) == (Verdict.UNPROVEN, Verdict.PASS)
+    assert ports.reasons == (
+        "localhost: the inventory does not state how many ports the node needs: ports in validate_expect",
+    )
+    assert verify(run, folder, "--unsigned").exit_code == 3
+
+
+def change_night(results: Path, **changes: object) -> None:
+    """Change what the snapshot of the night has, and its digest in record and history."""
+    (folder,) = night_folders(results)
+    path = snapshot_path(folder, samples.NODE)
+    stored = json.loads(open_sealed(path.read_bytes())) | changes
+    kept = {key: value for key, value in stored.items() if value is not None}
+    path.write_bytes(seal_json(json.dumps(kept)))
+    night_run = read_run(folder)
+    logs = night_files(folder, [samples.NODE])
+    night_run = night_run.model_copy(update={"logs": logs})
+    write_run(night_run, folder)
+    with open_store(results / "history.sqlite") as store:
+        store.keep(night_run)
+
+
+@pytest.mark.parametrize(
+    ("limits", "cells", "line"),
+    [
+        (
+            {"memlock_bytes": 8 << 20, "clock_s": 2},
+            ("memlock_bytes", "8388608 (8 MiB)", "34359738368 (32 GiB)"),
+            "Limits that differ from the defaults: memlock_bytes. The page lists them.",
+        ),
+        ({}, (), ""),
+        # A snapshot without them is of an older version.
+        (None, ("not known",), "The limits of some nights are not known."),
+    ],
+)
+def test_limits_that_differ_from_the_defaults_are_shown(
+    run: Call, folder: Path, limits: object, cells: tuple[str, ...], line: str
+) -> None:
+    change_night(folder / "results", limits=limits)
+    output = make(run, folder).output
+    assert output.startswith("pass"), output
+    page = (folder / "c.html").read_text()
+    section = page.partition('id="s-limits"')[2].partition("</section>")[0]
+    assert "Limits that differ from the defaults" in section
+    for cell in cells:
+        assert cell in section, section
+    assert "clock_s" not in section
+    assert ("All limits of the nights are the defaults." in section) is (not cells)
+    assert line in output
+    assert ("imits" in output.partition("\n")[2]) is bool(line)
+    assert verify(run, folder, "--unsigned").exit_code == 0
+    (night,) = [piece for piece in json.loads((folder / "c.json").read_text())["evidence"] if piece["limits"]]
+    changed = [{"name": "memlock_bytes", "value": 8 << 20, "default": 32 << 30}]
+    assert night["limits"][samples.NODE] == (None if limits is None else changed if limits else [])
+
+
+def test_the_expectations_that_a_night_judged_are_shown(run: Call, folder: Path) -> None:
+    expected = {"hostname": samples.NODE, "ports": 0, "mounts": ["/data", {"path": "/x", "fstype": "nfs"}]}
+    change_night(folder / "results", expected=expected | {"versions": {"driver": "<b>580"}, "services": []})
+    make(run, folder)
+    page = (folder / "c.html").read_text()
+    section = page.partition('id="s-expected"')[2].partition("</section>")[0]
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", section)
+    rows = {re.sub("<[^>]*>", "", name): value for name, value in zip(cells[1::3], cells[2::3], strict=True)}
+    assert rows == {
+        "hostname": "its name in the inventory",
+        "mounts": "/data, path=/x fstype=nfs",
+        "ports": "0",
+        "versions": "driver=&lt;b&gt;580",
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "meaning"),
+    [
+        (["S1"], "Proven good by health checks. No speed was measured."),
+        (["S1", "S2", "S3"], "Proven good: everything that counts was measured and lies within its bounds."),
+    ],
+)
+def test_a_certificate_of_nights_alone_says_that_no_speed_was_measured(
+    run: Call, folder: Path, rows: list[str], meaning: str
+) -> None:
+    contract = yaml.safe_load((folder / "contract.yml").read_text())
+    contract["requirements"] = [row for row in contract["requirements"] if row["id"] in rows]
+    (folder / "contract.yml").write_text(yaml.safe_dump(contract))
+    output = make(run, folder).output
+    page = (folder / "c.html").read_text()
+    assert f'<p class="lead">{meaning}</p>' in page
+    assert ("Judged: health checks; no speed was measured" in output) is (rows == ["S1"])
+    assert ("Judged: health checks; no speed was measured" in page) is (rows == ["S1"])
+
+
+@pytest.mark.parametrize(
+    ("measured", "text"),
+    [
+        ((), "health checks; no speed was measured"),
+        ((samples.NODE,), "health checks; speeds were measured on 1 of 2 nodes"),
+        ((samples.NODE, "n2"), "health checks"),
+    ],
+)
+def test_measurements_of_nights_are_counted_by_node(
+    folder: Path, measured: tuple[str, ...], text: str
+) -> None:
+    certificate = samples.certify(folder / "results", str(folder / "contract.yml"))
+    (night,) = [piece for piece in certificate.evidence if piece.kind == "night"]
+    night = night.model_copy(update={"measured": measured})
+    certificate = certificate.model_copy(
+        update={"asked": (samples.NODE, "n2"), "evidence": (night,), "verdict": Verdict.PASS}
+    )
+    assert judged_text(certificate) == text
+    assert ("everything that counts was measured" in certificate_shell(certificate)) is (len(measured) == 2)
+
+
+def test_reasons_that_are_not_shown_are_counted(run: Call, folder: Path) -> None:
+    names = [f"n{number:02}" for number in range(60)]
+    result = run(
+        *("evidence", samples.NODE, *names, "--inventory", inventory_of(folder, names)),
+        *(
+            "--results",
+            folder / "results",
+            "--catalogue",
+            folder / "contract.yml",
+            "--out",
+            folder / "c.html",
+        ),
+    )
+    text = " ".join(result.output.split())
+    assert "n00: there is no night; n01: there is no night; n02: there is no night; and 57 more" in text
+    (page,) = re.findall(r"n39: there is no night; and 20 more", (folder / "c.html").read_text())
+    assert page
+
+
+def inventory_of(folder: Path, names: list[str]) -> Path:
+    """Write an inventory with these nodes."""
+    path = folder / "hosts.yml"
+    path.write_text(yaml.safe_dump({"all": {"hosts": dict.fromkeys(names)}}))
+    return path
 
 
 def test_the_page_is_whole_by_itself_and_asks_for_nothing(run: Call, folder: Path) -> None:

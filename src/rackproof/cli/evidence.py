@@ -30,7 +30,8 @@ from rackproof.cli.output import exit_status, json_value, print_json, terminal_w
 from rackproof.core.hostlist import compress_hostlist, expand_hostlist
 from rackproof.core.text import amount, sanitize
 from rackproof.jobs.inventory.lint import list_inventory
-from rackproof.report.certificate import certificate_shell, count_text
+from rackproof.report.certificate import certificate_shell, count_text, judged_text, reasons_text
+from rackproof.report.certificate_limits import limits_text
 from rackproof.report.terminal import text_table
 from rackproof.store.history.store import open_store
 from rackproof.store.run_folder import RECORD_LIMIT_BYTES, read_file, write_file
@@ -174,13 +175,20 @@ def _answer_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
             answer.id,
             answer.verdict.value,
             f"{answer.until:%Y-%m-%d}" if answer.until else "-",
-            sanitize("; ".join(answer.reasons[:_SHOWN_REASONS]) or texts[answer.id], 300),
+            reasons_text(answer, _SHOWN_REASONS, 300) or sanitize(texts[answer.id], 300),
         )
         for answer in answers
         if answer.id in texts
     ]
     columns = ("Requirement", "Answer", "Until", "Why")
-    lines = [count_text(certificate, answers), *text_table(columns, rows, terminal_width(), (3,))]
+    judged = f"Judged: {judged_text(certificate)}."
+    notes = filter(None, (limits_text(certificate),))
+    lines = [
+        count_text(certificate, answers),
+        judged,
+        *notes,
+        *text_table(columns, rows, terminal_width(), (3,)),
+    ]
     if len(rows) < len(answers):
         lines.append("The page lists the requirements that Rackproof does not measure.")
     return "\n".join(lines)

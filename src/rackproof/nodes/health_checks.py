@@ -1161,7 +1161,11 @@ def _port_down(subject: PortSubject) -> Iterator[HealthFinding]:
     needed, active = subject.node.expected.ports, sum(other.state == "active" for other in ports)
     physical = f", physically {port.physical}" if port.physical else ""
     evidence = f"{port.state}{physical}"
-    if port.was_active or (needed and active < needed):
+    # A port counts no lost link if it was never up, for example without a cable.
+    if port.lost_links:
+        counter, count = port.lost_links
+        evidence += f"; its link went down {amount(count, 'time')} ({counter})"
+    if port.was_active or port.lost_links or (needed and active < needed):
         yield subject.finding("port_down", Verdict.FAIL, evidence)
     elif not needed:
         evidence += "; it was never active: state in validate_expect how many ports the node needs (ports)"

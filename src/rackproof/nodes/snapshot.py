@@ -205,13 +205,17 @@ class GpuSnapshot(Record):
         return f"GPU {self.index}, {self.bus_id}{module}"
 
 
+_LOST_LINK_COUNTERS = ("link_downed", "LinkDownedCounter")
+"""Counters of a port, in /sys and of perfquery, of how often its link went down since the driver started."""
+
+
 class PortSnapshot(Record):
     """One port of a network card in a snapshot. ``rate_gbps`` is its signalling rate, or None if unknown.
 
     ``device`` is the card's name, such as ``mlx5_0``. ``state`` is the logical state (``active``, ``down``),
     and ``physical`` that of the link (``linkup``, ``polling``). ``layer`` is InfiniBand or Ethernet.
     ``usual_gbps`` is the highest rate ever observed on the port, and ``was_active`` is whether the port was
-    ever active.
+    ever active, as a night observed it or as a lost link proves.
     """
 
     device: str
@@ -223,6 +227,12 @@ class PortSnapshot(Record):
     was_active: bool = False
     layer: str = ""
     counters: dict[str, int] = Field(default={})
+
+    @property
+    def lost_links(self) -> tuple[str, int] | None:
+        """Return the counter of lost links with its value, or None if it is 0 or the card has none."""
+        counts = ((name, self.counters.get(name, 0)) for name in _LOST_LINK_COUNTERS)
+        return next((count for count in counts if count[1]), None)
 
 
 class NodeSnapshot(Record):
@@ -565,7 +575,8 @@ def _with_best_states(
     for port in ports:
         known = before.get((port.device, port.port), port)
         highest = max(known.usual_gbps or known.rate_gbps or 0.0, port.rate_gbps or 0.0)
-        was_active = known.was_active or "active" in (known.state, port.state)
+        # A link can only go down after it was up, but a reboot clears the counter.
+        was_active = known.was_active or "active" in (known.state, port.state) or port.lost_links is not None
         updated.append(port.model_copy(update={"usual_gbps": highest or None, "was_active": was_active}))
     return tuple(updated)
 

@@ -12,8 +12,12 @@ from collections.abc import Sequence
 from rackproof.analysis.certificate.models import Answer, Certificate, EvidencePiece, Requirement
 from rackproof.core.records import Verdict
 from rackproof.core.text import amount, moment, number, quantity, sanitize, shell_command, size
+from rackproof.report.certificate_limits import expectation_table, limit_table
 from rackproof.report.html import environment, style
 from rackproof.report.view import WORDS, Cell, Table, build_table, label_text, verdict_cell
+
+_SHOWN_REASONS = 40
+"""Largest number of reasons of an answer on the page."""
 
 
 def certificate_shell(certificate: Certificate) -> str:
@@ -29,7 +33,8 @@ def certificate_shell(certificate: Certificate) -> str:
             title=sanitize(catalogue.title, 200),
             asked=sanitize(", ".join(certificate.asked), 4000),
             verdict=certificate.verdict,
-            meaning=WORDS[certificate.verdict],
+            meaning=_meaning(certificate),
+            judged=judged_text(certificate),
             source=sanitize(catalogue.source, 600),
             counts=count_text(certificate, certificate.answers),
             answers=_answer_table(certificate),
@@ -37,6 +42,9 @@ def certificate_shell(certificate: Certificate) -> str:
             left_out=[sanitize(text, 600) for text in catalogue.left_out],
             nodes=_hardware_table(certificate),
             pieces=_piece_table(certificate),
+            has_nights=any(piece.expected for piece in certificate.evidence),
+            limits=limit_table(certificate),
+            expected=expectation_table(certificate),
             measured=_judgement_table(certificate),
             files=_file_table(certificate),
             made_by=sanitize(certificate.made_by, 200),
@@ -44,6 +52,52 @@ def certificate_shell(certificate: Certificate) -> str:
             version=sanitize(certificate.rackproof_version, 60),
         )
     )
+
+
+def _meaning(certificate: Certificate) -> str:
+    """Return the meaning of the verdict in one sentence, without a claim of speeds that were not measured."""
+    words, measured = WORDS[certificate.verdict], _measured_text(certificate)
+    if certificate.verdict.gates or not measured:
+        return words
+    begin = "Proven good" if certificate.verdict is Verdict.PASS else "Usable, but weaker than it should be,"
+    return f"{begin} by health checks. {measured[0].upper()}{measured[1:]}."
+
+
+def judged_text(certificate: Certificate) -> str:
+    """Return what the evidence of the answers consists of, in words."""
+    used = _used_pieces(certificate)
+    runs, nights = (sum(piece.kind == kind for piece in used) for kind in ("run", "night"))
+    parts = [
+        *(["health checks"] if nights else []),
+        *([amount(runs, "benchmark run")] if runs else []),
+    ]
+    measured = _measured_text(certificate)
+    return "; ".join(filter(None, [" and ".join(parts) or "nothing", measured]))
+
+
+def _measured_text(certificate: Certificate) -> str:
+    """Return on how many nodes no speed was measured, or "" if runs or nights measured on each of them."""
+    used = _used_pieces(certificate)
+    measured = {name for piece in used for name in piece.measured}
+    measured |= {node.name for piece in used if piece.judgements for node in piece.nodes}
+    count = len(measured & set(certificate.asked))
+    if not count:
+        return "no speed was measured"
+    asked = len(certificate.asked)
+    return "" if count == asked else f"speeds were measured on {count} of {amount(asked, 'node')}"
+
+
+def _used_pieces(certificate: Certificate) -> list[EvidencePiece]:
+    """Return the pieces of evidence that answer a requirement."""
+    ids = {piece_id for answer in certificate.answers for piece_id in answer.by}
+    return [piece for piece in certificate.evidence if piece.id in ids]
+
+
+def reasons_text(answer: Answer, most: int, limit: int) -> str:
+    """Return the first reasons of an answer in one text of limited length, and the number of the others."""
+    more = max(len(answer.reasons) - most, 0) + answer.more_reasons
+    text = sanitize("; ".join(answer.reasons[:most]), limit)
+    return f"{text}; and {more} more" if more else text
 
 
 def count_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
@@ -78,7 +132,7 @@ def _answer_table(certificate: Certificate) -> Table:
             verdict_cell(answers[requirement.id].verdict),
             Cell(sanitize(requirement.id, 200), "code", note=sanitize(requirement.area, 100)),
             _text(requirement.text, 1000),
-            _text("; ".join(answers[requirement.id].reasons), 2000),
+            Cell(reasons_text(answers[requirement.id], _SHOWN_REASONS, 2000)),
             _text(", ".join(answers[requirement.id].by), 1000),
             Cell(moment(until) if (until := answers[requirement.id].until) else ""),
         )

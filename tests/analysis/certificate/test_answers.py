@@ -7,13 +7,16 @@ tables have evidence, and the verdict that follows. The requirement accepts evid
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from rackproof.analysis.certificate import expectations
 from rackproof.analysis.certificate.answering import answer_catalogue
+from rackproof.analysis.certificate.catalogue import is_night_code
 from rackproof.analysis.certificate.models import (
     EARLIEST,
     LATEST,
@@ -23,6 +26,7 @@ from rackproof.analysis.certificate.models import (
     Requirement,
 )
 from rackproof.core.records import Gpu, Judgement, Node, Verdict
+from rackproof.nodes.health_subjects import Expectation
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 ROW: dict[str, Any] = {"id": "R1", "text": "Products are right and fast.", "max_age_days": 10}
@@ -61,6 +65,7 @@ def night(days: float = 1, verdict: str = "pass", *codes: tuple[str, str], **cha
         "verdicts": {"n1": Verdict(verdict)},
         "findings": found,
         "reads": {"n1": {"kernel_log": "there", "nvidia_smi_xml": "there"}},
+        "expected": {"n1": {"gpus": 2}},
     }
     return EvidencePiece.model_validate(values | changes)
 
@@ -255,6 +260,67 @@ XIDS = {"night": True, "codes": ("xid_*", "gpu_lost"), "reads": ("kernel_log", "
 def test_nights_answer(row: dict[str, Any], evidence: tuple[EvidencePiece, ...], verdict: str) -> None:
     found = answer(*evidence, **row)
     assert found.verdict.value == verdict, found.reasons
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected", "lacking"),
+    [
+        (("port_*", "ports_missing"), {}, "ports, port_gbps"),
+        (("port_*", "ports_missing"), {"ports": 8}, "port_gbps"),
+        (("port_*", "ports_missing"), {"ports": "8", "port_gbps": 400}, ""),
+        (("port_*", "ports_missing"), {"ports": 0, "port_gbps": "0.0"}, "ports, port_gbps"),
+        (("port_link_downed", "xid_*"), {}, ""),
+        (("gpus_missing",), {}, "gpus"),
+        (("nvlink_*", "fabric_*"), {}, "nvlinks, fabric"),
+        (("nvlink_*", "fabric_*"), {"nvlinks": 18, "fabric": True}, ""),
+        # Bridges join cards without a fabric.
+        (("nvlink_*", "fabric_*"), {"nvlinks": 12, "fabric": False}, ""),
+        (("mount_*",), {"mounts": []}, "mounts"),
+        (("mount_*",), {"mounts": [{"path": "/data"}]}, ""),
+        (("mount_read_only",), {}, ""),
+        (("memory",), {}, "memory_bytes"),
+        (("hostname_differs",), {"hostname": ""}, "hostname"),
+        (("hostname_differs",), {"hostname": "n1"}, ""),
+        (("service_*",), {"services": []}, "services"),
+        (("service_*",), {"services": ["slurmd"]}, ""),
+        (("service_nvidia_imex",), {"services": ["slurmd"]}, "services"),
+        (("service_nvidia_imex",), {"services": ["nvidia-imex.service"]}, ""),
+        # A service with ? need not be installed.
+        (("service_nvidia_imex",), {"services": ["nvidia-imex?"]}, "services"),
+        (("version_driver", "mismatch_*"), {"versions": {"cuda": "13"}}, "versions"),
+        (("version_driver", "version_cuda"), {"versions": {"cuda": "13"}}, "versions"),
+        (("version_driver",), {"versions": {"driver": "580"}}, ""),
+    ],
+)
+def test_a_code_counts_only_if_the_inventory_states_what_a_night_compares_with(
+    codes: tuple[str, ...], expected: dict[str, Any], lacking: str
+) -> None:
+    row = {"night": True, "codes": codes, "reads": ("kernel_log",)}
+    found = answer(night(expected={"n1": expected}), **row)
+    assert found.verdict is (Verdict.UNPROVEN if lacking else Verdict.PASS), found.reasons
+    assert [reason.rpartition(": ")[2] for reason in found.reasons] == (
+        [f"{lacking} in validate_expect"] if lacking else []
+    )
+
+
+def test_what_the_inventory_does_not_state_is_named_and_hides_no_failure() -> None:
+    row = {"night": True, "codes": ("port_*", "ports_missing"), "reads": ("kernel_log",)}
+    found = answer(night(expected={"n1": {}}), **row)
+    assert found.reasons == (
+        "n1: the inventory does not state how many ports the node needs and the rate of its ports: "
+        "ports, port_gbps in validate_expect",
+    )
+    assert answer(night(1, "fail", ("port_down", "fail"), expected={"n1": {}}), **row).verdict is Verdict.FAIL
+    assert answer(night(expected={}), **row).verdict is Verdict.UNPROVEN
+
+
+def test_each_expectation_has_its_codes_or_a_default() -> None:
+    with_codes = {needed.key for needed in (*expectations._NEEDED, *expectations._NAMED)}
+    keys = {field.name for field in fields(Expectation)}
+    assert with_codes.isdisjoint(expectations.WITHOUT_OWN_CODES)
+    assert with_codes | set(expectations.WITHOUT_OWN_CODES) == keys
+    codes = [code for needed in expectations._NEEDED for code in needed.codes]
+    assert [code for code in codes if not is_night_code(code)] == []
 
 
 def test_a_night_without_its_snapshot_is_not_called_other_hardware() -> None:

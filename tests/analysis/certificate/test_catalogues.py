@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rackproof.analysis.certificate.catalogue import catalogue_names, is_night_code, load_catalogue
+from rackproof.analysis.certificate.expectations import lacking_expectations
 from rackproof.analysis.certificate.models import CertificateError
 from rackproof.core.definitions import load_definitions
 from rackproof.logs import FORMATS
@@ -35,6 +36,22 @@ def test_a_shipped_catalogue_names_what_exists(name: str, root: Path) -> None:
         assert set(row.metrics) <= judged, row.id
         assert [code for code in row.codes if not is_night_code(code)] == []
         assert set(row.reads) <= tools, row.id
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "row", "lacking"),
+    [
+        ("acceptance", "network", "ports, port_gbps"),
+        ("acceptance", "nvlink", "nvlinks, fabric"),
+        ("clustermax-health", "passive-link-flaps", "ports, port_gbps"),
+        ("clustermax-health", "passive-gpu-lost", "gpus"),
+        ("nvidia-ai-clouds", "SDN18", "services"),
+        ("nvidia-ai-clouds", "BOOT04", "mounts"),
+    ],
+)
+def test_a_shipped_row_needs_what_the_inventory_must_state(catalogue: str, row: str, lacking: str) -> None:
+    (codes,) = [found.codes for found in load_catalogue(catalogue).requirements if found.id == row]
+    assert lacking_expectations(codes, {}).endswith(f": {lacking} in validate_expect")
 
 
 @pytest.mark.parametrize(
@@ -73,6 +90,22 @@ def test_the_page_of_certificates_lists_what_is_measured_of_nvidias_requirements
     measured = [(row.id, "part" if row.unmeasured else "whole") for row in rows if row.is_measured]
     assert named == measured
     assert f"{len(rows)} requirements" in table
+
+
+def test_no_shipped_catalogue_passes_without_benchmarks() -> None:
+    """docs/using/evidence.md says so, and names the suites."""
+    for name in catalogue_names():
+        assert any(row.benchmarks and not row.night for row in load_catalogue(name).requirements), name
+
+
+def test_the_example_of_a_contract_means_what_it_says(root: Path, tmp_path: Path) -> None:
+    """XID 79 is a GPU that fell off the bus, and XID 95 is an error of its memory."""
+    path = tmp_path / "contract.yml"
+    path.write_text(
+        (root / "docs/using/evidence.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    )
+    (row,) = [row for row in load_catalogue(str(path)).requirements if "off the bus" in row.text]
+    assert [row.names_code(code) for code in ("xid_79", "gpu_lost", "xid_95")] == [True, True, False]
 
 
 ROW = "id: x\n  text: long enough\n  max_age_days: 1\n  night: true"

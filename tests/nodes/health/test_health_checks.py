@@ -26,6 +26,7 @@ from rackproof.nodes.snapshot import (
     build_snapshot,
     reboot_counter_key,
 )
+from tests.fuzz.samples import healthy_answer
 from tests.nodes.health.smi import SECTIONS
 
 GPU = GpuSnapshot(
@@ -461,6 +462,47 @@ def test_a_port_that_was_never_active_is_unused_only_if_enough_others_are_active
     seen = SOUND.model_copy(update={"ports": (PORT, unused)})
     found = check_node(seen, previous=None, expected=replace(EXPECTED, ports=ports))
     assert [one.verdict for one in found if one.code == "port_down"] == ([verdict] if verdict else [])
+
+
+@pytest.mark.parametrize(
+    ("counters", "ports", "verdict", "evidence"),
+    [
+        # A link that went down was up before.
+        ({"link_downed": 1}, 0, F, "down, physically disabled; its link went down 1 time (link_downed)"),
+        ({"link_downed": 1}, 1, F, "down, physically disabled; its link went down 1 time (link_downed)"),
+        (
+            {"LinkDownedCounter": 3},
+            1,
+            F,
+            "down, physically disabled; its link went down 3 times (LinkDownedCounter)",
+        ),
+        # A port without a cable counts nothing, and some cards have no such counter.
+        ({"link_downed": 0}, 1, None, ""),
+        ({"link_error_recovery": 5, "symbol_error": 7}, 1, None, ""),
+        ({}, 1, None, ""),
+    ],
+)
+def test_a_port_that_is_down_and_lost_its_link_was_active(
+    counters: dict[str, int], ports: int, verdict: Verdict | None, evidence: str
+) -> None:
+    unused = UNUSED.model_copy(update={"counters": counters})
+    seen = SOUND.model_copy(update={"ports": (PORT, unused)})
+    found = check_node(seen, previous=None, expected=replace(EXPECTED, ports=ports))
+    down = [(one.verdict, one.evidence) for one in found if one.code == "port_down"]
+    assert down == ([(verdict, evidence)] if verdict else [])
+
+
+def test_a_port_that_lost_its_link_stays_found_after_a_reboot_clears_its_counter() -> None:
+    first, second = healthy_answer(0), healthy_answer(0)
+    for answer, count in ((first, 1), (second, 0)):
+        values = next(iter(next(iter(answer["health"]["hca"].values())).values()))
+        values |= {"state": "1: DOWN", "phys_state": "2: Polling"}
+        values["counters"]["link_downed"] = count
+    previous = build_snapshot("n1", first)
+    seen = build_snapshot("n1", second, previous=previous)
+    assert [port.was_active for port in seen.ports if port.state == "down"] == [True]
+    found = check_node(seen, previous=previous)
+    assert [one.verdict for one in found if one.code == "port_down"] == [F]
 
 
 def test_counters_are_rates() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from rackproof.analysis.certificate.expectations import lacking_expectations
 from rackproof.analysis.certificate.models import (
     Answer,
     EvidencePiece,
@@ -95,6 +96,7 @@ def _answer(question: _Question) -> Answer:
         id=question.requirement.id,
         verdict=verdict,
         reasons=tuple(reasons)[:_MOST_REASONS],
+        more_reasons=max(len(reasons) - _MOST_REASONS, 0),
         by=tuple(sorted(pieces)),
         # Only an answer that holds has an end.
         until=min(piece.moment for piece in pieces.values()) + question.requirement.max_age
@@ -289,6 +291,7 @@ def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
         yield _piece_part(question, night, Verdict.PASS, name)
         yield from _finding_parts(question, night, name)
         yield from _read_parts(question, night, name)
+        yield from _expectation_parts(question, night, name)
     else:
         verdict = night.verdicts.get(name, Verdict.UNPROVEN)
         yield _piece_part(question, night, worst([verdict, *_verdicts_on(night, name)]), f"{name}: health")
@@ -314,3 +317,14 @@ def _read_parts(question: _Question, night: EvidencePiece, name: str) -> Iterato
         state = states.get(tool, EvidenceState.ABSENT.value)
         if state != EvidenceState.THERE.value:
             yield _Part(Verdict.UNPROVEN, f"{name}: {tool} of {night.id}: {state}", night)
+
+
+def _expectation_parts(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:
+    """Yield an unproven part if the inventory did not state what a night compares the node with."""
+    expected = night.expected.get(name)
+    if expected is None:
+        why = f"{night.id} does not record what the inventory expected of it"
+    else:
+        why = lacking_expectations(question.requirement.codes, expected)
+    if why:
+        yield _Part(Verdict.UNPROVEN, f"{name}: {why}", night)

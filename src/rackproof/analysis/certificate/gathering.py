@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from rackproof.analysis.certificate.models import (
     EARLIEST,
     LATEST,
     Catalogue,
+    ChangedLimit,
     EvidencePiece,
     PieceFinding,
     RawFile,
@@ -26,6 +28,7 @@ from rackproof.analysis.certificate.models import (
 )
 from rackproof.core.records import Node, Run, Verdict, worst
 from rackproof.core.text import sanitize
+from rackproof.nodes.health_subjects import Limits
 from rackproof.nodes.night_evidence import tool_state
 from rackproof.store import night_store
 from rackproof.store.history.database import HistoryError
@@ -227,6 +230,9 @@ class Gathered:
             verdicts={node_night.node: node_night.verdict for node_night in node_nights},
             findings=tuple(finding for node_night in node_nights for finding in _night_findings(node_night)),
             reads={name: _reads(snapshot) for name, snapshot in nodes.items()},
+            expected={name: snapshot.expected for name, snapshot in nodes.items()},
+            limits={name: _changed_limits(snapshot) for name, snapshot in nodes.items()},
+            measured=tuple(node_night.node for node_night in node_nights if node_night.measured),
             files=tuple(
                 _files(folder, recorded_run, [folder / night_store.NIGHT_FILE, *_snapshots(folder, nodes)])
             ),
@@ -380,6 +386,18 @@ def _reads(kept: StoredSnapshot) -> dict[str, str]:
     for name, parts in (("gpus", snapshot.gpus), ("ports", snapshot.ports), ("disk", snapshot.disk)):
         states[name] = "there" if parts else "absent"
     return states
+
+
+def _changed_limits(stored: StoredSnapshot) -> tuple[ChangedLimit, ...] | None:
+    """Return the limits that differ from the defaults, or None if the snapshot does not have them."""
+    if "limits" not in stored.model_fields_set:
+        return None
+    defaults = asdict(Limits())
+    return tuple(
+        ChangedLimit(name=name, value=value, default=defaults[name])
+        for name, value in sorted(stored.limits.items())
+        if name in defaults and value != defaults[name]
+    )
 
 
 def _files(folder: Path, record: Run | None, paths: Collection[Path] = ()) -> Iterator[RawFile]:

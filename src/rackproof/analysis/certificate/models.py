@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
@@ -29,7 +29,8 @@ class Requirement(Record):
 
     A run of every benchmark is needed, and each ``metric`` must be judged in one of these runs. With
     ``night``, the last night of each node counts. With ``codes``, only the night's findings with these codes
-    count, if the tools in ``reads`` answered.
+    count, if the tools in ``reads`` answered and the inventory states what these codes compare with
+    (:mod:`.expectations`).
 
     Attributes:
         scope: The nodes that one run needs: the node alone, the node with another, or all requested nodes.
@@ -127,6 +128,14 @@ class PieceFinding(Record):
     text: str = ""
 
 
+class ChangedLimit(Record):
+    """A limit of a night that differed from the default (:class:`rackproof.nodes.health_subjects.Limits`)."""
+
+    name: str
+    value: float
+    default: float
+
+
 class EvidencePiece(Record):
     """One run or night as evidence for requirements.
 
@@ -134,6 +143,10 @@ class EvidencePiece(Record):
         moment: The end of the run or night.
         verdicts: The verdicts of a night, by node.
         reads: The state of each tool's answer in a night, such as "there" or "cut", by node and tool.
+        expected: What the inventory of a night expected of each node (``validate_expect``).
+        limits: The limits of each node that differed from the defaults in a night (``validate_limits``), or
+            None if the snapshot does not have them.
+        measured: The nodes of which a night had measurements of the last 24 hours.
         objections: The reasons why the piece proves nothing, such as a changed file or a missing folder.
         gone: Whether its record is missing, altered or unreadable. Then only the history's row counts, or for
             a damaged night its name.
@@ -152,6 +165,9 @@ class EvidencePiece(Record):
     findings: tuple[PieceFinding, ...] = ()
     reasons: tuple[str, ...] = ()
     reads: dict[str, dict[str, str]] = Field(default={})
+    expected: dict[str, dict[str, Any]] = Field(default={})
+    limits: dict[str, tuple[ChangedLimit, ...] | None] = Field(default={})
+    measured: tuple[str, ...] = ()
     files: tuple[RawFile, ...] = ()
     objections: tuple[str, ...] = ()
     gone: bool = False
@@ -169,13 +185,15 @@ class EvidencePiece(Record):
 class Answer(Record):
     """The answer to one requirement.
 
-    ``by`` has the ids of its evidence. ``until`` is the time at which the oldest evidence expires, or None
+    ``reasons`` has the first reasons, and ``more_reasons`` is the number of further ones. ``by`` has the ids
+    of its evidence. ``until`` is the time at which the oldest evidence expires, or None
     if the answer does not hold now.
     """
 
     id: str
     verdict: Verdict
     reasons: tuple[str, ...] = ()
+    more_reasons: int = 0
     by: tuple[str, ...] = ()
     until: AwareDatetime | None = None
 

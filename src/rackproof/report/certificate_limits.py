@@ -1,0 +1,94 @@
+"""Describe by what limits and expectations the nights of a certificate judged its nodes. No I/O.
+
+An operator can relax limits (``validate_limits``) and expect less of a node (``validate_expect``).
+:mod:`rackproof.report.certificate` shows both to the customer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from rackproof.analysis.certificate.models import Certificate
+from rackproof.core.hostlist import compress_hostlist
+from rackproof.core.text import sanitize, size
+from rackproof.report.view import Cell, Table, build_table
+
+_NOT_KNOWN = "not known"
+
+
+def limit_table(certificate: Certificate) -> Table:
+    """Return the limits that differ from the defaults, by groups of nodes."""
+    rows = [
+        (Cell(nodes), Cell(sanitize(name, 100), "code"), Cell(value), Cell(default))
+        for nodes, (name, value, default) in _grouped(_limit_cells(certificate))
+    ]
+    columns = ("Nodes", "Limit", "Value", "Default")
+    return build_table("Limits that differ from the defaults", columns, rows)
+
+
+def limits_text(certificate: Certificate) -> str:
+    """Return one sentence about the limits of a certificate's nights, or "" if all are the defaults."""
+    names = sorted({name for _, (name, _, _) in _grouped(_limit_cells(certificate))})
+    changed = [sanitize(name, 100) for name in names if name != _NOT_KNOWN]
+    texts = []
+    if changed:
+        texts.append(f"Limits that differ from the defaults: {', '.join(changed)}. The page lists them.")
+    if _NOT_KNOWN in names:
+        texts.append("The limits of some nights are not known.")
+    return " ".join(texts)
+
+
+def expectation_table(certificate: Certificate) -> Table:
+    """Return what the inventory expected of the nodes, by groups of nodes."""
+    rows = [
+        (Cell(nodes), Cell(sanitize(name, 100), "code"), Cell(sanitize(value, 1000)))
+        for nodes, (name, value) in _grouped(_expectation_cells(certificate))
+    ]
+    columns = ("Nodes", "Expectation", "Value")
+    return build_table("What the inventory expected, and the nights compared with", columns, rows)
+
+
+def _grouped(pairs: Iterable[tuple[str, tuple[str, ...]]]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the cells of pairs of node and cells, each with a list of the nodes that have these cells."""
+    nodes: dict[tuple[str, ...], set[str]] = {}
+    for name, cells in pairs:
+        nodes.setdefault(cells, set()).add(name)
+    return [(sanitize(compress_hostlist(names), 1000), cells) for cells, names in sorted(nodes.items())]
+
+
+def _limit_cells(certificate: Certificate) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each node with name, value and default of each of its limits, or that they are not known."""
+    for piece in certificate.evidence:
+        for node, limits in piece.limits.items():
+            if limits is None:
+                yield node, (_NOT_KNOWN, "an older version made the snapshot", "")
+            for limit in limits or ():
+                values = (_limit_value(limit.name, value) for value in (limit.value, limit.default))
+                yield node, (limit.name, *values)
+
+
+def _limit_value(name: str, value: float) -> str:
+    exact = str(int(value)) if value == int(value) else str(value)
+    return f"{exact} ({size(value)})" if name.endswith("_bytes") else exact
+
+
+def _expectation_cells(certificate: Certificate) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each node with name and value of each expectation that states something."""
+    for piece in certificate.evidence:
+        for node, expected in piece.expected.items():
+            for name, value in expected.items():
+                # The names differ from node to node, and would fill the table.
+                is_own = (name, value) == ("hostname", node)
+                if text := "its name in the inventory" if is_own else _value_text(value):
+                    yield node, (name, text)
+
+
+def _value_text(value: Any) -> str:
+    """Return a value of an inventory as text, with lists and mappings as words."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={_value_text(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_value_text, value))
+    return value if isinstance(value, str) else json.dumps(value)
