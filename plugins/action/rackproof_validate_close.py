@@ -13,7 +13,7 @@ class ActionModule(RackproofAction):
     """The module rackproof_validate_close documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the verdict over all nodes, and whether it gates."""
+        """Return the verdict over all nodes and of each node, and whether it gates."""
         closed = tasks.close_night(
             NightContext(**options["night"]),
             did=tasks.collect_actions(options["drained"], options["returned"], options["resume"]),
@@ -26,5 +26,6 @@ class ActionModule(RackproofAction):
             "verdict": closed.verdict.value,
             "gates": closed.gates,
             "message": sanitize_lines(closed.message),
+            "verdicts": {node: verdict.value for node, verdict in closed.verdicts.items()},
             "page": closed.page,
         }

@@ -48,6 +48,10 @@ verdict:
   description: The worst verdict of all nodes.
   returned: success
   type: str
+verdicts:
+  description: The verdict of each node.
+  returned: success
+  type: dict
 gates:
   description: Whether the playbook has to end non-zero.
   returned: success

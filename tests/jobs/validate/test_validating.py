@@ -729,3 +729,21 @@ def test_a_night_of_an_earlier_version_is_the_last_night(results: Path) -> None:
     assert "gpu_missing" in codes
     assert sorted(path.name for path in (night_folders(results)[0] / "snapshots").iterdir())
     assert not (night_folders(results)[0] / "looks").exists()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_closed_night_returns_the_verdict_of_each_node(results: Path, keep: bool) -> None:
+    night = begin_night(results, NODES, owner_pid=os.getpid() if keep else None)
+    for number in (0, 1):
+        look_at(night, number, gathered(number, gone=2) if number else gathered(number))
+    judge_fleet(
+        night,
+        asked=dict.fromkeys(NODES, "no route"),
+        benchmarks=ROOT / "benchmarks",
+        being_imaged={},
+        slurm=None,
+        members="",
+        share=SHARE,
+    )
+    closed = close_night(night, did={}, keep=keep)
+    assert [closed.verdicts[name].value for name in NODES] == ["pass", "fail", "unproven"]

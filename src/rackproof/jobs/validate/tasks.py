@@ -47,6 +47,7 @@ class NightSummary(Record):
         verdict: The verdict of the night.
         gates: Whether the verdict makes the playbook fail.
         message: The lines that the playbook prints.
+        verdicts: The verdict of each node.
         page: The path of the night's report. Empty in a dry run.
         history: The reason why the history did not store the night, or empty. Empty in a dry run.
     """
@@ -54,6 +55,7 @@ class NightSummary(Record):
     verdict: Verdict
     gates: bool
     message: tuple[str, ...]
+    verdicts: dict[str, Verdict]
     page: str = ""
     history: str = ""
 
@@ -277,6 +279,7 @@ def close_night(
         verdict=night.verdict,
         gates=night.verdict.gates,
         message=(*summarize_night(night, changes), *probed, *([f"Report: {page}"] if page else [])),
+        verdicts={node_night.node: node_night.verdict for node_night in night.nodes},
         page=page,
         history=history,
     )
