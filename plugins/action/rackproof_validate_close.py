@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from rackproof.core.text import sanitize
 from rackproof.jobs.validate import tasks
 from rackproof.store.night_store import NightContext
-from rackproof_ansible.action import RackproofAction, sanitize_lines
+from rackproof_ansible.action import SHOWN_CHARACTERS, RackproofAction, sanitize_lines
 
 
 class ActionModule(RackproofAction):
@@ -21,6 +22,8 @@ class ActionModule(RackproofAction):
             keep=not self.check_mode,
         )
         self.show_warning(closed.history)
+        for line in closed.findings if options["list_findings"] else ():
+            self.show_line(sanitize(line, SHOWN_CHARACTERS))
         return {
             "changed": not self.check_mode,
             "verdict": closed.verdict.value,

@@ -118,7 +118,9 @@ def test_in_json_standard_output_is_one_object(root: Path, command: Callable[...
     assert done.stderr == "given ['-l', 'n1', '2']\nrun-1 · n1 · epoch 1/3\n"
 
 
-def test_in_json_a_script_finds_the_verdict_of_each_node(root: Path, command: Callable[..., list[str]]) -> None:
+def test_in_json_a_script_finds_the_verdict_of_each_node(
+    root: Path, command: Callable[..., list[str]]
+) -> None:
     argv = command("validate", "--json", "-l", "n2", "2")
     done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=False)
     # The playbook judged n2, and not n1.
