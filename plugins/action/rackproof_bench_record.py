@@ -73,6 +73,7 @@ class ActionModule(NodeAction):
                 "reasons": sanitize_lines(run.reasons),
                 "folder": recorded.folder,
                 "report": recorded.report,
+                "nodes": list(run.asked_nodes),
             },
         }
 

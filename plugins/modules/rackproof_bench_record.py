@@ -143,4 +143,5 @@ rackproof_run:
     reasons: {description: Reasons of a verdict other than pass., type: list, elements: str, returned: always}
     folder: {description: Folder with the record., type: str, returned: always}
     report: {description: The page., type: str, returned: always}
+    nodes: {description: The requested nodes., type: list, elements: str, returned: always}
 """

@@ -69,6 +69,13 @@ options:
     description: Seconds that one call of C(scontrol) or C(squeue) may take.
     type: float
     default: 60
+  programs:
+    description:
+      - Programs of Slurm that this host must have, such as those of later tasks. If any is missing, the
+        module fails and names all of them. Without all of them and a configuration, there is no cluster.
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode:
     description: Reports the changes, does not wait.
@@ -152,6 +159,18 @@ class SlurmError(Exception):
     """Slurm did not fulfil a request."""
 
 
+class MissingProgramError(SlurmError):
+    """This host lacks programs of Slurm, which says nothing about slurmctld."""
+
+    def __init__(self, programs):
+        super().__init__(
+            "{}: not installed on {}, or not executable for its user. Install Slurm's client programs "
+            "there, or set slurm_controller to a host that has them".format(
+                ", ".join(programs), os.uname().nodename
+            )
+        )
+
+
 def find_program(program):
     """Return the path of a program, or None if it is absent. Modules run with a short PATH."""
     for folder in os.environ.get("PATH", "").split(os.pathsep) + list(EXTRA_PATH):
@@ -170,7 +189,7 @@ def run_slurm(argv, timeout_s):
     """
     path = find_program(argv[0])
     if path is None:
-        raise SlurmError(f"{argv[0]} is not installed here")
+        raise MissingProgramError([argv[0]])
     try:
         process = subprocess.run(
             [path, *argv[1:]],
@@ -279,16 +298,28 @@ def drain_owner(known, prefix):
     return "none"
 
 
+def has_configuration_file():
+    """Return whether a configuration of Slurm is on this host."""
+    paths = (os.environ.get("SLURM_CONF", ""), *CONFIGURATIONS)
+    return any(path and os.path.exists(path) for path in paths)
+
+
+def refuse_missing_programs(programs):
+    """Raise an error that names all missing programs if this host has a part of Slurm."""
+    missing = [program for program in programs if find_program(program) is None]
+    if missing and (len(missing) < len(programs) or has_configuration_file()):
+        raise MissingProgramError(missing)
+
+
 def has_configuration(timeout_s):
     """Return whether there is a cluster. Its configuration is here, or scontrol finds it elsewhere.
 
     Args:
         timeout_s: Seconds that scontrol may take.
     """
-    configured = os.environ.get("SLURM_CONF", "")
-    if any(path and os.path.exists(path) for path in (configured, *CONFIGURATIONS)):
+    if has_configuration_file():
         return True
-    if configured:
+    if os.environ.get("SLURM_CONF", ""):
         return False
     try:
         # The address is built into the program, or slurmctld serves the configuration (configless).
@@ -595,14 +626,18 @@ def main():
             "poll_s": {"type": "float", "default": 5},
             "strict": {"type": "bool", "default": True},
             "command_timeout_s": {"type": "float", "default": 60},
+            "programs": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
     check_options(module)
     options = module.params
-    cluster = Cluster(options)
     try:
+        refuse_missing_programs(options["programs"])
+        cluster = Cluster(options)
         result = carry_out_request(module, cluster)
+    except MissingProgramError as error:
+        module.fail_json(msg=f"{error}.")
     except SlurmError as error:
         module.fail_json(
             msg=f"{error} (on {os.uname().nodename}, for {', '.join(cluster.names[:5])}). "

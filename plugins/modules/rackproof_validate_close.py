@@ -27,6 +27,10 @@ options:
     type: list
     elements: str
     default: []
+  list_findings:
+    description: Whether check mode prints the findings of nodes that did not pass, because it stores nothing.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Returns the verdict, keeps nothing, and removes the temporary folder.
@@ -48,6 +52,10 @@ verdict:
   description: The worst verdict of all nodes.
   returned: success
   type: str
+verdicts:
+  description: The verdict of each node.
+  returned: success
+  type: dict
 gates:
   description: Whether the playbook has to end non-zero.
   returned: success

@@ -7,6 +7,7 @@ reads the lines. The lines contain no secrets. A line is an object with ``kind``
 * ``end``: a host ended a step. ``once`` marks a failure of a task that runs once for all hosts.
 * ``job``: a supervised job runs or ended.
 * ``record``: a run, plan, night or provisioning was recorded.
+* ``verdicts``: a night judged its nodes, also in check mode, which records nothing.
 * ``note``, ``table``, ``diff``: a message of a task, the table of all runs, a difference.
 """
 
@@ -94,6 +95,9 @@ class EventReporter:
         record = record_of(result._result)
         if record:
             self._events.write("record", host=host, **record)
+        verdicts = verdicts_of(result._result)
+        if verdicts:
+            self._events.write("verdicts", nodes=verdicts)
         for job, node, runs in jobs_of(result._result):
             self._events.write("job", host=host, id=job, on=node or host, runs=runs)
         text = spoken_text(str(result._task.action), result._result)
@@ -162,7 +166,7 @@ def fold_unreachable(results: Sequence[tuple[str, Mapping[str, Any]]]) -> list[s
     ]
 
 
-def record_of(result: Mapping[str, Any]) -> dict[str, str]:
+def record_of(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return kind, id, verdict and path of a task's record, or nothing. No I/O."""
     run = result.get("rackproof_run")
     if isinstance(run, Mapping):
@@ -170,6 +174,7 @@ def record_of(result: Mapping[str, Any]) -> dict[str, str]:
         return {
             **_record("run", run.get("run_id"), run.get("verdict"), run.get("report")),
             "reasons": reasons,
+            "nodes": list(run.get("nodes") or ()),
         }
     report = result.get("rackproof_report_file")
     if isinstance(report, str):
@@ -182,7 +187,15 @@ def record_of(result: Mapping[str, Any]) -> dict[str, str]:
     return {}
 
 
-def _record(kind: str, name: object, verdict: object, path: object) -> dict[str, str]:
+def verdicts_of(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return the verdict of each node if a task closed a night, or nothing. No I/O."""
+    verdicts = result.get("verdicts")
+    if "gates" not in result or not isinstance(verdicts, Mapping):
+        return {}
+    return {str(node): str(verdict) for node, verdict in verdicts.items()}
+
+
+def _record(kind: str, name: object, verdict: object, path: object) -> dict[str, Any]:
     return {"what": kind, "id": str(name), "verdict": str(verdict), "path": str(path or "")}
 
 

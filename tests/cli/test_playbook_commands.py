@@ -42,6 +42,7 @@ print("given", arguments[1:], flush=True)
 if events >= 0:
     write(kind="task", host="n1", task="bench : Follow the job", path="follow.yml:1")
     write(kind="job", host="n1", id="run-1", on="n1", runs="wait" in arguments)
+    write(kind="verdicts", nodes={{"n2": "fail"}} if "n2" in arguments else {{}})
 print("\\x1b[2Jrun-1 \\u00b7 n1 \\u00b7 epoch 1/3", flush=True)
 while "wait" in arguments:
     time.sleep(0.1)
@@ -108,12 +109,23 @@ def test_in_json_standard_output_is_one_object(root: Path, command: Callable[...
         "command": "bench",
         "status": 2,
         "interrupted": False,
-        "nodes": {"n1": "unfinished"},
+        "playbook_states": {"n1": "unfinished"},
+        "verdicts": {"n1": None},
         "failures": [],
         "records": [],
         "running_jobs": {},
     }
     assert done.stderr == "given ['-l', 'n1', '2']\nrun-1 · n1 · epoch 1/3\n"
+
+
+def test_in_json_a_script_finds_the_verdict_of_each_node(
+    root: Path, command: Callable[..., list[str]]
+) -> None:
+    argv = command("validate", "--json", "-l", "n2", "2")
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=False)
+    # The playbook judged n2, and not n1.
+    assert json.loads(done.stdout)["verdicts"] == {"n1": None, "n2": "fail"}
+    assert "n2:" not in done.stderr
 
 
 @pytest.mark.parametrize("own", ["-v", "-vvv", "--list-hosts"])

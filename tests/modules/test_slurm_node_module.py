@@ -8,6 +8,7 @@ wait ends. scontrol and squeue are fakes with lines of real clusters.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,37 @@ def test_a_cluster_whose_configuration_lies_elsewhere_is_found(
     result = slurm.has("idle", ping=ping)("idle")
     assert result["cluster"] is is_there
     assert result["nodes"]["idle"]["known"] is is_there
+
+
+@pytest.mark.parametrize(
+    ("programs", "missing"),
+    [
+        (["scontrol"], "squeue, sinfo"),
+        (["squeue"], "scontrol, sinfo"),
+        (["scontrol", "squeue"], "sinfo"),
+        ([], "scontrol, squeue, sinfo"),
+    ],
+)
+def test_all_missing_programs_are_named_at_once(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: list[str], missing: str
+) -> None:
+    """A host may have only some of Slurm's client programs. Its slurmctld is then not to blame."""
+    # Programs of this machine would count as well.
+    if any((Path(folder) / "scontrol").exists() for folder in ("/usr/bin", "/bin", "/usr/local/bin")):
+        pytest.skip("this machine has Slurm")
+    for name in {"scontrol", "squeue"} - set(programs):
+        (tmp_path / name).unlink()
+    result = slurm.has("idle")("idle", programs=["scontrol", "squeue", "sinfo"])
+    assert result["failed"] is True
+    assert result["msg"].startswith(f"{missing}: not installed on {os.uname().nodename}")
+    assert "slurmctld running" not in result["msg"]
+
+
+def test_a_missing_squeue_is_not_blamed_on_slurmctld(slurm: Slurm, tmp_path: Path) -> None:
+    (tmp_path / "squeue").unlink()
+    result = slurm.has("idle")("idle")
+    assert result["msg"].startswith("squeue: not installed on ")
+    assert "slurmctld running" not in result["msg"]
 
 
 def test_drains_nodes_that_are_not_drained(slurm: Slurm) -> None:

@@ -22,7 +22,23 @@ from rackproof_ansible.playbook_events import (
     open_events,
     record_of,
     spoken_text,
+    verdicts_of,
 )
+
+
+# The task that closes a night returns the verdicts, in check mode too, where it has no page.
+@pytest.mark.parametrize(
+    ("result", "verdicts"),
+    [
+        ({"gates": True, "page": "", "verdicts": {"n1": "fail"}}, {"n1": "fail"}),
+        ({"gates": True, "page": "/r/night-1/index.html", "verdicts": {"n1": "pass"}}, {"n1": "pass"}),
+        ({"verdicts": {"n1": "pass"}}, {}),
+        ({"gates": True, "verdicts": ["n1"]}, {}),
+        ({}, {}),
+    ],
+)
+def test_the_verdicts_of_a_night(result: dict[str, Any], verdicts: dict[str, str]) -> None:
+    assert verdicts_of(result) == verdicts
 
 
 # Results of failed tasks, and the reason that an operator sees. It has 4000 characters at most.
@@ -106,6 +122,7 @@ RUN = {
     "verdict": "unproven",
     "reasons": ["no reference", "busy"],
     "report": "/r/r1/report.html",
+    "nodes": ["n1", "n2"],
 }
 
 
@@ -122,6 +139,7 @@ RUN = {
                 "verdict": "unproven",
                 "path": "/r/r1/report.html",
                 "reasons": "no reference\nbusy",
+                "nodes": ["n1", "n2"],
             },
         ),
         (

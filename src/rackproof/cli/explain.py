@@ -22,8 +22,8 @@ from rackproof.jobs.validate.explain import (
     code_text,
     explain_node,
     explanation_text,
-    rma_packet,
 )
+from rackproof.jobs.validate.rma import rma_packet
 from rackproof.store.audit_log import ProvisionRecord, last_provisions, read_provisions
 from rackproof.store.night_store import DRAIN_PREFIX, last_inventory
 

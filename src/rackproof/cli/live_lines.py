@@ -114,8 +114,8 @@ class LiveLines:
         text = str(event.get("text") or "")
         if event.get("kind") == "table":
             return self._after_failures([*self._plain_text(text).splitlines(), ""])
-        if event.get("kind") == "record":
-            # A record is no step of a node, and may have no host.
+        if event.get("kind") in ("record", "verdicts"):
+            # These are no steps of a node, and may have no host.
             return []
         host = sanitize(event.get("host", ""), 100)
         node = self._nodes.setdefault(host, _Node(since=now, shown=now))

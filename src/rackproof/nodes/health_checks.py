@@ -64,7 +64,10 @@ from rackproof.nodes.night_evidence import (
     NODE_EVIDENCE,
     PORT_EVIDENCE,
     TOOL_EVIDENCE,
+    USE_ROOT,
+    WITHOUT_ROOT,
     is_address,
+    root_remedy,
 )
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, reboot_counter_key
 
@@ -207,12 +210,16 @@ def mark_fleetwide(
     of all nodes.
     """
     nodes_by_code: dict[str, set[str]] = {}
-    for finding in findings:
+    # The cause of a finding that only needs root is known, and is neither a tool nor the fabric.
+    for finding in (finding for finding in findings if not finding.without_root):
         nodes_by_code.setdefault(finding.code, set()).add(finding.node)
     # With only a share, two nodes of a small rack would count as the whole fleet.
     most = max(share * nodes, least - 1)
     fleetwide = {code: len(names) for code, names in nodes_by_code.items() if len(names) > most}
-    marked = tuple(_as_fleetwide(finding) if finding.code in fleetwide else finding for finding in findings)
+    marked = tuple(
+        _as_fleetwide(finding) if finding.code in fleetwide and not finding.without_root else finding
+        for finding in findings
+    )
     return marked, tuple(
         f"{code} on {fleetwide[code]} of {nodes} nodes: a fault of the tool or the fabric until proven "
         "otherwise"
@@ -239,7 +246,7 @@ def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find missing evidence for the night's verdict, before any other check."""
     of_node = lacking_evidence((*TOOL_EVIDENCE, *NODE_EVIDENCE), node)
     for lacking in _group_by_code(of_node):
-        yield node.finding(*_lacking_finding(lacking))
+        yield _with_root_remedy(node, lacking, node.finding(*_lacking_finding(lacking)))
     for gpu in _gpu_subjects(node):
         for lacking in _group_by_code(lacking_evidence(GPU_EVIDENCE, gpu)):
             yield gpu.finding(*_lacking_finding(lacking))
@@ -247,6 +254,17 @@ def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
         for lacking in _group_by_code(lacking_evidence(PORT_EVIDENCE, port)):
             code, verdict, _, evidence, _ = _lacking_finding(lacking)
             yield port.finding(code, verdict, evidence)
+
+
+def _with_root_remedy(
+    node: NodeSubject, lacking: Sequence[LackingEvidence], finding: HealthFinding
+) -> HealthFinding:
+    """Return a finding on missing evidence, with its true remedy if the node may only lack root for it."""
+    remedies = [root_remedy(node.snapshot, lack) for lack in lacking]
+    if not all(remedies):
+        return finding
+    evidence = f"{finding.evidence.rpartition('; ')[0]}; {remedies[0]}"
+    return finding.model_copy(update={"evidence": evidence, "without_root": True})
 
 
 def _group_by_code(lacking: Iterable[LackingEvidence]) -> Iterable[Sequence[LackingEvidence]]:
@@ -1299,8 +1317,9 @@ def _locked_memory(node: NodeSubject) -> Iterator[HealthFinding]:
         evidence = f"{size(limit)} may be locked, {size(needed_bytes)} are needed"
         if node.snapshot.asked_as_root is False:
             # The limit of a user's login is not the limit of a job.
-            evidence += "; this is the limit of the user of the query, without root"
-            yield node.finding("memlock", Verdict.UNPROVEN, "configure", evidence, "hint")
+            evidence += f"; {WITHOUT_ROOT}, this is only the limit of that user: {USE_ROOT}"
+            finding = node.finding("memlock", Verdict.UNPROVEN, "watch", evidence, "hint")
+            yield finding.model_copy(update={"without_root": True})
         else:
             yield node.finding("memlock", Verdict.FAIL, "configure", evidence)
 

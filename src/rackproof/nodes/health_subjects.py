@@ -46,7 +46,8 @@ class HealthFinding(Record):
     card's ``DEVICE/PORT`` or a PCIe address, and empty for the node itself. ``place`` is the part's location,
     such as ``GPU 3, 00000000:3B:00.0``. ``action`` is the operator's next step. ``confidence`` is the
     certainty that this part is at fault. ``fleetwide`` means that too many nodes have the finding
-    (:func:`rackproof.nodes.health_checks.mark_fleetwide`).
+    (:func:`rackproof.nodes.health_checks.mark_fleetwide`), and ``without_root`` that a query as root
+    may end it.
     """
 
     node: str
@@ -59,6 +60,12 @@ class HealthFinding(Record):
     confidence: Confidence = "certain"
     evidence: Annotated[Text, BeforeValidator(lambda text: sanitize(text, _MOST_EVIDENCE))]
     fleetwide: bool = False
+    without_root: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Return whether the finding is about this node, and not about the whole fleet or its query."""
+        return not (self.fleetwide or self.without_root)
 
 
 @dataclass(frozen=True)

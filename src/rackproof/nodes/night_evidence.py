@@ -15,7 +15,13 @@ from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address
 from typing import Any
 
-from rackproof.core.evidence import EvidenceState, RequiredEvidence, state_of_tool, state_of_value
+from rackproof.core.evidence import (
+    EvidenceState,
+    LackingEvidence,
+    RequiredEvidence,
+    state_of_tool,
+    state_of_value,
+)
 from rackproof.core.gpu_models import (
     DRIVER_WITH_REPAIRS,
     MODELS_WITH_ALL,
@@ -32,6 +38,17 @@ _SMI = "nvidia-smi -q -x"
 _LINK_STATUS, _LINK_ERRORS = "nvidia-smi nvlink -s", "nvidia-smi nvlink -e"
 _SYSFS_PORT = "/sys/class/infiniband"
 _ASK_AGAIN = "run it by hand, then validate the node again"
+
+WITHOUT_ROOT = "queried without root"
+USE_ROOT = "use -b, or set ansible_become"
+_ROOT_REMEDIES: Mapping[tuple[str, EvidenceState], str] = {
+    (
+        "kernel_log",
+        EvidenceState.FAILED,
+    ): f"{WITHOUT_ROOT}, add its user to the groups adm and systemd-journal, or {USE_ROOT}",
+    ("serial", EvidenceState.ABSENT): f"{WITHOUT_ROOT}, {USE_ROOT}",
+}
+"""The remedy of each piece of evidence that a user other than root may be refused, by its state then."""
 
 DRIVER_TOOLS = ("nvidia_smi_xml", "nvlink_status", "nvlink_errors", "nvidia_smi_list", "nvidia_smi_query")
 """Tools that query the driver. If one hangs in the driver, it cannot be killed, and only a reboot ends it."""
@@ -77,6 +94,13 @@ def tool_state(snapshot: NodeSnapshot, tool: str) -> EvidenceState:
     """Return the state of a tool's answer. A truncated answer is a finding of its own (``truncated``)."""
     status = snapshot.tools.get(tool, "")
     return EvidenceState.NOT_ASKED if status == "not_asked" else state_of_tool(status)
+
+
+def root_remedy(snapshot: NodeSnapshot, lacking: LackingEvidence) -> str:
+    """Return the remedy if a node was queried without root and may lack the evidence for that, or ""."""
+    if snapshot.asked_as_root is not False:
+        return ""
+    return _ROOT_REMEDIES.get((lacking.name, lacking.state), "")
 
 
 def is_driver_hung(snapshot: NodeSnapshot) -> bool:

@@ -172,6 +172,7 @@ class NodeNight(Record):
             that found no fault, comparisons (``fleet:METRIC``, ``drift:METRIC``), and readings of its health
             (``health:NAME``).
         unreached: The reason why the node did not answer, or empty.
+        asked_as_root: Whether the node was queried as root, or None if unknown.
         slurm: The state in Slurm after the night's own act, or None if Slurm did not answer.
         hold: The drain by nights, if there is one.
         plan: The planned action. ``return`` means to resume the node.
@@ -190,6 +191,7 @@ class NodeNight(Record):
     # Nights of earlier versions use the name `anew`.
     read_again: tuple[str, ...] = Field(default=(), validation_alias=AliasChoices("read_again", "anew"))
     unreached: str = ""
+    asked_as_root: bool | None = None
     slurm: SlurmState | None = None
     hold: Hold | None = None
     plan: Literal["", "drain", "return"] = ""
@@ -205,27 +207,34 @@ class NodeNight(Record):
         return tuple(dict.fromkeys(failed))
 
     def reason_texts(self) -> tuple[str, ...]:
-        """Return the findings as texts, the worst first."""
+        """Return the findings as texts, the node's own before those of the whole fleet, the worst first."""
         texts = tuple(text for _, text in self.reason_texts_by_part())
         return ((self.unreached,) if self.unreached else ()) + texts
 
     def reason_texts_by_part(self) -> list[tuple[tuple[str, str], str]]:
-        """Return the findings as pairs of code and part, each with its text, the worst first."""
+        """Return the findings as pairs of code and part, each with its text, in that order."""
         texts = [
-            (finding.verdict, (finding.code, finding.name), f"{part_prefix(finding)}{finding.evidence}")
+            (
+                not finding.is_own,
+                finding.verdict,
+                (finding.code, finding.name),
+                f"{part_prefix(finding)}{finding.evidence}",
+            )
             for finding in self.findings
         ]
         texts += [
             (
+                reason.fleetwide,
                 reason.verdict,
                 (reason.code, reason.part),
                 f"{reason.metric or reason.check} {reason.part}: {reason.text}".strip(),
             )
             for reason in self.reasons
         ]
-        # The first text is often the only one that is shown, so it must explain the node's verdict.
-        texts.sort(key=lambda entry: WORST_FIRST.index(entry[0]))
-        return [(key, text) for _, key, text in texts]
+        # The first text is often the only one that is shown. A finding that the whole fleet has would hide
+        # the fault of this node.
+        texts.sort(key=lambda entry: (entry[0], WORST_FIRST.index(entry[1])))
+        return [(key, text) for *_, key, text in texts]
 
 
 class NightRecord(Record):

@@ -262,15 +262,18 @@ def test_slurms_files_are_read_together(tmp_path: Path) -> None:
 
 def test_scontrol_of_this_machine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(AdoptError, match="this machine has no scontrol"):
+    with pytest.raises(AdoptError, match=r"this machine \(.+\) has no scontrol, squeue, sinfo"):
         ask_slurm_listing()
+    (tmp_path / "sinfo").write_text("#!/bin/sh\n")
+    (tmp_path / "sinfo").chmod(0o755)
     tool = tmp_path / "scontrol"
     tool.write_text('#!/bin/sh\n[ "$2" = node ] || exit 1\necho "NodeName=n1 Gres=gpu:h100:8 State=IDLE"\n')
     tool.chmod(0o755)
     found = ask_slurm_listing()
     assert [node.name for node in found.nodes] == ["n1"]
-    # Nights query the machine that answered.
+    # Nights query the machine that answered, with more programs.
     assert found.controller == "localhost"
+    assert any("has no squeue, which" in remark for remark in found.remarks)
     tool.write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(AdoptError, match="lists no nodes"):
         ask_slurm_listing()

@@ -27,6 +27,8 @@ from rackproof.jobs.fleet_status import read_rows
 from rackproof.jobs.validate import explain, tasks
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.judge import NightDecision, judge_fleet, night_policy
+from rackproof.jobs.validate.messages import describe_findings, summarize_night
+from rackproof.jobs.validate.rma import rma_packet
 from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapshot
 from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.nodes.health_subjects import HealthFinding
@@ -501,7 +503,7 @@ def test_a_damaged_night_is_named_where_a_node_is_explained(content: bytes, resu
 
 def test_the_packet_for_the_vendor_names_the_part(results: Path) -> None:
     a_night(results, {1: gathered(1, log="NVRM: Xid (PCI:0002:06:00): 79, <b>fallen</b> | off")})
-    packet = explain.rma_packet(results, "r1-n02")
+    packet = rma_packet(results, "r1-n02")
     assert f"| yes | 2 | 00000002:06:00.0 | {uuid(1, 2)} | S12 |" in packet
     assert f"| {uuid(1, 2)} | 79 | 1 | &lt;b&gt;fallen&lt;/b&gt; \\| off |" in packet
     assert "SN0001" in packet
@@ -524,13 +526,53 @@ def test_the_packet_names_a_missing_gpu_and_all_partners(results: Path) -> None:
     )
     bad = night.nodes[1].model_copy(update={"reasons": (why,)})
     write_night(folder, night.model_copy(update={"nodes": (night.nodes[0], bad, night.nodes[2])}))
-    packet = explain.rma_packet(results, "r1-n02")
+    packet = rma_packet(results, "r1-n02")
     assert f"| is missing | 2 | 00000002:06:00.0 | {uuid(1, 2)} | S12 |" in packet
     assert f"| yes | 0 | 00000000:06:00.0 | {uuid(1, 0)} | S10 |" in packet
     assert f"|  | 1 | 00000001:06:00.0 | {uuid(1, 1)} | S11 |" in packet
     assert f"| {folder.name} | r1-n01 | fail | sums of values were wrong |" in packet
     assert f"| {folder.name} | r1-n03 | fail | it hung |" in packet
     assert "380 GB/s" not in packet
+
+
+def test_the_packet_says_what_was_not_read(results: Path) -> None:
+    bare = without_root(gathered(1))
+    bare["facts"]["dmi"]["product_serial"] = ""
+    smi = bare["facts"]["tools"]["nvidia_smi_xml"]
+    smi["stdout"] = smi["stdout"].replace("<serial>S10</serial>", "<serial>N/A</serial>")
+    bare["health"]["tools"]["nvlink_status"] = {"status": "failed", "stdout": "", "seconds": 0.1}
+    a_night(results, {1: bare})
+    first = night_folders(results)[0].name
+    packet = rma_packet(results, "r1-n02")
+    xids = packet.partition("## XIDs")[2].partition("## ")[0]
+    assert "none" not in xids.split()
+    assert f"not read in 1 night ({first}): failed, queried without root" in xids
+    assert "node's serial | not read" in packet
+    assert f"| 0 | 00000000:06:00.0 | {uuid(1, 0)} | not read |" in packet
+    links = packet.partition("## ECC and NVLinks")[2].partition("## ")[0]
+    assert "not read" in links
+    # A log that was read whole has no XID, and that is an answer.
+    a_night(results, {})
+    xids = rma_packet(results, "r1-n02").partition("## XIDs")[2].partition("## ")[0]
+    assert "none in the logs that were read" in xids
+    assert f"not read in 1 night ({first})" in xids
+
+
+def test_the_packet_of_a_node_that_gave_no_answer(results: Path) -> None:
+    a_night(results, {1: None})
+    packet = rma_packet(results, "r1-n02")
+    assert "## GPUs\n\nnot read: no night has a snapshot of the node" in packet
+    assert "no snapshot" in packet.partition("## XIDs")[2].partition("## ")[0]
+    a_night(results, {})
+    known = night_folders(results)[0].name
+    a_night(results, {1: None})
+    assert f"the last snapshot is that of {known}" in rma_packet(results, "r1-n02")
+
+
+def test_the_packet_of_a_healthy_node_has_read_everything(results: Path) -> None:
+    a_night(results, {})
+    xids = rma_packet(results, "r1-n02").partition("## XIDs")[2].partition("## ")[0]
+    assert xids.split() == ["none"]
 
 
 def test_what_a_node_says_is_no_html_and_no_command(results: Path) -> None:
@@ -729,3 +771,83 @@ def test_a_night_of_an_earlier_version_is_the_last_night(results: Path) -> None:
     assert "gpu_missing" in codes
     assert sorted(path.name for path in (night_folders(results)[0] / "snapshots").iterdir())
     assert not (night_folders(results)[0] / "looks").exists()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_closed_night_returns_the_verdict_of_each_node(results: Path, keep: bool) -> None:
+    night = begin_night(results, NODES, owner_pid=os.getpid() if keep else None)
+    for number in (0, 1):
+        look_at(night, number, gathered(number, gone=2) if number else gathered(number))
+    judge_fleet(
+        night,
+        asked=dict.fromkeys(NODES, "no route"),
+        benchmarks=ROOT / "benchmarks",
+        being_imaged={},
+        slurm=None,
+        members="",
+        share=SHARE,
+    )
+    closed = close_night(night, did={}, keep=keep)
+    assert [closed.verdicts[name].value for name in NODES] == ["pass", "fail", "unproven"]
+
+
+def without_root(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return a node's answer to a user who may not read the kernel's log."""
+    answer["node"]["root"] = False
+    answer["health"]["tools"]["kernel_log"] = {"status": "failed", "stdout": "", "seconds": 0.1}
+    return answer
+
+
+def test_a_night_without_root_shows_each_nodes_own_fault(results: Path) -> None:
+    """Check that the kernel logs, which the user may not read, do not hide a missing GPU."""
+    a_night(results, {n: without_root(gathered(n, gone=2 if n == 1 else -1)) for n in range(3)})
+    night = read_night(night_folders(results)[0])
+    assert [one.verdict.value for one in night.nodes] == ["unproven", "fail", "unproven"]
+    assert not any("fault of the tool" in remark for remark in night.remarks)
+    lines = summarize_night(night, ())
+    assert any(line.startswith("fail r1-n02: 3 of 4 GPUs") for line in lines), lines
+    (shared,) = [line for line in lines if line.startswith("unproven r1-n[01,03]")]
+    assert "systemd-journal" in shared
+    assert not any("fabric" in step for step in explain.explain_node(results, "r1-n01").next)
+
+
+def test_a_command_on_a_node_uses_sudo_if_the_night_had_no_root(results: Path) -> None:
+    bad = gathered(1, log="NVRM: Xid (PCI:0002:06:00): 48, ECC")
+    a_night(results, {1: bad})
+    (reset,) = [step for step in explain.explain_node(results, "r1-n02").next if "--gpu-reset" in step]
+    assert reset.startswith("ssh r1-n02 nvidia-smi --gpu-reset")
+    bad["node"]["root"] = False
+    a_night(results, {1: bad})
+    (reset,) = [step for step in explain.explain_node(results, "r1-n02").next if "--gpu-reset" in step]
+    assert reset.startswith("ssh r1-n02 sudo nvidia-smi --gpu-reset")
+
+
+def test_a_dry_run_prints_what_no_command_can_show_later(results: Path) -> None:
+    night = begin_night(results, NODES, owner_pid=None)
+    look_at(night, 0, gathered(0))
+    look_at(night, 1, without_root(gathered(1, gone=2, margin=-1)))
+    look_at(night, 2, gathered(2))
+    options: dict[str, Any] = {"slurm": None, "members": "", "share": SHARE, "being_imaged": {}}
+    judge_fleet(night, asked=dict.fromkeys(NODES, ""), benchmarks=ROOT / "benchmarks", **options)
+    closed = close_night(night, did={}, keep=False)
+    assert not any("r1-n01" in line for line in closed.findings)
+    assert any(line.startswith("r1-n02: fail, ") for line in closed.findings)
+    assert any(line.startswith("  kernel_log_unknown: ") for line in closed.findings)
+
+
+def test_the_list_of_a_dry_run_is_bounded(results: Path) -> None:
+    a_night(results, {1: gathered(1, gone=2)})
+    night = read_night(night_folders(results)[0])
+    bad = night.nodes[1].model_copy(update={"findings": night.nodes[1].findings * 14})
+    (head, *texts) = describe_findings(night.model_copy(update={"nodes": (bad,)}))
+    assert head == "r1-n02: fail, 14 findings"
+    assert (len(texts), texts[-1]) == (11, "  and 4 more, which a night without --check stores")
+    lines = describe_findings(night.model_copy(update={"nodes": (bad,) * 60}))
+    assert lines[-1] == "and 10 more nodes: choose some with -l"
+
+
+def test_a_night_that_is_stored_prints_no_second_list(results: Path) -> None:
+    night = begin_night(results, NODES, owner_pid=os.getpid())
+    options: dict[str, Any] = {"slurm": None, "members": "", "share": SHARE, "being_imaged": {}}
+    judge_fleet(night, asked=dict.fromkeys(NODES, ""), benchmarks=ROOT / "benchmarks", **options)
+    assert close_night(night, did={}).findings == ()

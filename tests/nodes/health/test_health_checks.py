@@ -205,7 +205,7 @@ CASES: list[tuple[NodeSnapshot, str, Verdict, str]] = [
     (node(memlock_bytes=64 << 10), "memlock", F, "configure"),
     (node(memlock_bytes=64 << 10, asked_as_root=True), "memlock", F, "configure"),
     # The limit of a user's login is not that of a job.
-    (node(memlock_bytes=64 << 10, asked_as_root=False), "memlock", U, "configure"),
+    (node(memlock_bytes=64 << 10, asked_as_root=False), "memlock", U, "watch"),
     (node(shm_bytes=64 << 20), "shm", F, "configure"),
     (node(mounts=("/",)), "mount_missing", F, "configure"),
     (node(mounts=None), "mounts_unknown", U, "watch"),

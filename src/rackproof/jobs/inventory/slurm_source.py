@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +36,8 @@ _COMMANDS = (
 """All of them only read, and any user may run them."""
 _ASK_S = 60.0
 """Seconds after which scontrol counts as not answering."""
+_OF_NIGHTS = ("scontrol", "squeue", "sinfo")
+"""The programs of Slurm that a night runs on the machine that answers for Slurm's states."""
 THIS_MACHINE = "localhost"
 """The host that answers for Slurm's states if this machine's own scontrol did."""
 
@@ -44,12 +48,24 @@ def ask_slurm_listing() -> AdoptedSource:
     Raises:
         AdoptError: There is no scontrol, or it does not answer.
     """
+    # Name all missing programs at once. With one in each message, an operator installs them one by one.
+    missing = [program for program in _OF_NIGHTS if shutil.which(program) is None]
+    lack = f"this machine ({sanitize(os.uname().nodename, 100)}) has no {', '.join(missing)}"
+    if "scontrol" in missing:
+        raise AdoptError(
+            f"{lack}: install Slurm's client programs, run it on a login node, or name files that hold the "
+            "output of scontrol (--slurm-file)"
+        )
     texts = [_ask(argv) for argv in _COMMANDS]
     if not texts[0]:
         raise AdoptError("Slurm's scontrol on this machine lists no nodes: is slurmctld up? (scontrol ping)")
     source = _source(read_slurm_listing("\n".join(texts), "scontrol"), "Slurm")
     # Slurm answered on this machine, so nights can query it here without a login on slurmctld's host.
-    return source.model_copy(update={"controller": THIS_MACHINE})
+    remarks = (
+        *source.remarks,
+        *([f"{lack}, which a night needs here to read Slurm's states"] if missing else []),
+    )
+    return source.model_copy(update={"controller": THIS_MACHINE, "remarks": remarks})
 
 
 def _ask(argv: Sequence[str]) -> str:
@@ -66,11 +82,6 @@ def _ask(argv: Sequence[str]) -> str:
             check=False,
             env=environment_of_tool(*SLURM_NEEDS),
         )
-    except FileNotFoundError:
-        raise AdoptError(
-            "this machine has no scontrol: run it on a login node, or name files that hold its output "
-            "(--slurm-file)"
-        ) from None
     except (OSError, subprocess.SubprocessError) as error:
         raise AdoptError(f"{' '.join(argv)} gave no answer: {sanitize(error, 200)}") from None
     if len(process.stdout) > MOST_BYTES:

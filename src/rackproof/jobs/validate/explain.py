@@ -2,8 +2,8 @@
 
 ``rackproof explain NODE`` prints the :class:`Explanation`, and the pages of a night show it. The explanation
 lists the findings, the actions so far, and the next commands, all from the nights' records. The node is not
-contacted. The module also makes the packet for an RMA, the return of a part to its vendor, and describes
-findings' codes for ``rackproof explain CODE``.
+contacted. The module also describes findings' codes for ``rackproof explain CODE``.
+:mod:`rackproof.jobs.validate.rma` makes the packet for a vendor.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rackproof.core.advised_commands import add_inventory, add_results
 from rackproof.core.errors import RackproofError
@@ -27,8 +26,6 @@ from rackproof.store.night_store import NightRecord, NodeNight, SlurmState
 
 _NIGHTS_SHOWN = 10
 """An explanation lists at most this many nights."""
-_PARTNERS_SHOWN = 200
-"""An RMA packet lists at most this many results with partners."""
 _INSPECTED: Mapping[str, str] = {
     r"foreign_parts|gpu_serial_changed|gpu_twice": "serial numbers, and which machine answers to this name",
     r"more_findings|not_checked|gpu_unlisted": "its snapshot, and the tools that answered",
@@ -259,7 +256,7 @@ def _next_commands(node_night: NodeNight) -> list[str]:
     retry_command = f"ansible-playbook validate.yml -l {node_night.node}"
     wide = [finding for finding in node_night.findings if finding.fleetwide]
     steps = [
-        _finding_command(node_night.node, finding)
+        _finding_command(node_night, finding)
         for finding in node_night.findings
         if not finding.fleetwide and finding.action != "none"
     ]
@@ -296,14 +293,16 @@ def _soak_step(node_night: NodeNight) -> str:
     )
 
 
-def _finding_command(node: str, finding: HealthFinding) -> str:
+def _finding_command(node_night: NodeNight, finding: HealthFinding) -> str:
     """Return the command or advice for a finding's action, or "" for actions that need none."""
+    node = node_night.node
+    sudo = "sudo " if node_night.asked_as_root is False else ""
     # The command is entered into a shell, and the text comes from a node.
     gpu = finding.name if _UUID.fullmatch(finding.name) else ""
     place = f"{finding.name or node} {finding.place}".strip()
     commands = {
         "configure": f"ansible-playbook provision.yml -l {node}  # {finding.code}",
-        "reset": f"ssh {node} nvidia-smi --gpu-reset -i {gpu or 'GPU'}  # {finding.code}; "
+        "reset": f"ssh {node} {sudo}nvidia-smi --gpu-reset -i {gpu or 'GPU'}  # {finding.code}; "
         "no job may run there",
         # With nextstate=down, Slurm gives the node no job after the reboot, whatever its state was.
         "reboot": f"scontrol reboot ASAP nextstate=down {node}  # {finding.code}",
@@ -319,139 +318,3 @@ def inspected_parts(code: str) -> str:
     """Return the parts to look at for a finding that requires an inspection."""
     fitting = (parts for pattern, parts in _INSPECTED.items() if re.fullmatch(pattern, code))
     return next(fitting, "cable, seat, cooling")
-
-
-def rma_packet(results: Path, node: str) -> str:
-    """Return the data for a vendor's RMA in Markdown.
-
-    The packet lists serial numbers, versions, a timeline of XIDs, results, and partners in measurements.
-
-    Args:
-        results: The results folder.
-        node: The name in the inventory.
-
-    Raises:
-        ExplainError: No readable night includes the node.
-        ResultsError: The results cannot be listed.
-    """
-    explanation = explain_node(results, node)
-    folders = night_store.night_folders(results)
-    nights = list(night_store.nights_of_node(folders, node))
-    stored = night_store.last_snapshot(folders, node)
-    lines = [
-        f"# RMA packet: {_markdown_cell(node)}",
-        "",
-        f"Made from the night {explanation.night_id} ({explanation.when}).",
-        "",
-    ]
-    if stored is not None:
-        hardware, snapshot = stored.about, stored.snapshot
-        lines += _markdown_table(
-            ("what", "value"),
-            [
-                ("product", hardware.product),
-                ("node's serial", hardware.serial),
-                ("chassis' serial", hardware.chassis_serial),
-                ("SKU", hardware.sku),
-                ("rack", stored.rack),
-            ],
-        )
-        bad_parts = {finding.name for finding in nights[0][1].findings if finding.part == "gpu"}
-        # The part of a measurement begins with the GPU's UUID, before its slot.
-        bad_parts |= {reason.part.partition(" ")[0] for reason in nights[0][1].reasons}
-        gone = {gpu.uuid for gpu in snapshot.gone_gpus}
-        lines += ["## GPUs", ""]
-        lines += _markdown_table(
-            ("suspect", "slot", "bus", "UUID", "serial", "VBIOS", "module"),
-            [
-                (
-                    "is missing" if gpu.uuid in gone else "yes" if gpu.uuid in bad_parts else "",
-                    gpu.index,
-                    gpu.bus_id,
-                    gpu.uuid,
-                    gpu.serial,
-                    gpu.vbios,
-                    gpu.module,
-                )
-                for gpu in (*snapshot.gpus, *snapshot.gone_gpus)
-            ],
-        )
-        lines += ["## Versions", ""]
-        lines += _markdown_table(("what", "version"), sorted(snapshot.versions.items()))
-    lines += ["## Findings tonight", "", *(f"- {_markdown_cell(line)}" for line in explanation.wrong), ""]
-    lines += ["## XIDs", ""]
-    lines += _markdown_table(("night", "GPU", "XID", "times", "text"), _xid_rows(folders, node))
-    lines += ["## Nights", ""]
-    lines += _markdown_table(
-        ("night", "verdict", "failures", "actions"),
-        [
-            (night.night_id, node_night.verdict.value, "; ".join(node_night.codes()), node_night.did)
-            for night, node_night in nights
-        ],
-    )
-    lines += ["## Results with partners", ""]
-    lines += _markdown_table(("night", "with", "verdict", "result"), _partner_rows(folders, nights, node))
-    lines += [
-        "## Actions so far",
-        "",
-        *(f"- {_markdown_cell(line)}" for line in explanation.tried or ("nothing yet",)),
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _partner_rows(
-    folders: Sequence[Path], nights: Sequence[tuple[NightRecord, NodeNight]], node: str
-) -> list[tuple[Any, ...]]:
-    """Return the pairs of a node and the bad links to it, newest night first.
-
-    A row has the night, the other nodes, the verdict, and the result.
-    """
-    from rackproof.store.probe_results import read_probes
-
-    rows: list[tuple[Any, ...]] = []
-    between = {night.night_id: night.between for night, _ in nights}
-    for folder in folders:
-        night = read_probes(folder)
-        for pair in night.pairs if night else ():
-            if node in pair.nodes:
-                partners = ", ".join(name for name in pair.nodes if name != node)
-                rows.append((folder.name, partners, "pass" if pair.passed else "fail", pair.text))
-        # A link is named A>B, a group A+B.
-        for reason in between.get(folder.name, ()):
-            if node in (ends := reason.part.replace(">", "+").split("+")):
-                partners = ", ".join(name for name in ends if name != node)
-                rows.append((folder.name, partners, reason.verdict.value, reason.text))
-    return rows[:_PARTNERS_SHOWN]
-
-
-def _xid_rows(folders: Sequence[Path], node: str) -> list[tuple[Any, ...]]:
-    """Return the XIDs (the GPU driver's errors) of all nights, the oldest first.
-
-    A row has the night, the GPU, the number of the XID, how often it occurred, and the kernel's text.
-    """
-    rows: list[tuple[Any, ...]] = []
-    # A vendor reads the timeline from the first error on.
-    for folder in reversed(folders):
-        stored = night_store.read_snapshot(folder, node)
-        rows += [
-            (folder.name, xid.uuid or xid.bus_id, xid.xid, xid.times, xid.text)
-            for xid in (stored.snapshot.xids if stored else ())
-            # An event that is still open from an earlier night is in that night's rows.
-            if not xid.carried
-        ]
-    return rows
-
-
-def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    if not rows:
-        return ["none", ""]
-    lines = [head, ["---"] * len(head), *rows]
-    return [f"| {' | '.join(map(_markdown_cell, line))} |" for line in lines] + [""]
-
-
-def _markdown_cell(value: Any) -> str:
-    """Return text that stays in its table cell and is not HTML, because it comes from a node."""
-    escaped = sanitize(value, 400).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\|`*_\[\]])", r"\\\1", escaped)

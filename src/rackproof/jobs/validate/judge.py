@@ -710,5 +710,6 @@ def _node_night(
         reasons=measured.reasons.get(name, ()),
         measured=name in measured.nodes,
         read_again=read_again,
+        asked_as_root=stored.snapshot.asked_as_root,
         slurm=state,
     )

@@ -24,6 +24,10 @@ from rackproof.store.night_store import (
     StoredSnapshot,
 )
 
+_FINDINGS = 10
+"""The list of a dry run has at most this many findings of a node."""
+_LISTED_NODES = 50
+"""The list of a dry run has at most this many nodes."""
 _TOLD = 12
 """A message lists at most this many changes, and this many groups of nodes for each verdict."""
 
@@ -100,6 +104,29 @@ def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[st
     unlisted = [member.node for equal in list(groups.values())[_TOLD:] for member in equal]
     if unlisted:
         yield f"{verdict.value}, too: {compress_hostlist(unlisted)}"
+
+
+def describe_findings(night: NightRecord) -> tuple[str, ...]:
+    """Return lines with the findings of each node that has more of them than its summary shows.
+
+    A dry run prints these, because it stores nothing that a later command could show.
+    """
+    nodes = [node for listed in _nodes_by_verdict(night).values() for node in listed if _has_more(node)]
+    lines: list[str] = []
+    for node in nodes[:_LISTED_NODES]:
+        texts = node.reason_texts_by_part()
+        lines.append(f"{node.node}: {node.verdict.value}, {amount(len(texts), 'finding')}")
+        lines += [f"  {code}: {sanitize(text, 300)}" for (code, _), text in texts[:_FINDINGS]]
+        if len(texts) > _FINDINGS:
+            lines.append(f"  and {len(texts) - _FINDINGS} more, which a night without --check stores")
+    if len(nodes) > _LISTED_NODES:
+        lines.append(f"and {len(nodes) - _LISTED_NODES} more nodes: choose some with -l")
+    return tuple(lines)
+
+
+def _has_more(node: NodeNight) -> bool:
+    """Return whether a node did not pass, and the summary shows only its first finding."""
+    return node.verdict is not Verdict.PASS and len(node.reason_texts_by_part()) > 1
 
 
 def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[str, ...]:

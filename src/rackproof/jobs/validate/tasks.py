@@ -22,7 +22,7 @@ from rackproof.core.untrusted import mapping_at
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
-from rackproof.jobs.validate.messages import describe_changes, summarize_night
+from rackproof.jobs.validate.messages import describe_changes, describe_findings, summarize_night
 from rackproof.logs.declared_lines import DeclaredLinesError, read_declared
 from rackproof.nodes.answer_seal import answer_is_whole
 from rackproof.nodes.clock import clock_offset
@@ -47,15 +47,19 @@ class NightSummary(Record):
         verdict: The verdict of the night.
         gates: Whether the verdict makes the playbook fail.
         message: The lines that the playbook prints.
+        verdicts: The verdict of each node.
         page: The path of the night's report. Empty in a dry run.
         history: The reason why the history did not store the night, or empty. Empty in a dry run.
+        findings: The lines with all findings, only in a dry run. Otherwise the record has them.
     """
 
     verdict: Verdict
     gates: bool
     message: tuple[str, ...]
+    verdicts: dict[str, Verdict]
     page: str = ""
     history: str = ""
+    findings: tuple[str, ...] = ()
 
 
 def begin_night(
@@ -287,8 +291,10 @@ def close_night(
         verdict=night.verdict,
         gates=night.verdict.gates,
         message=(*summarize_night(night, changes), *probed, *([f"Report: {page}"] if page else [])),
+        verdicts={node_night.node: node_night.verdict for node_night in night.nodes},
         page=page,
         history=history,
+        findings=() if keep else describe_findings(night),
     )
 
 
