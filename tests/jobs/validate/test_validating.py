@@ -22,7 +22,7 @@ import yaml
 
 from rackproof.core.finding_codes import registry
 from rackproof.core.known_variables import VariableValueError, check_bounds
-from rackproof.core.records import Direction, Measurement, Run, Verdict
+from rackproof.core.records import Direction, Measurement, Run, Verdict, worst
 from rackproof.jobs.fleet_status import read_rows
 from rackproof.jobs.validate import explain, tasks
 from rackproof.jobs.validate.errors import ValidateError
@@ -570,6 +570,68 @@ def test_an_inspection_is_of_the_part_that_the_finding_is_about(results: Path, c
     assert advice.startswith("look at r1-n02: ")
     assert advice.endswith(f"  # {code}")
     assert ("cooling" in advice) == (part == "cooling")
+
+
+def next_steps(results: Path, *found: HealthFinding, **more: Any) -> tuple[str, ...]:
+    """Return the next commands for a node with these findings."""
+    a_night(results, {})
+    folder = night_folders(results)[0]
+    night = read_night(folder)
+    verdict = worst(one.verdict for one in found)
+    bad = night.nodes[1].model_copy(update={"verdict": verdict, "findings": found, **more})
+    write_night(folder, night.model_copy(update={"nodes": (night.nodes[0], bad, night.nodes[2])}))
+    return explain.explain_node(results, "r1-n02").next
+
+
+@pytest.mark.parametrize("fleetwide", [False, True])
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("sku_skeleton", "complete the group_vars of SKU h200, then remove `skeleton: true`"),
+        ("sku_unknown", "put r1-n02 into the group of its SKU"),
+        ("sku_differs", "correct bench_sku_gpu_name in the group_vars of SKU h200"),
+        ("sku_gpus_exceeded", "correct bench_sku_gpus in the group_vars of SKU h200"),
+        ("sku_gpus_unknown", "set bench_sku_gpus in the group_vars of SKU h200"),
+        ("sku_model_unknown", "set bench_sku_gpu_name in the group_vars of SKU h200"),
+        ("hostname_differs", "validate_hostname"),
+        ("node_twice", "ansible_host"),
+        ("slurm_node_unknown", "set `slurm: false` in its validate_expect"),
+        ("nvlink_inactive", "set `nvlinks` in validate_expect"),
+    ],
+)
+def test_a_value_of_the_inventory_is_mended_in_the_inventory(
+    results: Path, code: str, advice: str, fleetwide: bool
+) -> None:
+    found = HealthFinding(
+        node="r1-n02",
+        code=code,
+        verdict=Verdict.UNPROVEN,
+        action="watch" if fleetwide else "configure",
+        fleetwide=fleetwide,
+        evidence="e",
+    )
+    first, *others = next_steps(results, found)
+    assert advice in first
+    assert "docs/using/" in first
+    assert first.endswith(f"  # {code}")
+    assert others == ["ansible-playbook validate.yml -l r1-n02"]
+
+
+@pytest.mark.parametrize("code", ["gpu_new", "gpu_replaced", "machine_changed", "parts_moved"])
+def test_a_changed_part_is_accepted_by_a_night(results: Path, code: str) -> None:
+    found = HealthFinding(
+        node="r1-n02", code=code, verdict=Verdict.UNPROVEN, action="configure", evidence="e"
+    )
+    steps = next_steps(results, found)
+    assert f"ansible-playbook validate.yml -l r1-n02 -e validate_accept_identity=true  # {code}" in steps
+    assert not [step for step in steps if "provision.yml" in step]
+
+
+def test_a_fault_that_provisioning_mends_leads_to_it(results: Path) -> None:
+    found = HealthFinding(
+        node="r1-n02", code="clock", verdict=Verdict.FAIL, action="configure", evidence="e"
+    )
+    assert "ansible-playbook provision.yml -l r1-n02  # clock" in next_steps(results, found)
 
 
 def test_every_code_that_asks_for_an_inspection_names_what_to_look_at() -> None:

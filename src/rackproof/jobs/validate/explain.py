@@ -19,6 +19,7 @@ from rackproof.core.finding_codes import JOBS, FindingCode
 from rackproof.core.records import Record, Verdict
 from rackproof.core.text import amount, moment, percent, sanitize
 from rackproof.jobs.validate.fleet.healing import SOAK, lacking_for
+from rackproof.jobs.validate.inventory_advice import inventory_advice
 from rackproof.logs.kernel_events import requested_action, verdict_of
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.slurm_states import drain_owner
@@ -256,21 +257,23 @@ def _next_commands(node_night: NodeNight) -> list[str]:
     if node_night.unreached:
         return [f"ssh {node_night.node} true; then: ansible-playbook validate.yml -l {node_night.node}"]
     retry_command = f"ansible-playbook validate.yml -l {node_night.node}"
-    wide = [finding for finding in node_night.findings if finding.fleetwide]
-    steps = [
-        _finding_command(node_night.node, finding)
-        for finding in node_night.findings
-        if not finding.fleetwide and finding.action != "none"
-    ]
+    steps, wide = [], set()
+    for finding in node_night.findings:
+        advice = inventory_advice(node_night.node, node_night.sku, finding)
+        # A value of the inventory is often wrong for many nodes, which is no fault of a tool or the fabric.
+        if advice:
+            steps.append(f"{advice}  # {finding.code}")
+        elif finding.fleetwide:
+            wide.add(finding.code)
+        elif finding.action != "none":
+            steps.append(_finding_command(node_night.node, finding))
     faults = (Verdict.FAIL, Verdict.DEGRADED)
     if fault := next((reason for reason in node_night.reasons if reason.verdict in faults), None):
         steps.append(
             f"ansible-playbook bench.yml -l {node_night.node}  # measures {fault.metric or 'it'} again"
         )
     if wide:
-        steps.append(
-            f"check the tool and the fabric first: {', '.join(sorted({finding.code for finding in wide}))}"
-        )
+        steps.append(f"check the tool and the fabric first: {', '.join(sorted(wide))}")
     # The soak is a night too, and one without a load does not count for heat.
     steps.append(_soak_step(node_night) or (retry_command if any(steps) else ""))
     return list(dict.fromkeys(filter(None, steps)))
