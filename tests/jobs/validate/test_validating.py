@@ -458,7 +458,7 @@ def test_a_node_is_explained_from_records_alone(results: Path) -> None:
     for words in (
         "r1-n02: fail in the night",
         f"fail: xid_79: {uuid(1, 2)} (GPU 2",
-        "not allowed, a dry run",
+        "not drained: draining is off (validate_drain); it would be drained for xid_79 GPU 2",
         "xid_79: failed in 2 of the last 2 nights",
         "scontrol reboot ASAP nextstate=down r1-n02",
         "ansible-playbook validate.yml -l r1-n02",
@@ -467,6 +467,55 @@ def test_a_node_is_explained_from_records_alone(results: Path) -> None:
     assert "nothing was found" in explain.explanation_text(explain.explain_node(results, "r1-n01"))
     with pytest.raises(explain.ExplainError, match="covers nobody"):
         explain.explain_node(results, "nobody")
+
+
+XID_79 = "NVRM: Xid (PCI:0002:06:00): 79, GPU has fallen off the bus."
+
+
+def test_without_permission_every_failed_node_states_that_draining_is_off(results: Path) -> None:
+    a_night(results, {1: gathered(1, log=XID_79), 2: gathered(2, log=XID_79)})
+    night = read_night(night_folders(results)[0])
+    assert "2 nodes should be drained and are not: draining is off (validate_drain)" in night.remarks
+    for name in NODES[1:]:
+        explanation = explain.explain_node(results, name)
+        assert "draining is off (validate_drain)" in explanation.service[1]
+        assert explanation.next[0].startswith(f"scontrol update nodename={name} state=drain reason=xid_79  #")
+    assert not [
+        step for step in explain.explain_node(results, NODES[0]).next if step.startswith("scontrol update")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "drained_by", "by_hand"),
+    [
+        ("MIXED", "none", True),
+        ("IDLE+DRAIN", "ours", False),
+        ("IDLE+DRAIN", "other", False),
+        ("DOWN", "none", False),
+        ("IDLE*", "none", False),
+        ("", "none", False),
+    ],
+)
+def test_only_a_node_that_takes_jobs_is_drained_by_hand(
+    results: Path, state: str, drained_by: str, by_hand: bool
+) -> None:
+    states = slurm()
+    states[NODES[1]] |= {"state_after": state, "drained_by": drained_by, "reason": "r"}
+    a_night(results, {1: gathered(1, log=XID_79)}, slurm=states)
+    steps = explain.explain_node(results, NODES[1]).next
+    assert steps[0].startswith("scontrol update nodename=r1-n02 state=drain") == by_hand
+
+
+@pytest.mark.parametrize("why", ["", "Slurm could not be queried, nothing is drained or resumed: down"])
+def test_a_fleet_without_slurm_is_told_apart_from_a_slurm_without_an_answer(results: Path, why: str) -> None:
+    a_night(results, {1: gathered(1, log=XID_79)}, slurm=None, members="", slurm_remark=why)
+    explanation = explain.explain_node(results, NODES[1])
+    no_slurm = "no Slurm in this inventory: take the node out of service yourself"
+    assert (no_slurm in explanation.service) == (not why)
+    assert (explanation.next[0] == no_slurm) == (not why)
+    assert ("not drained: Slurm could not be queried" in explanation.service) == bool(why)
+    night = read_night(night_folders(results)[0])
+    assert not [remark for remark in night.remarks if "should be drained" in remark]
 
 
 @pytest.mark.parametrize(

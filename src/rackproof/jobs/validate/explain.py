@@ -17,12 +17,13 @@ from rackproof.core.advised_commands import add_results
 from rackproof.core.errors import RackproofError
 from rackproof.core.finding_codes import JOBS, FindingCode
 from rackproof.core.records import Record, Verdict
-from rackproof.core.text import amount, moment, percent, sanitize
+from rackproof.core.text import amount, moment, percent, sanitize, shell_word
+from rackproof.jobs.validate.fleet.drain_policy import DRAINING_OFF, NO_SLURM
 from rackproof.jobs.validate.fleet.healing import SOAK, lacking_for
 from rackproof.jobs.validate.inventory_advice import inventory_advice
 from rackproof.logs.kernel_events import requested_action, verdict_of
 from rackproof.nodes.health_subjects import HealthFinding
-from rackproof.nodes.slurm_states import drain_owner
+from rackproof.nodes.slurm_states import drain_owner, takes_jobs
 from rackproof.store import night_store
 from rackproof.store.night_store import NightRecord, NodeNight, SlurmState
 
@@ -181,8 +182,11 @@ def code_text(code: str, entry: FindingCode) -> str:
 def _service_lines(night: NightRecord, node_night: NodeNight) -> list[str]:
     """Return lines about the node's state in Slurm, and the night's plan for it."""
     state = node_night.slurm
-    lines = _slurm_lines(state)
-    if node_night.plan:
+    # Without Slurm, `why` says so already.
+    lines = [] if node_night.why == NO_SLURM else _slurm_lines(state)
+    if node_night.plan == "drain" and "drain" not in night.acts:
+        lines.append(f"not drained: {DRAINING_OFF}; it would be drained for {node_night.why}")
+    elif node_night.plan:
         allowed = node_night.plan in night.acts
         lines.append(f"{node_night.plan}{'' if allowed else ' (not allowed, a dry run)'}: {node_night.why}")
     elif node_night.why:
@@ -257,7 +261,7 @@ def _next_commands(node_night: NodeNight) -> list[str]:
     if node_night.unreached:
         return [f"ssh {node_night.node} true; then: ansible-playbook validate.yml -l {node_night.node}"]
     retry_command = f"ansible-playbook validate.yml -l {node_night.node}"
-    steps, wide = [], set()
+    steps, wide = [_out_of_service_step(node_night)], set()
     for finding in node_night.findings:
         advice = inventory_advice(node_night.node, node_night.sku, finding)
         # A value of the inventory is often wrong for many nodes, which is no fault of a tool or the fabric.
@@ -277,6 +281,22 @@ def _next_commands(node_night: NodeNight) -> list[str]:
     # The soak is a night too, and one without a load does not count for heat.
     steps.append(_soak_step(node_night) or (retry_command if any(steps) else ""))
     return list(dict.fromkeys(filter(None, steps)))
+
+
+def _out_of_service_step(node_night: NodeNight) -> str:
+    """Return how to take a node with a certain fault out of service by hand, or "" if it is already."""
+    if node_night.why == NO_SLURM:
+        return NO_SLURM
+    state, codes = node_night.slurm, node_night.codes()
+    if node_night.verdict is not Verdict.FAIL or not codes or state is None:
+        return ""
+    if not state.known or state.drained_by != "none" or not takes_jobs(state.state):
+        return ""
+    reason = shell_word(sanitize("; ".join(codes), 200))
+    return (
+        f"scontrol update nodename={node_night.node} state=drain reason={reason}  "
+        "# no new jobs; resume it by hand"
+    )
 
 
 def _soak_step(node_night: NodeNight) -> str:
