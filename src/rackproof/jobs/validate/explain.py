@@ -17,12 +17,13 @@ from rackproof.core.advised_commands import add_results
 from rackproof.core.errors import RackproofError
 from rackproof.core.finding_codes import JOBS, FindingCode
 from rackproof.core.records import Record, Verdict
-from rackproof.core.text import amount, moment, percent, sanitize, shell_word
+from rackproof.core.text import amount, moment, percent, sanitize, shell_word, size
 from rackproof.jobs.validate.fleet.drain_policy import DRAINING_OFF, NO_SLURM
 from rackproof.jobs.validate.fleet.healing import SOAK, lacking_for
 from rackproof.jobs.validate.inventory_advice import inventory_advice
 from rackproof.logs.kernel_events import requested_action, verdict_of
-from rackproof.nodes.health_subjects import HealthFinding
+from rackproof.nodes.health_checks import LIMIT_BY_CODE
+from rackproof.nodes.health_subjects import HealthFinding, Limits
 from rackproof.nodes.slurm_states import drain_owner, takes_jobs
 from rackproof.store import night_store
 from rackproof.store.night_store import NightRecord, NodeNight, SlurmState
@@ -170,6 +171,7 @@ def code_text(code: str, entry: FindingCode) -> str:
         ("Verdict", verdicts),
         ("Action", asks),
         ("Read from", entry.reads),
+        ("Limit", _limit_text(code)),
         ("Given by", "; ".join(JOBS[job] for job in entry.jobs)),
         ("All codes", "docs/using/codes.md"),
         ("Drained", "docs/using/drained.md"),
@@ -177,6 +179,19 @@ def code_text(code: str, entry: FindingCode) -> str:
         if text:
             lines.append(f"{title + ':':<11}{sanitize(text, 600)}")
     return "\n".join(lines) + "\n"
+
+
+def _limit_text(code: str) -> str:
+    """Return the limit of the inventory that findings of a code compare with, and where to set it, or ""."""
+    if code not in LIMIT_BY_CODE:
+        return ""
+    name = LIMIT_BY_CODE[code]
+    value = getattr(Limits, name)
+    readable = f", {size(value)}" if name.endswith("_bytes") else ""
+    return (
+        f"{name} of validate_limits (default {value:.15g}{readable}), in group_vars/all.yml for all nodes, or "
+        "in the group_vars of a SKU in place of those. Other keys keep their defaults"
+    )
 
 
 def _service_lines(night: NightRecord, node_night: NodeNight) -> list[str]:
@@ -277,7 +292,10 @@ def _next_commands(node_night: NodeNight) -> list[str]:
             f"ansible-playbook bench.yml -l {node_night.node}  # measures {fault.metric or 'it'} again"
         )
     if wide:
-        steps.append(f"check the tool and the fabric first: {', '.join(sorted(wide))}")
+        steps.append(
+            "check what these nodes share first (tool, fabric, limit or expectation of the inventory): "
+            f"{', '.join(sorted(wide))}"
+        )
     # The soak is a night too, and one without a load does not count for heat.
     steps.append(_soak_step(node_night) or (retry_command if any(steps) else ""))
     return list(dict.fromkeys(filter(None, steps)))
