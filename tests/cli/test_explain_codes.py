@@ -55,6 +55,12 @@ def test_an_xid_has_the_verdict_of_its_number(code: str, verdict: str, run: Call
     assert f"Verdict:   {verdict}: by itself it {drains} a node" in run("explain", code).output
 
 
+def test_the_line_of_xid_154_decides_on_its_verdict(run: Call) -> None:
+    text = run("explain", "xid_154").output
+    assert "Verdict:   that of the recovery action that the line itself states" in text
+    assert "does not drain" not in text
+
+
 @pytest.mark.parametrize(
     ("typed", "code"),
     [

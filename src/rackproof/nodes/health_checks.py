@@ -546,7 +546,7 @@ def _uncorrectable_sram(subject: GpuSubject) -> Iterator[HealthFinding]:
             Verdict.FAIL,
             # SRAM cannot be remapped. Above the vendor's threshold, the GPU must be returned.
             "rma" if gpu.sram_threshold else "reset",
-            f"{gpu.sram_uncorrectable or 0} uncorrectable errors in SRAM{exceeded}",
+            f"{amount(gpu.sram_uncorrectable or 0, 'uncorrectable error')} in SRAM{exceeded}",
         )
 
 
@@ -561,7 +561,7 @@ def _row_remapping(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("remap_pending", Verdict.FAIL, "reset", evidence)
     elif gpu.dram_uncorrectable:
         # The row is remapped, so the error is resolved.
-        evidence = f"{gpu.dram_uncorrectable} uncorrectable errors in DRAM"
+        evidence = f"{amount(gpu.dram_uncorrectable, 'uncorrectable error')} in DRAM"
         yield subject.finding("ecc_dram_uncorrectable", Verdict.DEGRADED, "watch", evidence)
 
 

@@ -676,10 +676,32 @@ def test_a_changed_part_is_accepted_by_a_night(results: Path, code: str) -> None
     assert not [step for step in steps if "provision.yml" in step]
 
 
+def test_one_command_lists_all_codes_that_need_it(results: Path) -> None:
+    codes = ("ecc_sram_uncorrectable", "xid_48", "nvlink_down", "recovery_needed")
+    found = [
+        HealthFinding(
+            node="r1-n02",
+            code=code,
+            part="gpu",
+            name=uuid(1, 2),
+            verdict=Verdict.FAIL,
+            action="reset",
+            evidence="e",
+        )
+        for code in codes
+    ]
+    resets = [step for step in next_steps(results, *found) if "gpu-reset" in step]
+    command = f"ssh r1-n02 nvidia-smi --gpu-reset -i {uuid(1, 2)}"
+    assert resets == [f"{command}  # {', '.join(codes)}; no job may run there"]
+
+
+def test_one_night_is_no_count_of_nights(results: Path) -> None:
+    a_night(results, {1: gathered(1, log=XID_79)})
+    assert explain.explain_node(results, "r1-n02").tried == ("xid_79: failed in the last night",)
+
+
 def test_a_fault_that_provisioning_mends_leads_to_it(results: Path) -> None:
-    found = HealthFinding(
-        node="r1-n02", code="clock", verdict=Verdict.FAIL, action="configure", evidence="e"
-    )
+    found = HealthFinding(node="r1-n02", code="clock", verdict=Verdict.FAIL, action="configure", evidence="e")
     assert "ansible-playbook provision.yml -l r1-n02  # clock" in next_steps(results, found)
 
 

@@ -261,6 +261,15 @@ def test_a_finding_names_the_limit_that_it_compares_with(state: NodeSnapshot, ev
     assert found.evidence.endswith(evidence)
 
 
+@pytest.mark.parametrize(
+    ("errors", "text"), [(1, "1 uncorrectable error in"), (2, "2 uncorrectable errors in")]
+)
+def test_one_error_is_not_plural(errors: int, text: str) -> None:
+    for state in (gpu(sram_uncorrectable=errors), gpu(dram_uncorrectable=errors)):
+        (found,) = check_node(state, expected=EXPECTED, previous=SOUND, idle=True)
+        assert found.evidence.startswith(text)
+
+
 def test_every_limit_but_the_load_of_a_link_has_a_code_that_names_it() -> None:
     names = {field.name for field in fields(Limits)}
     # A GPU's use decides when its link is judged. The finding compares with the link's own maximum.

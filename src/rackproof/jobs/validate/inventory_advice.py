@@ -15,15 +15,16 @@ _EXPECTATIONS = "docs/using/validate.md, Expectations of a node"
 _ADVICE: Mapping[str, str] = {
     "sku_skeleton": "complete {group_vars}, then remove `skeleton: true` there (docs/using/adopt.md, "
     "complete its skeleton)",
-    "sku_unknown": "put {node} into the group of its SKU in the inventory (docs/using/validate.md, Which SKU)",
+    "sku_unknown": "put {node} into the group of its SKU in the inventory (docs/using/validate.md, "
+    "Which SKU)",
     "sku_differs": "put {node} into the group of its SKU in the inventory, or correct bench_sku_gpu_name in "
     "{group_vars} (docs/using/validate.md, Which SKU)",
     "sku_gpus_exceeded": "put {node} into the group of its SKU in the inventory, or correct bench_sku_gpus "
     "in {group_vars} (docs/using/validate.md, Which SKU)",
     "sku_gpus_unknown": f"set bench_sku_gpus in {{group_vars}} ({_EXPECTATIONS})",
     "sku_model_unknown": f"set bench_sku_gpu_name in {{group_vars}} ({_EXPECTATIONS})",
-    "hostname_differs": "correct the address of {node} in the inventory (ansible_host), or, if it is the right "
-    "machine, set validate_hostname to its own host name (docs/using/validate.md, Identity)",
+    "hostname_differs": "correct the address of {node} in the inventory (ansible_host), or, if it is the "
+    "right machine, set validate_hostname to its own host name (docs/using/validate.md, Identity)",
     "node_twice": "correct the address of {node} in the inventory (ansible_host), or at the name server "
     "(docs/using/validate.md, Identity)",
     "slurm_node_unknown": "add {node} to slurm.conf, or, if that is intended, set `slurm: false` in its "

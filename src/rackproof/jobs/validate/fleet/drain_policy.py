@@ -170,9 +170,7 @@ def _kept_back_remarks(decided: Iterable[NodeNight], policy: DrainPolicy) -> lis
     noun, why = ("more node", "the allowed share of a partition is used up")
     if not policy.allowed:
         noun, why = ("node", DRAINING_OFF)
-    return [
-        f"{amount(kept_back, noun)} should be drained and {'are' if kept_back > 1 else 'is'} not: {why}"
-    ]
+    return [f"{amount(kept_back, noun)} should be drained and {'are' if kept_back > 1 else 'is'} not: {why}"]
 
 
 def _urgency(node_night: NodeNight) -> tuple[int, str]:
