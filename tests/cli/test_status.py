@@ -19,6 +19,7 @@ import pytest
 from click.testing import Result
 
 from rackproof.core.records import Verdict
+from rackproof.cli.status import _night_text
 from rackproof.jobs.fleet_status import SlurmNow, ask_slurm, build_row, read_sinfo
 from rackproof.store.audit_log import (
     acts_of,
@@ -162,6 +163,13 @@ def test_a_row_joins_what_is_known_and_names_the_next_command(
 ) -> None:
     row = build_row("n1", *(given.get(key) for key in ("slurm", "night", "provision", "imaging", "act")))
     assert {key: getattr(row, key) for key in shown} == shown
+
+
+@pytest.mark.parametrize(("measured", "mark"), [(False, " pass (health only)"), (True, " pass")])
+def test_a_pass_without_measurements_is_marked(measured: bool, mark: str) -> None:
+    night = NodeNight(node="n1", verdict=Verdict.PASS, measured=measured)
+    row = build_row("n1", None, (NOW, night), None, None, None)
+    assert _night_text(row) == f"11-22 02:00{mark}"
 
 
 def test_one_table_has_all_nodes(fleet: Path, run: Callable[..., Result]) -> None:

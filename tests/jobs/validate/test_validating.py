@@ -138,6 +138,21 @@ def test_what_the_health_checks_alone_found_is_returned_for_every_node(results: 
     assert judged[NODES[2]].reasons == ("no snapshot of it: no route",)
 
 
+def test_a_night_without_measurements_is_marked_everywhere(results: Path) -> None:
+    a_night(results, {2: None})
+    folder = night_folders(results)[0]
+    index, page = ((folder / name).read_text() for name in ("index.html", "nodes/r1-n01.html"))
+    assert "health only, nothing was measured in 24 hours: r1-n[01-02]" in index
+    assert "r1-n01; pass; health only" in index
+    assert page.count("health only") == 2
+    assert "health only" not in (folder / "nodes/r1-n03.html").read_text()
+    rows = read_rows(results, {}, ())[0]
+    assert [row.health_only for row in rows] == [True, True, False]
+    night = read_night(folder)
+    measured = night.nodes[0].model_copy(update={"measured": True})
+    assert not measured.is_health_only
+
+
 def test_what_changed_stands_first(results: Path) -> None:
     a_night(results, {})
     a_night(results, {1: gathered(1, gone=2)})
