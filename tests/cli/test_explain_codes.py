@@ -55,6 +55,12 @@ def test_an_xid_has_the_verdict_of_its_number(code: str, verdict: str, run: Call
     assert f"Verdict:   {verdict}: by itself it {drains} a node" in run("explain", code).output
 
 
+def test_the_line_of_xid_154_decides_on_its_verdict(run: Call) -> None:
+    text = run("explain", "xid_154").output
+    assert "Verdict:   that of the recovery action that the line itself states" in text
+    assert "does not drain" not in text
+
+
 @pytest.mark.parametrize(
     ("typed", "code"),
     [
@@ -101,6 +107,27 @@ def test_a_reason_without_a_known_code_is_not_taken_for_a_node(
     assert f"'{typed}' does not begin with a known code" in output_of(result)
     assert near in output_of(result)
     assert "no night in" not in output_of(result)
+
+
+@pytest.mark.parametrize(
+    ("code", "limit"),
+    [
+        ("memlock", "memlock_bytes of validate_limits (default 34359738368, 32 GiB)"),
+        ("shm", "shm_bytes of validate_limits (default 8589934592, 8 GiB)"),
+        ("clock", "clock_s of validate_limits (default 2)"),
+        ("port_symbolerrorcounter", "symbol_errors of validate_limits (default 10)"),
+        ("ecc_dram_correctable", "dram_correctable of validate_limits (default 20000000)"),
+    ],
+)
+def test_a_code_with_a_limit_names_the_key_and_where_to_set_it(code: str, limit: str, run: Call) -> None:
+    (line,) = [line for line in run("explain", code).output.splitlines() if line.startswith("Limit:")]
+    assert line.startswith(f"Limit:     {limit}")
+    assert "group_vars/all.yml for all nodes" in line
+    assert "Other keys keep their defaults" in line
+
+
+def test_a_code_without_a_limit_names_none(run: Call) -> None:
+    assert "Limit:" not in run("explain", "xid_79").output
 
 
 def test_a_code_that_asks_for_nothing_has_no_action(run: Call) -> None:

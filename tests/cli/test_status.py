@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from rackproof.cli.status import _night_text
 from rackproof.core.records import Verdict
 from rackproof.jobs.fleet_status import SlurmNow, ask_slurm, build_row, read_sinfo
 from rackproof.jobs.validate.pages import node_page
@@ -183,6 +184,13 @@ def test_advice_names_the_inventory_of_the_night(
     monkeypatch.setenv("ANSIBLE_INVENTORY", cluster[0])
     assert "ansible-playbook validate.yml -l n2" in run("explain", "n2").output
     assert "ansible-playbook provision.yml -l n4" in run("status", "--json").stdout
+
+
+@pytest.mark.parametrize(("measured", "mark"), [(False, " pass (health only)"), (True, " pass")])
+def test_a_pass_without_measurements_is_marked(measured: bool, mark: str) -> None:
+    night = NodeNight(node="n1", verdict=Verdict.PASS, measured=measured)
+    row = build_row("n1", None, (NOW, night), None, None, None)
+    assert _night_text(row) == f"11-22 02:00{mark}"
 
 
 def test_one_table_has_all_nodes(fleet: Path, run: Callable[..., Result]) -> None:

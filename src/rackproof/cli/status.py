@@ -70,6 +70,12 @@ def _empty_text(results: Path, *, is_slurm_read: bool) -> str:
     )
 
 
+def _night_text(row: NodeRow) -> str:
+    """Return the end and the verdict of a node's last night, and whether nothing was measured."""
+    mark = "(health only)" if row.health_only else ""
+    return " ".join(filter(None, (row.night, row.verdict.value if row.verdict else "", mark)))
+
+
 def _table(rows: Sequence[NodeRow]) -> str:
     """Return the table that the command prints."""
     columns = ("Node", "Slurm", "Drained by", "Reason", "Night (UTC)", "Provisioned", "Imaging", "Next")
@@ -79,7 +85,7 @@ def _table(rows: Sequence[NodeRow]) -> str:
             row.slurm or "-",
             row.drained_by or "-",
             row.reason or "-",
-            " ".join(filter(None, (row.night, row.verdict.value if row.verdict else ""))) or "-",
+            _night_text(row) or "-",
             row.provisioned or "-",
             row.imaging or "-",
             row.next or "-",

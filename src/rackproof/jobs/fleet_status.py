@@ -62,7 +62,11 @@ class SlurmNow(Record):
 
 
 class NodeRow(Record):
-    """The row of one node in the table. ``night`` is when its last night ended. "" means unknown."""
+    """The row of one node in the table.
+
+    ``night`` is when its last night ended. "" means unknown. ``health_only`` is whether this night has no
+    measurement of the node.
+    """
 
     node: str
     slurm: str = ""
@@ -70,6 +74,7 @@ class NodeRow(Record):
     reason: str = ""
     night: str = ""
     verdict: Verdict | None = None
+    health_only: bool = False
     provisioned: str = ""
     imaging: str = ""
     next: str = ""
@@ -202,6 +207,7 @@ def build_row(
         reason=reason,
         night=f"{when:%m-%d %H:%M}" if when else "",
         verdict=node_night.verdict if node_night is not None else None,
+        health_only=node_night is not None and node_night.is_health_only,
         provisioned=_provision_text(name, provision),
         imaging=imaging.text if imaging is not None else "",
         next=_next(name, node_night, provision, imaging, slurm),

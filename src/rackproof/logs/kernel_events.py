@@ -61,7 +61,7 @@ ACTIONS: Mapping[int, str] = {
 ``watch``, or ``nvlink`` (reset or watch, by the text of the line). The sources list 79 under both isolate and
 reboot. The reboot comes first."""
 
-_RECOVERY_ACTION_CHANGED = 154
+RECOVERY_ACTION_CHANGED = 154
 """XID whose text states the action."""
 _RECOVERY = {"none": "watch", "reboot": "reboot", "reset": "reset", "drain": "reset"}
 """Action for each word in the recovery action that XID 154 announces. The first match is used."""
@@ -363,7 +363,7 @@ def requested_action(xid: int, text: str) -> str:
     action = ACTIONS.get(xid, "unknown")
     if action == "nvlink":
         return "watch" if "Nonfatal" in text else "reset"
-    if xid == _RECOVERY_ACTION_CHANGED:
+    if xid == RECOVERY_ACTION_CHANGED:
         # The driver itself states the action: "... changed from 0x0 (None) to 0x1 (GPU Reset Required)".
         before, changed, changed_to = text.lower().rpartition(" to ")
         actions = (action for word, action in _RECOVERY.items() if word in changed_to)

@@ -95,6 +95,26 @@ _COUNTER_LIMITS: Mapping[str, str] = {
     "PortXmitDiscards": "transmit_discards",
 }
 """The limit in :class:`Limits` of a counter, by the counter's name in /sys or perfquery."""
+LIMIT_BY_CODE: Mapping[str, str] = {
+    "clock": "clock_s",
+    "disk_full": "disk_free",
+    "ecc_dram_correctable": "dram_correctable",
+    "ecc_sram_correctable": "sram_correctable",
+    "inodes_full": "inodes_free",
+    "memlock": "memlock_bytes",
+    "memory": "memory_share",
+    "memory_in_use": "foreign_memory_bytes",
+    "memory_temperature": "memory_c",
+    "pcie_replays": "pcie_replays",
+    "shm": "shm_bytes",
+    "slowed_down": "slowdown_s",
+    "temperature": "margin_c",
+    "too_hot": "gpu_c",
+    "tool_slow": "tool_seconds",
+    # A code has the lower-case name of its counter (:func:`code_name`).
+    **{f"port_{name.lower()}": limit for name, limit in _COUNTER_LIMITS.items()},
+}
+"""The limit in :class:`Limits` with which the finding of a code compares. A finding of the code names it."""
 _RARE_ON_PORTS = ("link_recoveries", "link_downs")
 """A single such event degrades a port. Only many fail it, because the restart of a switch causes one, too."""
 _RATES_OF_PACKETS = ("receive_errors", "transmit_discards")
@@ -165,9 +185,20 @@ def check_node(
     node = NodeSubject(
         snapshot, previous, expected or Expectation(), majority or {}, limits or Limits(), idle
     )
-    findings = [*_lacking(node), *(finding for check in NODE_CHECKS for finding in check(node))]
+    findings = [
+        *_lacking(node),
+        *(_with_limit(finding) for check in NODE_CHECKS for finding in check(node)),
+    ]
     findings.sort(key=lambda finding: WORST_FIRST.index(finding.verdict))
     return tuple(_with_count(node, findings) if len(findings) > MOST_FINDINGS else findings)
+
+
+def _with_limit(finding: HealthFinding) -> HealthFinding:
+    """Return a finding whose evidence names the limit of the inventory that it compares with, if any."""
+    if finding.code not in LIMIT_BY_CODE:
+        return finding
+    evidence = f"{finding.evidence} (validate_limits: {LIMIT_BY_CODE[finding.code]})"
+    return finding.model_copy(update={"evidence": evidence})
 
 
 def _with_count(node: NodeSubject, findings: Sequence[HealthFinding]) -> list[HealthFinding]:
@@ -533,7 +564,7 @@ def _uncorrectable_sram(subject: GpuSubject) -> Iterator[HealthFinding]:
             Verdict.FAIL,
             # SRAM cannot be remapped. Above the vendor's threshold, the GPU must be returned.
             "rma" if gpu.sram_threshold else "reset",
-            f"{gpu.sram_uncorrectable or 0} uncorrectable errors in SRAM{exceeded}",
+            f"{amount(gpu.sram_uncorrectable or 0, 'uncorrectable error')} in SRAM{exceeded}",
         )
 
 
@@ -548,7 +579,7 @@ def _row_remapping(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("remap_pending", Verdict.FAIL, "reset", evidence)
     elif gpu.dram_uncorrectable:
         # The row is remapped, so the error is resolved.
-        evidence = f"{gpu.dram_uncorrectable} uncorrectable errors in DRAM"
+        evidence = f"{amount(gpu.dram_uncorrectable, 'uncorrectable error')} in DRAM"
         yield subject.finding("ecc_dram_uncorrectable", Verdict.DEGRADED, "watch", evidence)
 
 

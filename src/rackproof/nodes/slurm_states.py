@@ -92,6 +92,12 @@ def state_words(state: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in words if word))
 
 
+def takes_jobs(state: str) -> bool:
+    """Return whether Slurm gives jobs to a node in this state. A state that is not known takes none."""
+    words = state_words(state)
+    return bool(_BASES.intersection(words)) and not {*_FAILED, *_DRAINED}.intersection(words)
+
+
 def check_slurm_state(
     node: str, state: str, *, known: bool, reason: str = "", set_by: str = "", member: bool = True
 ) -> Iterator[HealthFinding]:

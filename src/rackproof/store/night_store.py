@@ -198,6 +198,11 @@ class NodeNight(Record):
     why: str = ""
     did: str = ""
 
+    @property
+    def is_health_only(self) -> bool:
+        """Return whether the node was reached and has no measurement, so that its speed is not proven."""
+        return not self.measured and not self.unreached
+
     def codes(self) -> tuple[str, ...]:
         """Return the codes of failures that affect only this node."""
         failed = [finding.code for finding in self.findings if _is_certain_failure(finding)]

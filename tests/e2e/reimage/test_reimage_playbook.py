@@ -58,7 +58,7 @@ def test_each_node_goes_its_way_and_only_the_proven_return(rack: Rack) -> None:
     assert "n03 is not imaged: jobs still run there: 77" in why["n03"]
     assert "the image cannot be had" in why["gone"]
     assert "n04 is fail" in why["n04"]
-    assert "1 uncorrectable errors in SRAM" in why["n04"]
+    assert "1 uncorrectable error in SRAM" in why["n04"]
     kept = read_run(run_files.run_folders(rack.results)[0])
     assert (kept.benchmark, kept.verdict.value) == ("reimage", "fail")
     assert {node.name for node in kept.nodes} == {"n01", "n02", "n04"}

@@ -103,6 +103,16 @@ def test_never_more_than_the_share_of_a_partition(size: int, ours: tuple[str, ..
     assert bool(remarks) == (drained < 4)
 
 
+def test_without_permission_the_reason_is_that_draining_is_off() -> None:
+    bad = [night(f"n{number:02d}", finding(f"n{number:02d}")) for number in (1, 2, 3)]
+    decided, remarks = decide_drains(bad, {}, members(9), "N1", NOW, DrainPolicy(allowed=False))
+    assert plans(decided) == {"n01": "drain"}
+    for one in decided[1:]:
+        assert one.why.startswith("not drained: draining is off (validate_drain); with it, it would wait")
+        assert "the share of partition batch is used up (15.0 % of 9 nodes: 1;" in one.why
+    assert remarks == ("3 nodes should be drained and are not: draining is off (validate_drain)",)
+
+
 def test_of_several_the_worst_goes_first() -> None:
     nodes = [
         night("n01", finding("n01", "memlock", action="configure")),

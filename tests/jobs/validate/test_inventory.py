@@ -6,6 +6,7 @@ tests check that a wrong name, type or number is refused, because it would turn 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import yaml
 
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
-from rackproof.nodes.health_subjects import Expectation
+from rackproof.nodes.health_subjects import Expectation, Limits
 
 
 def test_what_is_expected_is_taken_as_it_is_written() -> None:
@@ -48,6 +49,10 @@ def test_what_is_expected_is_taken_as_it_is_written() -> None:
 def test_what_cannot_be_expected_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ValidateError, match="validate_expect of n1"):
         parse_node_expectation("n1", values)
+
+
+def test_a_limit_that_is_not_set_keeps_its_default() -> None:
+    assert parse_limits("n1", {"memlock_bytes": 8}) == replace(Limits(), memlock_bytes=8)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import yaml
 
 from rackproof.core.finding_codes import registry
 from rackproof.core.known_variables import VariableValueError, check_bounds
-from rackproof.core.records import Direction, Measurement, Run, Verdict
+from rackproof.core.records import Direction, Measurement, Run, Verdict, worst
 from rackproof.jobs.fleet_status import read_rows
 from rackproof.jobs.validate import explain, tasks
 from rackproof.jobs.validate.errors import ValidateError
@@ -138,6 +138,21 @@ def test_what_the_health_checks_alone_found_is_returned_for_every_node(results: 
     assert judged[NODES[0]].reasons == ()
     assert any("3 of 4 GPUs" in reason for reason in judged[NODES[1]].reasons), judged
     assert judged[NODES[2]].reasons == ("no snapshot of it: no route",)
+
+
+def test_a_night_without_measurements_is_marked_everywhere(results: Path) -> None:
+    a_night(results, {2: None})
+    folder = night_folders(results)[0]
+    index, page = ((folder / name).read_text() for name in ("index.html", "nodes/r1-n01.html"))
+    assert "health only, nothing was measured in 24 hours: r1-n[01-02]" in index
+    assert "r1-n01; pass; health only" in index
+    assert page.count("health only") == 2
+    assert "health only" not in (folder / "nodes/r1-n03.html").read_text()
+    rows = read_rows(results, {}, ())[0]
+    assert [row.health_only for row in rows] == [True, True, False]
+    night = read_night(folder)
+    measured = night.nodes[0].model_copy(update={"measured": True})
+    assert not measured.is_health_only
 
 
 def test_what_changed_stands_first(results: Path) -> None:
@@ -460,7 +475,7 @@ def test_a_node_is_explained_from_records_alone(results: Path) -> None:
     for words in (
         "r1-n02: fail in the night",
         f"fail: xid_79: {uuid(1, 2)} (GPU 2",
-        "not allowed, a dry run",
+        "not drained: draining is off (validate_drain); it would be drained for xid_79 GPU 2",
         "xid_79: failed in 2 of the last 2 nights",
         "scontrol reboot ASAP nextstate=down r1-n02",
         "ansible-playbook validate.yml -l r1-n02",
@@ -469,6 +484,55 @@ def test_a_node_is_explained_from_records_alone(results: Path) -> None:
     assert "nothing was found" in explain.explanation_text(explain.explain_node(results, "r1-n01"))
     with pytest.raises(explain.ExplainError, match="covers nobody"):
         explain.explain_node(results, "nobody")
+
+
+XID_79 = "NVRM: Xid (PCI:0002:06:00): 79, GPU has fallen off the bus."
+
+
+def test_without_permission_every_failed_node_states_that_draining_is_off(results: Path) -> None:
+    a_night(results, {1: gathered(1, log=XID_79), 2: gathered(2, log=XID_79)})
+    night = read_night(night_folders(results)[0])
+    assert "2 nodes should be drained and are not: draining is off (validate_drain)" in night.remarks
+    for name in NODES[1:]:
+        explanation = explain.explain_node(results, name)
+        assert "draining is off (validate_drain)" in explanation.service[1]
+        assert explanation.next[0].startswith(f"scontrol update nodename={name} state=drain reason=xid_79  #")
+    assert not [
+        step for step in explain.explain_node(results, NODES[0]).next if step.startswith("scontrol update")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "drained_by", "by_hand"),
+    [
+        ("MIXED", "none", True),
+        ("IDLE+DRAIN", "ours", False),
+        ("IDLE+DRAIN", "other", False),
+        ("DOWN", "none", False),
+        ("IDLE*", "none", False),
+        ("", "none", False),
+    ],
+)
+def test_only_a_node_that_takes_jobs_is_drained_by_hand(
+    results: Path, state: str, drained_by: str, by_hand: bool
+) -> None:
+    states = slurm()
+    states[NODES[1]] |= {"state_after": state, "drained_by": drained_by, "reason": "r"}
+    a_night(results, {1: gathered(1, log=XID_79)}, slurm=states)
+    steps = explain.explain_node(results, NODES[1]).next
+    assert steps[0].startswith("scontrol update nodename=r1-n02 state=drain") == by_hand
+
+
+@pytest.mark.parametrize("why", ["", "Slurm could not be queried, nothing is drained or resumed: down"])
+def test_a_fleet_without_slurm_is_told_apart_from_a_slurm_without_an_answer(results: Path, why: str) -> None:
+    a_night(results, {1: gathered(1, log=XID_79)}, slurm=None, members="", slurm_remark=why)
+    explanation = explain.explain_node(results, NODES[1])
+    no_slurm = "no Slurm in this inventory: take the node out of service yourself"
+    assert (no_slurm in explanation.service) == (not why)
+    assert (explanation.next[0] == no_slurm) == (not why)
+    assert ("not drained: Slurm could not be queried" in explanation.service) == bool(why)
+    night = read_night(night_folders(results)[0])
+    assert not [remark for remark in night.remarks if "should be drained" in remark]
 
 
 @pytest.mark.parametrize(
@@ -612,6 +676,90 @@ def test_an_inspection_is_of_the_part_that_the_finding_is_about(results: Path, c
     assert advice.startswith("look at r1-n02: ")
     assert advice.endswith(f"  # {code}")
     assert ("cooling" in advice) == (part == "cooling")
+
+
+def next_steps(results: Path, *found: HealthFinding, **more: Any) -> tuple[str, ...]:
+    """Return the next commands for a node with these findings."""
+    a_night(results, {})
+    folder = night_folders(results)[0]
+    night = read_night(folder)
+    verdict = worst(one.verdict for one in found)
+    bad = night.nodes[1].model_copy(update={"verdict": verdict, "findings": found, **more})
+    write_night(folder, night.model_copy(update={"nodes": (night.nodes[0], bad, night.nodes[2])}))
+    return explain.explain_node(results, "r1-n02").next
+
+
+@pytest.mark.parametrize("fleetwide", [False, True])
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("sku_skeleton", "complete the group_vars of SKU h200, then remove `skeleton: true`"),
+        ("sku_unknown", "put r1-n02 into the group of its SKU"),
+        ("sku_differs", "correct bench_sku_gpu_name in the group_vars of SKU h200"),
+        ("sku_gpus_exceeded", "correct bench_sku_gpus in the group_vars of SKU h200"),
+        ("sku_gpus_unknown", "set bench_sku_gpus in the group_vars of SKU h200"),
+        ("sku_model_unknown", "set bench_sku_gpu_name in the group_vars of SKU h200"),
+        ("hostname_differs", "validate_hostname"),
+        ("node_twice", "ansible_host"),
+        ("slurm_node_unknown", "set `slurm: false` in its validate_expect"),
+        ("nvlink_inactive", "set `nvlinks` in validate_expect"),
+    ],
+)
+def test_a_value_of_the_inventory_is_mended_in_the_inventory(
+    results: Path, code: str, advice: str, fleetwide: bool
+) -> None:
+    found = HealthFinding(
+        node="r1-n02",
+        code=code,
+        verdict=Verdict.UNPROVEN,
+        action="watch" if fleetwide else "configure",
+        fleetwide=fleetwide,
+        evidence="e",
+    )
+    first, *others = next_steps(results, found)
+    assert advice in first
+    assert "docs/using/" in first
+    assert first.endswith(f"  # {code}")
+    assert others == ["ansible-playbook validate.yml -l r1-n02"]
+
+
+@pytest.mark.parametrize("code", ["gpu_new", "gpu_replaced", "machine_changed", "parts_moved"])
+def test_a_changed_part_is_accepted_by_a_night(results: Path, code: str) -> None:
+    found = HealthFinding(
+        node="r1-n02", code=code, verdict=Verdict.UNPROVEN, action="configure", evidence="e"
+    )
+    steps = next_steps(results, found)
+    assert f"ansible-playbook validate.yml -l r1-n02 -e validate_accept_identity=true  # {code}" in steps
+    assert not [step for step in steps if "provision.yml" in step]
+
+
+def test_one_command_lists_all_codes_that_need_it(results: Path) -> None:
+    codes = ("ecc_sram_uncorrectable", "xid_48", "nvlink_down", "recovery_needed")
+    found = [
+        HealthFinding(
+            node="r1-n02",
+            code=code,
+            part="gpu",
+            name=uuid(1, 2),
+            verdict=Verdict.FAIL,
+            action="reset",
+            evidence="e",
+        )
+        for code in codes
+    ]
+    resets = [step for step in next_steps(results, *found) if "gpu-reset" in step]
+    command = f"ssh r1-n02 nvidia-smi --gpu-reset -i {uuid(1, 2)}"
+    assert resets == [f"{command}  # {', '.join(codes)}; no job may run there"]
+
+
+def test_one_night_is_no_count_of_nights(results: Path) -> None:
+    a_night(results, {1: gathered(1, log=XID_79)})
+    assert explain.explain_node(results, "r1-n02").tried == ("xid_79: failed in the last night",)
+
+
+def test_a_fault_that_provisioning_mends_leads_to_it(results: Path) -> None:
+    found = HealthFinding(node="r1-n02", code="clock", verdict=Verdict.FAIL, action="configure", evidence="e")
+    assert "ansible-playbook provision.yml -l r1-n02  # clock" in next_steps(results, found)
 
 
 def test_every_code_that_asks_for_an_inspection_names_what_to_look_at() -> None:

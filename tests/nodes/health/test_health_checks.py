@@ -8,14 +8,15 @@ unproven, and never healthy. The snapshots SOUND, GPU and PORT are healthy.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
+from rackproof.core.finding_codes import registry
 from rackproof.core.records import Verdict
 from rackproof.logs.kernel_events import requested_action
-from rackproof.nodes.health_checks import check_node, majority_versions, mark_fleetwide
+from rackproof.nodes.health_checks import LIMIT_BY_CODE, check_node, majority_versions, mark_fleetwide
 from rackproof.nodes.health_subjects import Expectation, HealthFinding, Limits
 from rackproof.nodes.kernel_log import XidEvent, normalize_bus_id
 from rackproof.nodes.night_evidence import GPU_READINGS
@@ -241,6 +242,40 @@ def test_one_fault_one_finding(state: NodeSnapshot, code: str, verdict: Verdict,
     found = check_node(state, expected=EXPECTED, previous=SOUND, idle=True)
     assert [(one.code, one.verdict, one.action) for one in found] == [(code, verdict, action)]
     assert found[0].evidence
+
+
+@pytest.mark.parametrize(
+    ("state", "evidence"),
+    [
+        (
+            node(memlock_bytes=8 << 20),
+            "8 MiB may be locked, 32 GiB are needed (validate_limits: memlock_bytes)",
+        ),
+        (node(shm_bytes=64 << 20), "(validate_limits: shm_bytes)"),
+        (node(clock_offset_s=-300.0), "(validate_limits: clock_s)"),
+        (gpu(margin_c=5), "(validate_limits: margin_c)"),
+        (port(counters={**PORT.counters, "symbol_error": 18}), "(validate_limits: symbol_errors)"),
+    ],
+)
+def test_a_finding_names_the_limit_that_it_compares_with(state: NodeSnapshot, evidence: str) -> None:
+    (found,) = check_node(state, expected=EXPECTED, previous=SOUND, idle=True)
+    assert found.evidence.endswith(evidence)
+
+
+@pytest.mark.parametrize(
+    ("errors", "text"), [(1, "1 uncorrectable error in"), (2, "2 uncorrectable errors in")]
+)
+def test_one_error_is_not_plural(errors: int, text: str) -> None:
+    for state in (gpu(sram_uncorrectable=errors), gpu(dram_uncorrectable=errors)):
+        (found,) = check_node(state, expected=EXPECTED, previous=SOUND, idle=True)
+        assert found.evidence.startswith(text)
+
+
+def test_every_limit_but_the_load_of_a_link_has_a_code_that_names_it() -> None:
+    names = {field.name for field in fields(Limits)}
+    # A GPU's use decides when its link is judged. The finding compares with the link's own maximum.
+    assert set(LIMIT_BY_CODE.values()) == names - {"loaded_percent"}
+    assert set(LIMIT_BY_CODE) <= set(registry())
 
 
 @pytest.mark.parametrize(

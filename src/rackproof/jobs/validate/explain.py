@@ -16,11 +16,14 @@ from rackproof.core.advised_commands import add_inventory, add_results
 from rackproof.core.errors import RackproofError
 from rackproof.core.finding_codes import JOBS, FindingCode
 from rackproof.core.records import Record, Verdict
-from rackproof.core.text import amount, moment, percent, sanitize
+from rackproof.core.text import amount, moment, percent, sanitize, shell_word, size
+from rackproof.jobs.validate.fleet.drain_policy import DRAINING_OFF, NO_SLURM
 from rackproof.jobs.validate.fleet.healing import SOAK, lacking_for
-from rackproof.logs.kernel_events import requested_action, verdict_of
-from rackproof.nodes.health_subjects import HealthFinding
-from rackproof.nodes.slurm_states import drain_owner
+from rackproof.jobs.validate.inventory_advice import inventory_advice
+from rackproof.logs.kernel_events import RECOVERY_ACTION_CHANGED, requested_action, verdict_of
+from rackproof.nodes.health_checks import LIMIT_BY_CODE
+from rackproof.nodes.health_subjects import HealthFinding, Limits
+from rackproof.nodes.slurm_states import drain_owner, takes_jobs
 from rackproof.store import night_store
 from rackproof.store.night_store import NightRecord, NodeNight, SlurmState
 
@@ -162,10 +165,14 @@ def code_text(code: str, entry: FindingCode) -> str:
         verdict = verdict_of(int(number[1]), "")
         drains = "drains" if verdict is Verdict.FAIL else "does not drain"
         verdicts = f"{verdict}: by itself it {drains} a node"
+        if int(number[1]) == RECOVERY_ACTION_CHANGED:
+            verdicts = "that of the recovery action that the line itself states, such as fail for a reset"
+            asks = "the recovery action that the line itself states, unless earlier reboots change that"
     for title, text in (
         ("Verdict", verdicts),
         ("Action", asks),
         ("Read from", entry.reads),
+        ("Limit", _limit_text(code)),
         ("Given by", "; ".join(JOBS[job] for job in entry.jobs)),
         ("All codes", "docs/using/codes.md"),
         ("Drained", "docs/using/drained.md"),
@@ -175,11 +182,27 @@ def code_text(code: str, entry: FindingCode) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _limit_text(code: str) -> str:
+    """Return the limit of the inventory that findings of a code compare with, and where to set it, or ""."""
+    if code not in LIMIT_BY_CODE:
+        return ""
+    name = LIMIT_BY_CODE[code]
+    value = getattr(Limits, name)
+    readable = f", {size(value)}" if name.endswith("_bytes") else ""
+    return (
+        f"{name} of validate_limits (default {value:.15g}{readable}), in group_vars/all.yml for all nodes, "
+        "or in the group_vars of a SKU in place of those. Other keys keep their defaults"
+    )
+
+
 def _service_lines(night: NightRecord, node_night: NodeNight) -> list[str]:
     """Return lines about the node's state in Slurm, and the night's plan for it."""
     state = node_night.slurm
-    lines = _slurm_lines(state)
-    if node_night.plan:
+    # Without Slurm, `why` says so already.
+    lines = [] if node_night.why == NO_SLURM else _slurm_lines(state)
+    if node_night.plan == "drain" and "drain" not in night.acts:
+        lines.append(f"not drained: {DRAINING_OFF}; it would be drained for {node_night.why}")
+    elif node_night.plan:
         allowed = node_night.plan in night.acts
         lines.append(f"{node_night.plan}{'' if allowed else ' (not allowed, a dry run)'}: {node_night.why}")
     elif node_night.why:
@@ -237,8 +260,8 @@ def _history_lines(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]
     for code in node_night.codes() or (node_night.hold.codes if node_night.hold else ()):
         night_ids = [night.night_id for night, past_node_night in nights if code in past_node_night.codes()]
         if night_ids:
-            count = f"in {len(night_ids)} of the last {amount(len(nights), 'night')}, first {night_ids[-1]}"
-            lines.append(f"{code}: failed {count}")
+            count = f"in {len(night_ids)} of the last {len(nights)} nights, first {night_ids[-1]}"
+            lines.append(f"{code}: failed {count if len(nights) > 1 else 'in the last night'}")
     lines += [
         f"{moment(night.ended)}: {past_node_night.did}"
         for night, past_node_night in nights[:_NIGHTS_SHOWN]
@@ -254,24 +277,59 @@ def _next_commands(node_night: NodeNight) -> list[str]:
     if node_night.unreached:
         return [f"ssh {node_night.node} true; then: ansible-playbook validate.yml -l {node_night.node}"]
     retry_command = f"ansible-playbook validate.yml -l {node_night.node}"
-    wide = [finding for finding in node_night.findings if finding.fleetwide]
-    steps = [
-        _finding_command(node_night, finding)
-        for finding in node_night.findings
-        if not finding.fleetwide and finding.action != "none"
-    ]
+    steps = [_out_of_service_step(node_night), *_finding_steps(node_night)]
     faults = (Verdict.FAIL, Verdict.DEGRADED)
     if fault := next((reason for reason in node_night.reasons if reason.verdict in faults), None):
         steps.append(
             f"ansible-playbook bench.yml -l {node_night.node}  # measures {fault.metric or 'it'} again"
         )
-    if wide:
+    if wide := sorted({finding.code for finding in node_night.findings if _is_of_fleet(finding, node_night)}):
         steps.append(
-            f"check the tool and the fabric first: {', '.join(sorted({finding.code for finding in wide}))}"
+            "check what these nodes share first (tool, fabric, limit or expectation of the inventory): "
+            f"{', '.join(wide)}"
         )
     # The soak is a night too, and one without a load does not count for heat.
     steps.append(_soak_step(node_night) or (retry_command if any(steps) else ""))
     return list(dict.fromkeys(filter(None, steps)))
+
+
+def _finding_steps(node_night: NodeNight) -> list[str]:
+    """Return the commands for the findings of the node alone. One command lists the codes that need it."""
+    codes: dict[tuple[str, str], list[str]] = {}
+    for finding in node_night.findings:
+        command = inventory_advice(node_night.node, node_night.sku, finding), ""
+        if not command[0] and not finding.fleetwide:
+            command = _finding_command(node_night, finding)
+        if command[0]:
+            codes.setdefault(command, []).append(finding.code)
+    return [
+        f"{command}  # {', '.join(dict.fromkeys(of_command))}{remark}"
+        for (command, remark), of_command in codes.items()
+    ]
+
+
+def _is_of_fleet(finding: HealthFinding, node_night: NodeNight) -> bool:
+    """Return whether the cause of a finding is to be looked for in what the nodes share.
+
+    A value of the inventory is often wrong for many nodes, which is no fault of a tool or the fabric.
+    """
+    return finding.fleetwide and not inventory_advice(node_night.node, node_night.sku, finding)
+
+
+def _out_of_service_step(node_night: NodeNight) -> str:
+    """Return how to take a node with a certain fault out of service by hand, or "" if it is already."""
+    if node_night.why == NO_SLURM:
+        return NO_SLURM
+    state, codes = node_night.slurm, node_night.codes()
+    if node_night.verdict is not Verdict.FAIL or not codes or state is None:
+        return ""
+    if not state.known or state.drained_by != "none" or not takes_jobs(state.state):
+        return ""
+    reason = shell_word(sanitize("; ".join(codes), 200))
+    return (
+        f"scontrol update nodename={node_night.node} state=drain reason={reason}  "
+        "# no new jobs; resume it by hand"
+    )
 
 
 def _soak_step(node_night: NodeNight) -> str:
@@ -293,25 +351,29 @@ def _soak_step(node_night: NodeNight) -> str:
     )
 
 
-def _finding_command(node_night: NodeNight, finding: HealthFinding) -> str:
-    """Return the command or advice for a finding's action, or "" for actions that need none."""
+def _finding_command(node_night: NodeNight, finding: HealthFinding) -> tuple[str, str]:
+    """Return the command or advice for a finding's action, or "" for actions that need none.
+
+    The second text is the end of the command's remark, which begins with the codes of the findings.
+    """
     node = node_night.node
     sudo = "sudo " if node_night.asked_as_root is False else ""
     # The command is entered into a shell, and the text comes from a node.
     gpu = finding.name if _UUID.fullmatch(finding.name) else ""
     place = f"{finding.name or node} {finding.place}".strip()
     commands = {
-        "configure": f"ansible-playbook provision.yml -l {node}  # {finding.code}",
-        "reset": f"ssh {node} {sudo}nvidia-smi --gpu-reset -i {gpu or 'GPU'}  # {finding.code}; "
-        "no job may run there",
+        "configure": (f"ansible-playbook provision.yml -l {node}", ""),
+        "reset": (f"ssh {node} {sudo}nvidia-smi --gpu-reset -i {gpu or 'GPU'}", "; no job may run there"),
         # With nextstate=down, Slurm gives the node no job after the reboot, whatever its state was.
-        "reboot": f"scontrol reboot ASAP nextstate=down {node}  # {finding.code}",
-        "isolate": f"scontrol update NodeName={node} State=DRAIN Reason={finding.code}  "
-        "# then power, cooling",
-        "inspect": f"look at {place}: {inspected_parts(finding.code)}  # {finding.code}",
-        "rma": f"rackproof explain {node} --rma {node}-rma.md  # {finding.code}: the packet for the vendor",
+        "reboot": (f"scontrol reboot ASAP nextstate=down {node}", ""),
+        "isolate": (
+            f"scontrol update NodeName={node} State=DRAIN Reason={finding.code}",
+            "; then power, cooling",
+        ),
+        "inspect": (f"look at {place}: {inspected_parts(finding.code)}", ""),
+        "rma": (f"rackproof explain {node} --rma {node}-rma.md", ": the packet for the vendor"),
     }
-    return commands.get(finding.action, "")
+    return commands.get(finding.action, ("", ""))
 
 
 def inspected_parts(code: str) -> str:

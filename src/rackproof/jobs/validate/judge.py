@@ -164,7 +164,13 @@ def judge_fleet(
         drain_policy.drained_by_partition(members),
         context.night_id,
         inputs.now,
-        DrainPolicy(share=share, hours=return_hours),
+        DrainPolicy(
+            share=share,
+            hours=return_hours,
+            allowed="drain" in acts,
+            # A Slurm that gave no answer leaves a remark. Without a controller, it was never queried.
+            has_slurm=slurm is not None or bool(slurm_remark),
+        ),
     )
     # Check imaging last, because it cancels a return that the policy just planned.
     decided = tuple(_unless_imaged(node, being_imaged) for node in decided)

@@ -28,6 +28,8 @@ _FINDINGS = 10
 """The list of a dry run has at most this many findings of a node."""
 _LISTED_NODES = 50
 """The list of a dry run has at most this many nodes."""
+HEALTH_ONLY = "health only"
+"""The mark of a node without measurements. Its verdict does not cover its speed."""
 _TOLD = 12
 """A message lists at most this many changes, and this many groups of nodes for each verdict."""
 
@@ -42,9 +44,7 @@ def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
     lines += [f"changed: {change}" for change in changes[:_TOLD]]
     for verdict in (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED):
         lines += _describe_nodes(verdict, nodes_by_verdict[verdict])
-    unmeasured = _unmeasured_nodes(night)
-    if unmeasured:
-        lines.append(f"health only, nothing was measured in 24 hours: {compress_hostlist(unmeasured)}")
+    lines += describe_unmeasured(night)
     lines += describe_drain_plan(night)
     lines += [f"{node.node}: {node.did}" for node in night.nodes if node.did]
     return lines
@@ -85,9 +85,12 @@ def _count_by_verdict(nodes_by_verdict: Mapping[Verdict, Sequence[NodeNight]]) -
     return ", ".join(f"{len(nodes)} {verdict.value}" for verdict, nodes in nodes_by_verdict.items() if nodes)
 
 
-def _unmeasured_nodes(night: NightRecord) -> list[str]:
-    """Return the nodes that were reached but not measured."""
-    return [node.node for node in night.nodes if not node.measured and not node.unreached]
+def describe_unmeasured(night: NightRecord) -> list[str]:
+    """Return a line about the nodes that were reached but not measured, or nothing."""
+    unmeasured = [node.node for node in night.nodes if node.is_health_only]
+    if not unmeasured:
+        return []
+    return [f"{HEALTH_ONLY}, nothing was measured in 24 hours: {compress_hostlist(unmeasured)}"]
 
 
 def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from rackproof.core.records import WORST_FIRST, Direction, Verdict
 from rackproof.core.text import amount, moment, quantity, sanitize, unit_text
 from rackproof.jobs.validate import explain
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes
+from rackproof.jobs.validate.messages import HEALTH_ONLY, describe_unmeasured
 from rackproof.report import view
 from rackproof.report.charts import Chart, Drawn, Line, draw
 from rackproof.report.html import environment, style
@@ -123,7 +124,8 @@ def night_page(
             meaning=_WORDS[night.verdict],
             # The remarks already contain the fault.
             remarks=[sanitize(remark, 500) for remark in night.remarks]
-            + [sanitize(line, 500) for line in measured if not line.startswith("! ")],
+            + [sanitize(line, 500) for line in measured if not line.startswith("! ")]
+            + [sanitize(line, 500) for line in describe_unmeasured(night)],
             changes=[sanitize(change, 400) for change in changes[:_CHANGES]]
             + ([f"and {more} more"] if more > 0 else []),
             racks=_racks(night, pages),
@@ -171,7 +173,11 @@ def node_page(
             when=moment(night.ended),
             style=style(),
             title=sanitize(mine.node, 200),
-            point=" · ".join(sanitize(part, 60) for part in (mine.rack, mine.sku, mine.hardware_key) if part),
+            point=" · ".join(
+                sanitize(part, 60)
+                for part in (mine.rack, mine.sku, mine.hardware_key, _health_only_mark(mine))
+                if part
+            ),
             verdict=mine.verdict,
             explained=explanation,
             findings=_findings(mine),
@@ -184,6 +190,11 @@ def node_page(
             version=__version__,
         )
     )
+
+
+def _health_only_mark(node_night: NodeNight) -> str:
+    """Return the mark of a node that was not measured, or ""."""
+    return HEALTH_ONLY if node_night.is_health_only else ""
 
 
 def _short(names: Sequence[str]) -> dict[str, str]:
@@ -222,7 +233,18 @@ def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]
                         "verdict": member.verdict,
                         "href": pages.get(member.node, ""),
                         "title": sanitize(
-                            "; ".join([member.node, member.verdict.value, *member.reason_texts()[:2]]), 300
+                            "; ".join(
+                                filter(
+                                    None,
+                                    (
+                                        member.node,
+                                        member.verdict.value,
+                                        _health_only_mark(member),
+                                        *member.reason_texts()[:2],
+                                    ),
+                                )
+                            ),
+                            300,
                         ),
                         "out": bool(member.slurm and member.slurm.drained_by != "none")
                         or member.plan == "drain",
@@ -365,7 +387,7 @@ def _nights(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Table:
         ("Verdict", "When (UTC)", "What", "What was done"),
         [
             (
-                view.verdict_cell(node_night.verdict),
+                view.verdict_cell(node_night.verdict, _health_only_mark(node_night)),
                 Cell(moment(night.ended)),
                 Cell(sanitize((node_night.reason_texts() or ("",))[0], 300)),
                 Cell(sanitize(node_night.did, 300)),

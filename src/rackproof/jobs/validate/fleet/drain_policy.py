@@ -42,6 +42,8 @@ class DrainPolicy:
         unreachable_least: If fewer nodes are unreachable, ``share`` does not apply to them.
         passes: The number of nights that a drained node must pass before it is resumed.
         hours: The shortest time between two of these nights, in hours.
+        allowed: Whether the night may drain nodes. Otherwise, it only plans the drains.
+        has_slurm: Whether the inventory has a Slurm that the night queried.
     """
 
     share: float = 0.15
@@ -50,6 +52,13 @@ class DrainPolicy:
     passes: int = 2
     # Nights are a day apart, but some start later than others.
     hours: float = 12
+    allowed: bool = True
+    has_slurm: bool = True
+
+
+DRAINING_OFF = "draining is off (validate_drain)"
+NO_SLURM = "no Slurm in this inventory: take the node out of service yourself"
+"""Reasons why a failed node stays in service, which the explanation of the node repeats."""
 
 
 def drained_by_partition(listed: str) -> dict[str, dict[str, bool]]:
@@ -98,7 +107,7 @@ def decide_drains(
     ]
     for node_night in sorted(failing, key=_urgency):
         partitions = _partitions_of(node_night.node, members)
-        withheld = _objection(node_night, bool(unreachable), partitions) or _share_used_up(
+        withheld = _objection(node_night, bool(unreachable), partitions, policy) or _share_used_up(
             partitions, members, room, policy
         )
         if withheld:
@@ -108,7 +117,7 @@ def decide_drains(
         for name in partitions:
             room[name] -= 1
         decided[node_night.node] = _drained(node_night, night_id)
-    remarks = (*unreachable, *_kept_back_remarks(decided.values()))
+    remarks = (*unreachable, *_kept_back_remarks(decided.values(), policy))
     return tuple(decided[node_night.node] for node_night in nodes), remarks
 
 
@@ -150,15 +159,18 @@ def _drained(node_night: NodeNight, night_id: str) -> NodeNight:
     )
 
 
-def _kept_back_remarks(decided: Iterable[NodeNight]) -> list[str]:
-    """Return a remark if failed nodes stay in service because their partitions are at their limits."""
-    kept_back = sum(node_night.why.startswith("not drained: the share") for node_night in decided)
+def _kept_back_remarks(decided: Iterable[NodeNight], policy: DrainPolicy) -> list[str]:
+    """Return a remark if failed nodes stay in service, because of a limit or because draining is off."""
+    nodes = list(decided)
+    planned = 0 if policy.allowed else sum(node_night.plan == "drain" for node_night in nodes)
+    # A node whose partition is at its limit also stays in service because draining is off.
+    kept_back = planned + sum(_AT_LIMIT in node_night.why for node_night in nodes)
     if not kept_back:
         return []
-    return [
-        f"{amount(kept_back, 'more node')} should be drained and "
-        f"{'are' if kept_back > 1 else 'is'} not: the allowed share of a partition is used up"
-    ]
+    noun, why = ("more node", "the allowed share of a partition is used up")
+    if not policy.allowed:
+        noun, why = ("node", DRAINING_OFF)
+    return [f"{amount(kept_back, noun)} should be drained and {'are' if kept_back > 1 else 'is'} not: {why}"]
 
 
 def _urgency(node_night: NodeNight) -> tuple[int, str]:
@@ -286,8 +298,10 @@ def _codes_in_reason(reason: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entry.split()[0] for entry in entries if entry.strip()))
 
 
-def _objection(node_night: NodeNight, blind: bool, partitions: Sequence[str]) -> str:
+def _objection(node_night: NodeNight, blind: bool, partitions: Sequence[str], policy: DrainPolicy) -> str:
     """Return why a failed node is not drained, apart from its partition's limit, or ""."""
+    if node_night.slurm is None and not policy.has_slurm:
+        return NO_SLURM
     if blind:
         return "not drained: too many nodes cannot be reached"
     if node_night.slurm is None:
@@ -302,6 +316,9 @@ def _objection(node_night: NodeNight, blind: bool, partitions: Sequence[str]) ->
     return ""
 
 
+_AT_LIMIT = "the share of partition"
+
+
 def _share_used_up(
     partitions: Sequence[str],
     members: Mapping[str, Mapping[str, bool]],
@@ -314,8 +331,10 @@ def _share_used_up(
             size, drained = len(members[name]), sum(members[name].values())
             allowed = int(policy.share * size + 1e-9)
             advice = "" if allowed else "; raise validate_max_drain_fraction for so small a partition"
+            # Without permission, no node is drained, whatever the limit is.
+            why = "" if policy.allowed else f"{DRAINING_OFF}; with it, it would wait, because "
             return (
-                f"not drained: the share of partition {name} is used up ({percent(policy.share, sign=False)} "
+                f"not drained: {why}{_AT_LIMIT} {name} is used up ({percent(policy.share, sign=False)} "
                 f"of {amount(size, 'node')}: {allowed}; drained by earlier nights: {drained}{advice})"
             )
     return ""
