@@ -8,6 +8,7 @@ pages, forged answers, removed evidence and foreign signatures prove nothing.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -22,7 +23,12 @@ from click.testing import Result
 
 from rackproof.analysis.certificate import changes
 from rackproof.analysis.certificate.catalogue import load_catalogue
-from rackproof.analysis.certificate.models import CertificateError, EvidencePiece, PieceFinding
+from rackproof.analysis.certificate.models import (
+    CertificateError,
+    ChangedLimit,
+    EvidencePiece,
+    PieceFinding,
+)
 from rackproof.analysis.certificate.page_parts import (
     PageParts,
     dump_certificate,
@@ -228,6 +234,14 @@ def test_a_certificate_of_nights_alone_says_that_no_speed_was_measured(
     assert f'<p class="lead">{meaning}</p>' in page
     assert ("Judged: health checks; no speed was measured" in output) is (rows == ["S1"])
     assert ("Judged: health checks; no speed was measured" in page) is (rows == ["S1"])
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e308, 0.5])
+def test_any_limit_in_a_forged_page_can_be_shown(folder: Path, value: float) -> None:
+    certificate = samples.certify(folder / "results", str(folder / "contract.yml"))
+    limits = {samples.NODE: (ChangedLimit(name="memlock_bytes", value=value, default=1),)}
+    pieces = tuple(piece.model_copy(update={"limits": limits}) for piece in certificate.evidence)
+    assert "memlock_bytes" in certificate_shell(certificate.model_copy(update={"evidence": pieces}))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ An operator can relax limits (``validate_limits``) and expect less of a node (``
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -70,7 +71,9 @@ def _limit_cells(certificate: Certificate) -> Iterator[tuple[str, tuple[str, ...
 
 
 def _limit_value(name: str, value: float) -> str:
-    exact = str(int(value)) if value == int(value) else str(value)
+    # A page can be forged with any number.
+    is_whole = math.isfinite(value) and value == int(value)
+    exact = sanitize(int(value) if is_whole else value, 40)
     return f"{exact} ({size(value)})" if name.endswith("_bytes") else exact
 
 
