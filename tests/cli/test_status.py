@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from rackproof.core.records import Verdict
 from rackproof.cli.status import _night_text
+from rackproof.core.records import Verdict
 from rackproof.jobs.fleet_status import SlurmNow, ask_slurm, build_row, read_sinfo
 from rackproof.store.audit_log import (
     acts_of,
