@@ -242,7 +242,9 @@ def _verification_text(verification: Verification) -> str:
     """Return the text that the command prints about a verified certificate."""
     nameless = "no signer is proven" if verification.objections else "unsigned"
     signer = f"signed by {verification.signer}" if verification.signer else nameless
-    lines = [f"{verification.verdict.value}: {signer}"]
+    # An altered page has the same verdict as an honest one that lacks evidence, so the first line says which.
+    refused = "; do not rely on this page, because" if verification.objections else ""
+    lines = [f"{verification.verdict.value}: {signer}{refused}"]
     lines += [f"  {objection}" for objection in verification.objections]
     lines += [f"  expired: {expired}" for expired in verification.expired]
     lines += [f"note: {remark}" for remark in verification.remarks]

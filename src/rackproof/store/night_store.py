@@ -502,6 +502,20 @@ def last_known(folders: Iterable[Path], names: Iterable[str]) -> tuple[dict[str,
     return node_nights, remarks
 
 
+def earlier_states(
+    night: NightRecord, before: NightRecord | None, folders: Sequence[Path]
+) -> dict[str, NodeNight]:
+    """Return the last states of the nodes that the night before left out.
+
+    Args:
+        night: The night.
+        before: The night before, or None if there is none.
+        folders: The folders of the nights before that one, newest first.
+    """
+    known = {node.node for node in before.nodes} if before else set()
+    return last_known(folders, {node.node for node in night.nodes} - known)[0]
+
+
 def _without_passes(node_night: NodeNight) -> NodeNight:
     """Return a state without its passes, because the node may have failed in a lost night."""
     if node_night.hold is None:

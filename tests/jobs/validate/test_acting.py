@@ -103,6 +103,18 @@ def test_never_more_than_the_share_of_a_partition(size: int, ours: tuple[str, ..
     assert bool(remarks) == (drained < 4)
 
 
+def test_a_node_that_the_night_before_left_out_is_compared_with_its_last_one() -> None:
+    def record(*nodes: NodeNight) -> NightRecord:
+        return NightRecord(night_id="N", started=NOW, ended=NOW, verdict=Verdict.PASS, nodes=nodes)
+
+    now = record(night("n01", finding("n01")), night("n02", finding("n02")), night("n03"))
+    limited = record(night("n03"))
+    earlier = {"n01": night("n01", finding("n01")), "n02": night("n02")}
+    assert describe_changes(now, limited, earlier) == ("n02: pass → fail: GPU-1 (GPU 0): E",)
+    # A node that tonight leaves out is named only if the night before had it.
+    assert describe_changes(limited, limited, earlier) == ()
+
+
 def test_without_permission_the_reason_is_that_draining_is_off() -> None:
     bad = [night(f"n{number:02d}", finding(f"n{number:02d}")) for number in (1, 2, 3)]
     decided, remarks = decide_drains(bad, {}, members(9), "N1", NOW, DrainPolicy(allowed=False))

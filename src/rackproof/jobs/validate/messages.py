@@ -132,15 +132,24 @@ def _has_more(node: NodeNight) -> bool:
     return node.verdict is not Verdict.PASS and len(node.reason_texts_by_part()) > 1
 
 
-def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[str, ...]:
-    """Return a line for each node that differs from the night before, the worst verdict first."""
+def describe_changes(
+    night: NightRecord, before: NightRecord | None, earlier: Mapping[str, NodeNight] | None = None
+) -> tuple[str, ...]:
+    """Return a line for each node that differs from its last night, the worst verdict first.
+
+    Args:
+        night: The night.
+        before: The night before, or None if there is none.
+        earlier: The last states of nodes that the night before left out, such as a night of one rack.
+    """
     if before is None:
         return ("there is no earlier night to compare with",)
-    was = {node.node: node for node in before.nodes}
+    requested_before = {node.node: node for node in before.nodes}
+    was = {**(earlier or {}), **requested_before}
     lines = []
     for node_night in sorted(night.nodes, key=lambda node: (WORST_FIRST.index(node.verdict), node.node)):
         lines += _describe_change(node_night, was.get(node_night.node))
-    gone = sorted(set(was) - {node.node for node in night.nodes})
+    gone = sorted(set(requested_before) - {node.node for node in night.nodes})
     if gone:
         lines.append(f"not requested tonight: {', '.join(gone[:10])}{' …' if len(gone) > 10 else ''}")
     return tuple(lines)

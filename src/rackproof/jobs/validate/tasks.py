@@ -266,7 +266,7 @@ def close_night(
         before = _readable_night(past[0]) if past else None
     except ResultsError as error:
         raise ValidateError(str(error)) from error
-    changes = describe_changes(night, before)
+    changes = describe_changes(night, before, night_store.earlier_states(night, before, past[1:]))
     probed = describe_probes(read_probes(folder))
     page = history = ""
     if not keep:
