@@ -115,6 +115,12 @@ def test_a_contract_of_three_rows_is_answered_signed_and_verified(run: Call, fol
         check=True,
         capture_output=True,
     )
+    # The first line distinguishes an altered page from an honest one that lacks evidence.
+    page = folder / "c.html"
+    page.write_text(page.read_text().replace("contract", "Contract", 1))
+    result = verify(run, folder, *by_signers(folder))
+    assert result.exit_code == 3
+    assert result.output.startswith("unproven: signed by ops@example.com; do not rely on this page, because\n")
 
 
 def test_the_json_has_what_the_issue_of_a_certificate_asks_for(run: Call, folder: Path) -> None:
