@@ -120,7 +120,9 @@ def test_a_contract_of_three_rows_is_answered_signed_and_verified(run: Call, fol
     page.write_text(page.read_text().replace("contract", "Contract", 1))
     result = verify(run, folder, *by_signers(folder))
     assert result.exit_code == 3
-    assert result.output.startswith("unproven: signed by ops@example.com; do not rely on this page, because\n")
+    assert result.output.startswith(
+        "unproven: signed by ops@example.com; do not rely on this page, because\n"
+    )
 
 
 def test_the_json_has_what_the_issue_of_a_certificate_asks_for(run: Call, folder: Path) -> None:

@@ -800,7 +800,7 @@ ABORTED = "*** An error occurred in MPI_Init\nsrun: error: n2: task 1: Exited wi
         (
             "world-n1",
             "server=yes folder=no size=1",
-            ["n1: a container has not", "50-slurm-pmi.sh", "enroot_pyxis"],
+            ["n1: a container lacks", "50-slurm-pmi.sh", "enroot_pyxis"],
         ),
         (
             "world-n2",

@@ -166,7 +166,7 @@ def test_what_a_sku_expects_of_links_follows_from_what_it_is(root: Path) -> None
 
 
 def test_no_run_without_nvls_is_compared_with_a_rate_that_needs_it(root: Path) -> None:
-    """By default, `collectives` turns NVLS off. Then eight GPUs reach about 367 GB/s at most."""
+    # By default, collectives turns NVLS off, and eight GPUs reach about 367 GB/s.
     failed = []
     for sku, variables in shipped_skus(root).items():
         for size in (8 << 20, 64 << 20, 128 << 20, GIB, 4 * GIB):
