@@ -207,7 +207,7 @@ def judged_table(comparison: SystemComparison) -> Table:
         "Published",
         "Allowed",
         "Deviation",
-        "Expected by chance",
+        "By chance",
         "Reason",
         "Published in",
     )

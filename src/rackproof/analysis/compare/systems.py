@@ -527,7 +527,7 @@ def _judged(
             tolerance=max(_TOLERANCE, expected or 0),
             ceiling=max(_CEILING, expected or 0),
         )
-        luck = f"; {count}, ±{expected:.1%} from the epochs to the target" if expected else f"; {count}"
+        luck = f"; {count}, ±{expected:.1%} by the number of epochs" if expected else f"; {count}"
     else:
         # More batches may only mean smaller batches. Unless their size is stated, more is not better.
         unstated = result.global_batch_size is None and _is_per_batch(unit)
