@@ -33,6 +33,7 @@ _REPORTING = frozenset(
         "rackproof_bench_record",
         "rackproof_bench_runtime",
         "rackproof_reimage_discover",
+        "rackproof_validate_close",
     }
 )
 """Actions that print lines before they return, so that their heading has to come first."""
