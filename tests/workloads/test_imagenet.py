@@ -156,7 +156,7 @@ def test_what_cannot_be_done_is_refused_in_words(
         (("--data", tmp_path), 5, "has no val"),
         ((*evaluate, pictures, "--checkpoint", tmp_path / "none"), 5, "no checkpoint"),
         ((*evaluate, pictures, "--checkpoint", torn), 5, "cannot be used"),
-        ((*evaluate, other, "--checkpoint", trained / "net.pt"), 5, "other ones"),
+        ((*evaluate, other, "--checkpoint", trained / "net.pt"), 5, "has others"),
     ):
         done = run(torch_python, root, "imagenet_torch.py", *TINY, *options)
         assert (done.returncode, words in done.stderr) == (status, True), (options, done.stderr)
