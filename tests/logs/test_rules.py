@@ -530,6 +530,7 @@ def test_mfu_is_the_share_of_the_gpu_s_peak(changed: Any, mfu: float | None) -> 
     assert all(one.labels == stated["labels"] and one.source.line for one in found)
 
 
+# A case has the value of an event `measurement`, and the verdict of the log.
 @pytest.mark.parametrize(
     ("stated", "verdict"),
     [
@@ -555,6 +556,8 @@ def test_a_measurement_whose_number_is_text_is_not_read(value: str) -> None:
     assert parsed.verdict is not Verdict.PASS
 
 
+# A case has the value of an event `target`, the accuracy that the run reached, and the verdict. A target that
+# is only a number is not read, because it does not state its direction.
 @pytest.mark.parametrize(
     ("target", "accuracy", "verdict"),
     [
@@ -569,6 +572,8 @@ def test_a_log_that_misses_its_stated_target_fails(target: Any, accuracy: float,
     assert read(data).verdict is verdict
 
 
+# A case has a changed log of ssd (MLL06) or minigo (MINIGO), its verdict, and the codes of all findings. The
+# number in a RESULT line is the time of the whole job in seconds, with its start-up.
 @pytest.mark.parametrize(
     ("data", "verdict", "expected"),
     [
@@ -614,6 +619,7 @@ def test_logs_of_round_0_6_give_their_numbers() -> None:
     assert value(parsed, "epochs") == 18
 
 
+# A case replaces a text of the good log by another text.
 @pytest.mark.parametrize(
     ("old", "new", "verdict"),
     [
@@ -826,6 +832,8 @@ def test_a_changed_log_of_nvbandwidth_gets_its_verdict_and_a_code(
         assert value(parsed, "device_to_device_memcpy_read_ce", row="1", column="0") == 396.2
 
 
+# A case replaces a text of a good log, which has a name in log_samples.py, by another text. `code` is the
+# code of one of its findings.
 @pytest.mark.parametrize(
     ("sample", "old", "new", "verdict", "code"),
     [
@@ -923,6 +931,7 @@ def test_the_lowest_row_of_perftest_counts_and_its_mb_is_a_mebibyte() -> None:
     assert value(read(data), "ib_write_bw", size_bytes="8388608") == pytest.approx(24000 * 8 * 2**20 / 1e9)
 
 
+# A case has a line of the kernel log, its verdict, and the code of its finding, or "" if it must have none.
 @pytest.mark.parametrize(
     ("line", "verdict", "code"),
     [
@@ -1121,6 +1130,7 @@ def test_a_thinned_curve_keeps_its_shape() -> None:
     assert list(curve.x) == sorted(curve.x)
 
 
+# A case has text of a log, as bytes or decoded, and the text that is stored.
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
@@ -1184,6 +1194,7 @@ def test_deeply_nested_values_cause_no_failure(depth: int, key: str) -> None:
         assert read(data).verdict is not FAIL
 
 
+# A case has a text, the searched text, and the positions at which it is found. Found texts do not overlap.
 @pytest.mark.parametrize(
     ("text", "literal", "places"),
     [
@@ -1251,6 +1262,7 @@ def test_a_line_of_a_known_shape_gives_the_same_hits_as_a_new_line(
     assert found > 500
 
 
+# A case has the beginning of all lines, and their number.
 @pytest.mark.parametrize(
     ("line", "count"),
     [(b"x", 3000), (b"error x", 3000), (b"fatal nccl warn " * 100, 200), (b"y" * 100_000, 20)],
@@ -1457,6 +1469,8 @@ def test_an_event_with_many_braces_is_read_in_little_time() -> None:
     assert not log.marks
 
 
+# A case has the beginning of a line, as srun, mpirun or another program writes it, and the rank that it
+# states.
 @pytest.mark.parametrize(
     ("label", "rank"),
     [

@@ -106,6 +106,8 @@ def test_a_run_on_several_nodes_stays_within_a_rack(tmp_path: Path) -> None:
     assert [run.nodes for run in made.runs] == [("n1", "n2"), ("n3", "n4")]
 
 
+# A case has parameters of the plan, the addresses of nodes (None for an address of each), and a part of the
+# reason.
 @pytest.mark.parametrize(
     ("overrides", "addresses", "reason"),
     [

@@ -66,6 +66,8 @@ def test_a_run_is_stored_once_and_a_changed_record_replaces_it(store: Store) -> 
     assert len(store.runs()) == 1
 
 
+# The ids of the runs are night-a1, night-a2 and night-b1. "_" and "%" would match any text in a pattern of
+# SQL.
 @pytest.mark.parametrize(
     ("prefix", "error"),
     [
@@ -121,6 +123,7 @@ def test_runs_are_listed_newest_first_and_filtered(store: Store) -> None:
     assert first.reason == "unproven, does not count: memory_copy"
 
 
+# A case has changes of a run and the time that counts: the end of the run, or else the time in its id.
 @pytest.mark.parametrize(
     ("changes", "moment"),
     [
@@ -381,6 +384,7 @@ class TestReferences:
         store.keep(run(measurements=(copy,), judgements=(gating,), verdict=Verdict.UNPROVEN))
         assert store.accept("run-1") == 1
 
+    # A case has changes of a good run, and a part of the message that refuses to accept the run.
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
@@ -420,6 +424,7 @@ class TestReferences:
             store.accept("run-1")
         assert store.baseline("probe", POINT, "seconds_per_epoch", {}, (node(),)) is None
 
+    # Bounds are fractions of the reference. For a speed, low and warn must be negative, and high positive.
     @pytest.mark.parametrize("bounds", [{"low": 0.07}, {"warn": 0.0}, {"high": -0.2}])
     def test_bounds_with_the_wrong_sign_are_refused(self, store: Store, bounds: dict[str, float]) -> None:
         store.keep(run())
