@@ -119,10 +119,10 @@ smaller value is a number of batches."""
 
 
 class RunTimes(NamedTuple):
-    """The time of a run, and what its log states about its speed.
+    """The time of a run, its samples, and the throughput that its log states.
 
     Attributes:
-        benchmark: The name in MLPerf's rules.
+        benchmark: The name in MLPerf's rules, or the name that :func:`trained_benchmark` returns.
         start: The time of run_start in seconds since 1970.
         stop: The time of run_stop in seconds since 1970.
         samples: The number of samples trained until the last evaluation, or None if unknown.

@@ -122,7 +122,8 @@ class NightReason(Record):
         check: The comparison that did not pass, such as ``floor`` or ``drift``.
         verdict: The verdict on the measurement.
         metric: The name of the measurement, or "" if no single measurement is meant.
-        part: The part that was measured, such as the UUID of a GPU, or "" for the whole node.
+        part: The part that was measured: a GPU or another part of a node, the node, or the nodes of a pair,
+            joined by ``+``. Empty if the reason is for no single part.
         text: The reason, for operators.
         deviation: The relative deviation from the reference, such as -0.1 for 10 % less, or None if unknown.
         fleetwide: Whether the whole fleet deviates, so that the node itself is not at fault.
