@@ -1,7 +1,9 @@
-"""Test that each command which a message advises can be typed as it is.
+"""Test that each command which a message advises can be typed as the message has it.
 
-The tests search the strings of all programs, roles and playbooks for commands of rackproof and
-ansible-playbook, and parse them. Values of a message count as NAME.
+One test searches the strings of all programs, roles and playbooks for commands of rackproof and
+ansible-playbook. Each command must exist and have its required arguments, each option must exist, and so must
+each playbook. The commands are parsed and not run. A value that a message inserts is replaced by NAME. The
+other tests check the search and the parser themselves.
 """
 
 from __future__ import annotations
@@ -21,20 +23,26 @@ from rackproof.cli.main import main
 from .test_docs_commands import options_of_ansible_playbook, problem_of_command
 
 FOLDERS = ("src", "plugins", "roles", "playbooks", "tools", "workloads")
+"""Folders of the checkout whose files contain messages."""
 COMMAND = re.compile(
     r"(?:^|(?<!`)`(?!`)|[:;] +|\b(?:run|then|next) )((?:rackproof|ansible-playbook) [^`\n;]+)", re.MULTILINE
 )
+"""Pattern of a command in a message, at a place where a message advises one: at the beginning of a line,
+after a single backquote, a colon, a semicolon, or a word such as ``run``. Two backquotes mark code in
+documentation."""
 PROSE_AFTER = re.compile(r" \(.*| again\b.*|: .*|\.$|[\"']$|,.*")
+"""Pattern of the rest of the sentence after a command."""
 PLACEHOLDER = "NAME"
+"""Text in place of a value that a message inserts."""
 
 
 def texts(path: Path) -> Iterator[str]:
-    """Yield the strings of a program, with placeholders for values, or a whole YAML file."""
+    """Yield the strings of a Python file, or the whole text of another file, with placeholders for values."""
     if path.suffix != ".py":
         yield re.sub(r"\{\{.*?\}\}", PLACEHOLDER, path.read_text(), flags=re.DOTALL)
         return
     tree = ast.parse(path.read_text())
-    # Parts of an f-string are strings, too, and no whole ones.
+    # The parts of an f-string are strings in the tree, too, but only the whole f-string is a message.
     parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
@@ -63,9 +71,10 @@ def advised(root: Path) -> frozenset[str]:
 
 
 def problem(root: Path, command: str) -> str:
-    """Return the part of a command that does not exist or is missing, or "" for a right command."""
+    """Return a text about a missing or unknown part of a command, or "" for a right command."""
     program, *words = shlex.split(command, comments=True)
-    if words[:1] == ["--debug"]:  # before any command
+    # The message `rackproof --debug …` has a placeholder for the command. Check it with the command history.
+    if words[:1] == ["--debug"]:
         return missing_argument(["history", *words[2:]])
     if program == "rackproof":
         return problem_of_command(words) or missing_argument(words)
@@ -77,8 +86,11 @@ def problem(root: Path, command: str) -> str:
 
 
 def missing_argument(words: list[str]) -> str:
-    """Return the required arguments that the command lacks. Run nothing."""
-    if len(words) == 1:  # names the command, as in "listed by `rackproof history`"
+    """Return an error about a required argument or an option of a command of rackproof, or "".
+
+    A command without arguments is right, because a text may only name it ("listed by `rackproof history`").
+    """
+    if len(words) == 1:
         return ""
     try:
         with main.make_context("rackproof", list(words)) as context:
@@ -88,11 +100,11 @@ def missing_argument(words: list[str]) -> str:
     except (click.MissingParameter, click.NoSuchOption) as error:
         return str(error)
     except (click.UsageError, click.exceptions.Exit):
-        pass  # a placeholder is not a file, no number
+        pass  # A placeholder is neither a file nor a number, so such an error does not count.
     return ""
 
 
-def test_what_messages_advise_can_be_typed(root: Path) -> None:
+def test_each_command_that_a_message_advises_can_be_typed(root: Path) -> None:
     found = advised(root)
     assert {"rackproof explain NAME", "ansible-playbook validate.yml -l NAME"} <= found
     assert len(found) > 30
@@ -109,7 +121,7 @@ def test_what_messages_advise_can_be_typed(root: Path) -> None:
         ("the package rackproof says", []),
     ],
 )
-def test_a_command_in_a_message_is_found(text: str, commands: list[str]) -> None:
+def test_the_commands_in_a_text_are_found(text: str, commands: list[str]) -> None:
     assert commands_in(text) == commands
 
 

@@ -6,11 +6,14 @@
     --mode evaluate   only evaluate a checkpoint
 
 The benchmarks resnet50, vgg16, and those whose names end in -accuracy start this program. Its log contains
-MLPerf's events, which common.Log writes.
+MLPerf's events, which common.Log writes, and the measurements, which docs/extending/workloads.md defines.
 
 Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 5 data or checkpoint
 missing or damaged, 124 time limit, 128+N stopped by signal N.
 """
+
+# common.run starts a process for each rank of this node. There, work() calls evaluate(), or builds a Trainer
+# and calls measure_speed() or train_epochs().
 
 from __future__ import annotations
 
@@ -39,30 +42,35 @@ if common.IS_RANK:
     from torch.nn.parallel import DistributedDataParallel
 
 MOMENTUM = 0.9
+"""Momentum of SGD for both networks."""
 WEIGHT_DECAY = {"resnet50": 1e-4, "vgg16": 5e-4}
+"""Weight decay of SGD by network."""
 BASE_LR = {"resnet50": 0.1, "vgg16": 0.01}
-"""Learning rate at 256 images a step over all GPUs. It grows with the images (Goyal et al., 2017)."""
+"""Default of the learning rate by network, for steps of 256 images over all GPUs. With other steps, the rate
+is proportional to the number of images (Goyal et al., 2017)."""
 
 WARM_UP_STEPS = 12
-"""Number of steps before the measurement. DDP needs 11 before a graph can capture its backward pass."""
+"""Number of steps on a GPU before the step is captured in a CUDA graph. DDP needs 11 steps before a graph can
+capture its backward pass."""
 
 IN_FLIGHT = 4
 """Number of steps that the host may be ahead of the GPU.
 
-It is large enough to hide the host's own work, and small enough to show a wait for data.
+The number is large enough to hide the host's own work, and small enough to show a wait for data.
 """
 
 LOG_INTERVAL_S = 1.0
-"""Seconds between two lines with the loss."""
+"""Smallest number of seconds between two lines with the loss."""
 LOCAL_STEPS = {"cpu": 3, "cuda": 20}
-"""Number of steps without exchange that are timed on each device."""
+"""Number of steps without exchange that each rank times before the training, by the type of the device."""
 KEPT_STEPS = 2000
 """Largest number of steps whose times are logged."""
 DDP_TIMEOUT_S = 600
+"""Seconds after which a rank ends if an exchange with the other ranks does not finish."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -73,9 +81,13 @@ def parser() -> argparse.ArgumentParser:
         arguments.add_argument(*names, **how)
 
     add("--network", choices=("resnet50", "vgg16"), default="resnet50", help="network to train")
-    add("--mode", choices=("speed", "train", "evaluate"), default="speed", help="what to do")
-    add("--data", type=Path, help="folder with train/CLASS/*.jpg and val/CLASS/*.jpg; none: synthetic images")
-    add("--gpus", type=common.gpu_count, default=1, help="how many GPUs, or 'all'; 0 means CPU")
+    add("--mode", choices=("speed", "train", "evaluate"), default="speed", help="mode (see above)")
+    add(
+        "--data",
+        type=Path,
+        help="folder with images in train/CLASS and val/CLASS; without it, images are synthetic",
+    )
+    add("--gpus", type=common.gpu_count, default=1, help="number of GPUs of this node, or 'all'; 0 means CPU")
     add("--processes", type=common.positive_count, default=1, help="processes on the CPU, with --gpus 0")
     add(
         "--threads",
@@ -83,49 +95,83 @@ def parser() -> argparse.ArgumentParser:
         help="threads of each process on the CPU (default: its share of this host)",
     )
     common.add_nodes(arguments)
-    add("--batch-per-gpu", type=common.positive_count, default=256, help="images a step on each GPU")
+    add("--batch-per-gpu", type=common.positive_count, default=256, help="images per step on each GPU")
     add("--steps", type=common.positive_count, default=200, help="steps measured in mode speed")
     add("--num-epochs", type=common.positive_count, default=90, help="epochs in mode train")
-    add("--image-size", type=common.positive_count, default=224, help="side of the images")
-    add("--classes", type=common.positive_count, default=1000, help="classes of synthetic images")
+    add("--image-size", type=common.positive_count, default=224, help="side of the images in pixels")
+    add("--classes", type=common.positive_count, default=1000, help="number of classes of synthetic images")
     add("--width", type=float, default=1.0, help="channels as a share of the network's, for tests")
-    add("--precision", choices=("fp32", "tf32", "bf16"), default="bf16", help="of products; no tf32 on a CPU")
-    add("--layout", choices=("channels_last", "contiguous"), default="channels_last", help="of images")
+    add(
+        "--precision",
+        choices=("fp32", "tf32", "bf16"),
+        default="bf16",
+        help="precision of products; on a CPU, tf32 means fp32",
+    )
+    add(
+        "--layout",
+        choices=("channels_last", "contiguous"),
+        default="channels_last",
+        help="layout of images in memory",
+    )
     add(
         "--compile",
         choices=("auto", "off", "default", "max-autotune"),
         default="auto",
-        help="torch.compile; auto is default on GPUs and off on the CPU",
+        help="mode of torch.compile; auto means default on GPUs and off on the CPU",
     )
-    add("--cuda-graph", choices=("on", "off"), default="on", help="capture a step, on GPUs")
+    add(
+        "--cuda-graph",
+        choices=("on", "off"),
+        default="on",
+        help="whether a step is captured as a CUDA graph, on GPUs",
+    )
     add(
         "--exchange",
         choices=("auto", "ddp", "flat"),
         default="auto",
-        help="of gradients: ddp, bucket by bucket in fp32, or flat, all at once after the backward pass "
-        "in the precision of products; auto is flat for a compiled network, otherwise ddp",
+        help="exchange of gradients: ddp, bucket by bucket in fp32, or flat, all at once after the backward "
+        "pass in the precision of products; auto is flat for a compiled network, otherwise ddp",
     )
     add("--workers", type=int, default=8, help="processes that read images, for each GPU")
     add("--lr", type=float, help="learning rate over all GPUs (default: fits network and batch)")
-    add("--lr-schedule", choices=("step", "cosine", "constant"), default="step", help="how the rate falls")
+    add(
+        "--lr-schedule",
+        choices=("step", "cosine", "constant"),
+        default="step",
+        help="way in which the learning rate falls",
+    )
     add(
         "--lr-step-epochs",
         type=common.epoch_list,
         default="30,60,80",
-        help="epochs after which the rate falls (step)",
+        help="epochs after which the learning rate falls (with step)",
     )
-    add("--lr-factor", type=float, default=0.1, help="factor by which the rate is then multiplied")
-    add("--warmup-epochs", type=float, default=0.0, help="epochs in which the rate rises from 0")
+    add(
+        "--lr-factor",
+        type=float,
+        default=0.1,
+        help="factor by which the learning rate is multiplied after these epochs",
+    )
+    add("--warmup-epochs", type=float, default=0.0, help="epochs in which the learning rate rises from 0")
     add("--label-smoothing", type=float, default=0.0, help="share of each label given to all classes")
     add("--checkpoint", type=Path, help="file to write (train) or read (evaluate)")
-    add("--compare", choices=("none", "torchvision"), default="none", help="also time this library's network")
-    add("--seed", type=int, default=1, help="seed")
+    add(
+        "--compare",
+        choices=("none", "torchvision"),
+        default="none",
+        help="library whose network is timed afterwards, on one GPU in mode speed",
+    )
+    add("--seed", type=int, default=1, help="seed of weights, synthetic images and the order of images")
     common.add_time_limit(arguments)
     return arguments
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Check the options without PyTorch. Return the number of ranks."""
+    """Check the options without PyTorch. Return the number of ranks on this node.
+
+    Raises:
+        Refusal: An option cannot be used, data or checkpoint are missing, or there are too few GPUs.
+    """
     if options.mode != "speed" and options.data is None:
         raise Refusal(common.EXIT_DATA, f"--mode {options.mode} needs --data: accuracy is of real images")
     if options.mode == "evaluate" and (options.checkpoint is None or not options.checkpoint.is_file()):
@@ -144,10 +190,11 @@ def plan(options: argparse.Namespace) -> int:
 
 
 class Clock:
-    """A clock for steps on the device that runs them, by a GPU's own events or by the host's clock.
+    """A clock for the steps of a training. It uses events of the GPU, or the host's clock on a CPU.
 
-    ``waits`` lists the idle time of the device before each step. The data were missing, or the host launched
-    the step too slowly.
+    ``steps`` lists the seconds of each step, with the wait before it. ``waits`` lists the seconds for which
+    the device was idle before each step, because the data were missing, or the host launched the step too
+    slowly.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -182,6 +229,7 @@ class Clock:
             self._take()
 
     def _take(self) -> None:
+        """Wait for the end of the oldest open step on the GPU, and store its times."""
         began, ended = self._open.popleft()
         ended.synchronize()
         wait = 0.0 if self._last is None else self._last.elapsed_time(began) / 1e3
@@ -190,7 +238,7 @@ class Clock:
         self._last = ended
 
     def finish(self) -> None:
-        """Wait for every step."""
+        """Wait for the end of every step. The next step begins a new measurement without a wait before it."""
         while self._open:
             self._take()
         self._last = None
@@ -198,10 +246,12 @@ class Clock:
 
 
 def _strides(parameter: Any, gradient: Any) -> tuple[int, ...]:
-    """Return the strides for a gradient's memory, which are its own if its order is the parameter's.
+    """Return the strides of a gradient's part of the flat memory.
 
-    Strides differ without a meaning along sides of length 1 (1 x 1 convolutions), and one such tensor is
-    enough for PyTorch to copy them all one by one. Another order could differ between ranks.
+    They are the gradient's own strides if its elements are in the order of the parameter, and the parameter's
+    strides otherwise. Along sides of length 1 (1 x 1 convolutions), strides may differ without a meaning. One
+    tensor with other strides is enough to make PyTorch copy all tensors one by one. A gradient whose elements
+    are in another order could be in different orders on different ranks.
     """
     same = all(
         length == 1 or mine == theirs
@@ -211,10 +261,15 @@ def _strides(parameter: Any, gradient: Any) -> tuple[int, ...]:
 
 
 class Trainer:
-    """Everything that a rank needs to train. The images of each step are in the same memory."""
+    """The network, the optimizer, the data and the step of one rank.
+
+    The images and labels of each step are copied to the same memory (``images``, ``labels``), as a CUDA graph
+    requires. ``notes`` are facts for the log, such as ``compile`` and ``exchange``. ``local`` are the times
+    of steps without exchange.
+    """
 
     def __init__(self, options: argparse.Namespace, rank: Rank, device: torch.device) -> None:
-        """Build the network and bring the step to full speed."""
+        """Build the network, time steps without exchange, and prepare the step of the training."""
         self.options, self.rank, self.device = options, rank, device
         if device.type == "cuda":
             # All work uses one stream, because DDP can be captured only on the stream that it was built on,
@@ -256,14 +311,19 @@ class Trainer:
         self.step = self.prepare_step()
 
     def prepare_step(self) -> Callable[[], Any]:
-        """Return a function that trains on the images in place, compiled and captured if requested."""
+        """Return a function that does one step on the images in place, compiled and captured if requested.
+
+        The times of steps without exchange are stored before the exchange is set up. At the end, weights and
+        momentum are set back to their first values.
+        """
         how = self.options.compile
         if how == "auto":
             how = "default" if self.device.type == "cuda" else "off"
         self.notes["compile"] = how
         compiled: Any = self.model
         if how != "off":
-            # Captured here as a graph, together with the exchange of gradients and the optimizer.
+            # The compiler makes no CUDA graphs, because capture() makes one graph of the whole step, with the
+            # exchange of gradients and the optimizer.
             compiled = torch.compile(
                 self.model, mode="max-autotune-no-cudagraphs" if how == "max-autotune" else "default"
             )
@@ -285,7 +345,8 @@ class Trainer:
                     compiled,
                     device_ids=[self.device.index] if self.device.type == "cuda" else None,
                     gradient_as_bucket_view=True,
-                    # As usual, each rank keeps its own statistics, which are averaged before a checkpoint.
+                    # Each rank keeps its own statistics of batch normalization, as is usual. They are
+                    # averaged before a checkpoint.
                     broadcast_buffers=False,
                 )
             else:
@@ -299,7 +360,12 @@ class Trainer:
         return step
 
     def make_step(self, model: Any, after_backward: Callable[[], None] | None = None) -> Callable[[], None]:
-        """Return a whole step, with forward and backward pass, exchange of gradients, and optimizer."""
+        """Return a function that does a whole step: forward and backward pass, exchange, and optimizer.
+
+        Args:
+            model: The network, which may exchange gradients itself (DDP).
+            after_backward: A function that exchanges the gradients after the backward pass, or None.
+        """
         bf16 = self.options.precision == "bf16"
 
         def step() -> None:
@@ -319,9 +385,9 @@ class Trainer:
     def flat_exchange(self) -> Callable[[], None]:
         """Return a function that averages all gradients over the ranks in one piece of memory.
 
-        In bf16, one piece moves half of DDP's bytes. It needs one collective instead of one for each bucket.
-        It needs two copying kernels instead of one for each parameter. All ranks begin equal, because their
-        seed is the same.
+        In bf16, one piece moves half of the bytes that DDP moves. The exchange needs one collective instead
+        of one for each bucket, and two copying kernels instead of one for each parameter. All ranks begin
+        with the same weights, because their seed is the same.
         """
         parameters = list(self.model.parameters())
         kind = torch.bfloat16 if self.options.precision == "bf16" else torch.float32
@@ -348,10 +414,10 @@ class Trainer:
         return exchange
 
     def time_alone(self, step: Callable[[], None]) -> list[float]:
-        """Return the times of steps without exchange in seconds, which show the speed of this device alone.
+        """Return the times in seconds of some steps without exchange, as the speed of this device alone.
 
-        All ranks do this at the same time. A step with exchange takes longer by the time of the network. A
-        rank that is slower here is slow by itself.
+        All ranks call this at the same time. With exchange, all ranks wait for the slowest one, so that their
+        times are equal. Without exchange, only the slow rank has longer times.
         """
         for _ in range(2):
             step()
@@ -367,7 +433,7 @@ class Trainer:
         return clock.steps
 
     def capture(self, step: Callable[[], None]) -> Callable[[], Any]:
-        """Warm up, and on a GPU capture the step in a CUDA graph."""
+        """Warm up, and capture the step in a CUDA graph on a GPU. Return a function that does the step."""
         if self.device.type != "cuda":
             step()
             return step
@@ -409,7 +475,7 @@ class Trainer:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the number of whole batches in an epoch. The remaining images are left to another epoch."""
+        """Return the number of steps of an epoch. The images of an incomplete last step are left out."""
         assert self.listing is not None  # noqa: S101
         steps = len(self.listing.train) // self.global_batch
         if steps == 0:
@@ -432,7 +498,13 @@ class Trainer:
     def train(
         self, steps: int, source: Iterator[tuple[Any, Any]] | None, report: Callable[[int], None]
     ) -> float:
-        """Train this number of steps. Return their time in seconds on the slowest rank."""
+        """Train this number of steps. Return their time in seconds on the slowest rank.
+
+        Args:
+            steps: The number of steps.
+            source: The batches of this rank, or None to train on the images in memory.
+            report: A function that is called after each step with the number of steps so far.
+        """
         if self.rank.count > 1:
             torch.distributed.barrier()
         if self.device.type == "cuda":
@@ -457,7 +529,11 @@ class Trainer:
         return float(took.item())
 
     def take_loss(self, steps: int, where: str) -> float:
-        """Return the mean loss of the last steps on this rank, and begin again.
+        """Return the mean loss of the last steps on this rank, and set the sum of the losses to 0.
+
+        Args:
+            steps: The number of steps since the last call.
+            where: The place in the training, for the message.
 
         Raises:
             Refusal: The loss is not finite.
@@ -473,7 +549,7 @@ class Trainer:
         return mean
 
     def gathered(self, mine: list[float]) -> list[list[float]]:
-        """Return each rank's numbers."""
+        """Return the numbers of each rank, in the order of ranks. Each rank gives equally many numbers."""
         own = torch.tensor(mine, dtype=torch.float64, device=self.device)
         if self.rank.count == 1:
             return [mine]
@@ -482,7 +558,13 @@ class Trainer:
         return [tensor.tolist() for tensor in every]
 
     def save(self, path: Path) -> None:
-        """Average the ranks' statistics and write the checkpoint, whole or not at all."""
+        """Average the ranks' statistics of batch normalization, and write the checkpoint.
+
+        The file is written whole or not at all.
+
+        Raises:
+            Refusal: The checkpoint cannot be written.
+        """
         for buffer in self.model.buffers():
             if self.rank.count > 1 and buffer.is_floating_point():
                 torch.distributed.all_reduce(buffer)
@@ -514,9 +596,10 @@ class Trainer:
 
 
 class Reporter:
-    """A report of loss and step time on rank 0 about once a second.
+    """A function that logs loss, throughput and step time about once a second.
 
-    The host waits for the device each time.
+    Every rank calls it after each step, because the loss is checked on every rank. Only rank 0 has a log. At
+    each report, the host waits for the device.
     """
 
     def __init__(self, trainer: Trainer, log: Log | None, steps: int, epoch: int, epochs: int) -> None:
@@ -524,7 +607,10 @@ class Reporter:
         self.at, self.done = time.perf_counter(), 0
 
     def __call__(self, done: int) -> None:
-        """Log if it is time to."""
+        """Check and log the loss if a second is over.
+
+        ``done`` is the number of steps of this epoch so far. The caller logs the loss after the last step.
+        """
         if time.perf_counter() - self.at < LOG_INTERVAL_S or done == self.steps:
             return
         mean = self.trainer.take_loss(done - self.done, f"epoch {self.epoch}, step {done}")
@@ -544,17 +630,21 @@ class Reporter:
 
 
 def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Do a rank's work. If an image cannot be read, name it."""
+    """Do the work of a rank.
+
+    Raises:
+        Refusal: An image cannot be read. The message names the image.
+    """
     try:
         work_on(options, rank, log)
     except imagenet_data.BadImage as error:
-        # One that a reading process met comes with its traceback around it.
+        # The text of an error in a reading process begins with the traceback of that process.
         message = str(error).strip().splitlines()[-1]
         raise Refusal(common.EXIT_DATA, message.removeprefix("imagenet_data.BadImage: ")) from error
 
 
 def work_on(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Do the work of a rank. Rank 0 logs."""
+    """Do the work of a rank in the requested mode. Only rank 0 logs."""
     on_gpu = options.gpus != 0
     if not on_gpu and options.precision == "tf32":
         options.precision = "fp32"
@@ -568,7 +658,7 @@ def work_on(options: argparse.Namespace, rank: Rank, log: Log) -> None:
             torch.cuda.set_device(device)
             tf32 = options.precision != "fp32"
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-            # Shapes never change, so the fastest convolution is looked for once.
+            # Shapes never change, so cuDNN searches the fastest convolution only once.
             torch.backends.cudnn.benchmark = True
         else:
             share = max(1, (os.cpu_count() or 1) // (rank.count // options.nodes))
@@ -594,12 +684,12 @@ def work_on(options: argparse.Namespace, rank: Rank, log: Log) -> None:
 
 
 def used_gpus(options: argparse.Namespace) -> str:
-    """Return the UUIDs of this node's GPUs that take part."""
+    """Return the UUIDs of this node's GPUs that the run uses, as one text."""
     return common.gpu_uuids(common.choose_gpus(options.gpus))
 
 
 def log_settings(trainer: Trainer, log: Log) -> None:
-    """Log the network and the devices."""
+    """Log the network, the devices, the data and the hyperparameters."""
     options = trainer.options
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     log.event(
@@ -633,7 +723,13 @@ def log_settings(trainer: Trainer, log: Log) -> None:
 
 
 def measure_speed(trainer: Trainer, log: Log | None, startup: float) -> None:
-    """Train this number of steps, and log the speed."""
+    """Train for the number of steps in the options, and log the speed.
+
+    Args:
+        trainer: The rank's trainer.
+        log: The log of rank 0, or None on other ranks.
+        startup: The duration of start-up in seconds.
+    """
     options = trainer.options
     trainer.lr.fill_(options.lr / 10)
     source = trainer.endless() if trainer.listing is not None else None
@@ -647,7 +743,11 @@ def measure_speed(trainer: Trainer, log: Log | None, startup: float) -> None:
 
 
 def check_alike(trainer: Trainer) -> None:
-    """Refuse the result if the ranks' networks differ, because the ranks did not train together."""
+    """Check that the networks of all ranks are equal after the training.
+
+    Raises:
+        Refusal: They differ, so the ranks did not train together.
+    """
     if trainer.rank.count == 1:
         return
     parameters = torch.stack(
@@ -666,7 +766,16 @@ def check_alike(trainer: Trainer) -> None:
 def log_speed(
     trainer: Trainer, log: Log | None, steps: int, took: float, startup: float, loss: float
 ) -> None:
-    """Log the rate, the steps' times, and for each rank its waiting time and its speed alone."""
+    """Log the speed, the times of the steps, and each rank's share of waiting and its time without exchange.
+
+    Args:
+        trainer: The rank's trainer.
+        log: The log of rank 0, or None on other ranks.
+        steps: The number of measured steps.
+        took: The time of these steps on the slowest rank in seconds.
+        startup: The duration of start-up in seconds.
+        loss: The mean loss of the last steps.
+    """
     check_alike(trainer)
     clock, device = trainer.clock, trainer.device
     median = statistics.median(clock.steps)
@@ -704,7 +813,7 @@ def log_speed(
 
 
 def learning_rate(options: argparse.Namespace, epoch: float) -> float:
-    """Return the learning rate at a moment, in epochs from 0."""
+    """Return the learning rate at a moment. ``epoch`` is the number of epochs since the start, a fraction."""
     if epoch < options.warmup_epochs:
         return float(options.lr * epoch / options.warmup_epochs)
     if options.lr_schedule == "constant":
@@ -716,7 +825,13 @@ def learning_rate(options: argparse.Namespace, epoch: float) -> float:
 
 
 def train_epochs(trainer: Trainer, log: Log | None, startup: float) -> None:
-    """Train, write the checkpoint, and evaluate it as a second step."""
+    """Train, write the checkpoint, and evaluate the checkpoint as a second step.
+
+    Args:
+        trainer: The rank's trainer.
+        log: The log of rank 0, or None on other ranks.
+        startup: The duration of start-up in seconds.
+    """
     options, rank = trainer.options, trainer.rank
     path = options.checkpoint or rank.state / "checkpoint.pt"
     total, loss = 0.0, math.nan
@@ -763,7 +878,18 @@ def train_epochs(trainer: Trainer, log: Log | None, startup: float) -> None:
 def evaluate(
     options: argparse.Namespace, rank: Rank, device: torch.device, log: Log | None, path: Path
 ) -> None:
-    """Evaluate a checkpoint from its file on all validation images. Log top-1 and top-5."""
+    """Evaluate a checkpoint from its file on all validation images, and log top-1 and top-5 accuracy.
+
+    Args:
+        options: The options of the program.
+        rank: The rank. The ranks share the images.
+        device: The device of the rank.
+        log: The log of rank 0, or None on other ranks.
+        path: The file of the checkpoint.
+
+    Raises:
+        Refusal: The checkpoint cannot be used, is for other classes, or not every image was evaluated.
+    """
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         held = torch.load(path, map_location="cpu", weights_only=True)
@@ -834,7 +960,11 @@ def evaluate(
 
 
 def compare_torchvision(trainer: Trainer, log: Log) -> None:
-    """Time torchvision's network under torch.compile on the same images, as people use it."""
+    """Time the steps of torchvision's network on the same images, and log its speed.
+
+    It is compiled with torch.compile if Rackproof's network is compiled, and its step is not captured in a
+    CUDA graph.
+    """
     try:
         from torchvision import models
     except (ImportError, RuntimeError):

@@ -1,6 +1,7 @@
-"""Begin a run of reimage.yml.
+"""Begin a run of reimage.yml: claim the nodes, read their journals, and plan their steps and their order.
 
-Claim the nodes, read their journals, and put the nodes in order.
+The file tasks/begin.yml of role reimage calls this action once, on the controller.
+:func:`rackproof.jobs.reimage.tasks.begin_run` does the work. The later tasks of the role get its result.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ class ActionModule(RackproofAction):
     operator_errors = (RackproofError, ValueError)
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the run, and the nodes in the order in which they are imaged."""
-        # A typing error is reported before a node is drained for it.
+        """Return the result of the task, which the module of the same name documents.
+
+        It consists of the run (``run``), all nodes in the order in which they are imaged (``order``), the
+        number of nodes in each wave (``sizes``), and the plan in words (``message``).
+        """
+        # Report a mistake in the inventory now, before nodes are drained.
         for node, values in options["expect"].items():
             hardware.parse_expectation(node, values)
         partitions = options["partitions"]
@@ -49,7 +54,10 @@ class ActionModule(RackproofAction):
 
     @staticmethod
     def _partitions_remark(partitions: dict[str, Any]) -> str:
-        """Return a remark if the partitions of Slurm could not be read, or ""."""
+        """Return a remark if the partitions of Slurm could not be read, or "" if they were read.
+
+        ``partitions`` is the result of the task that runs sinfo.
+        """
         if not (partitions.get("failed") or partitions.get("unreachable")):
             return ""
         reason = partitions.get("stderr") or partitions.get("msg") or "no answer"

@@ -3,8 +3,12 @@
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
 """Drain Slurm nodes, resume them, or report their states (standard library only).
 
-Roles provision, reimage, slurm and validate call this module on the Slurm controller. Begin with
-:func:`carry_out_request`. It reads the nodes of a :class:`Cluster`, changes them, and waits for the result.
+Roles provision, reimage, slurm and validate call this module on the Slurm controller. The result has the
+state of each node before and after. The callback ``rackproof`` adds the drains and resumes in it to the audit
+log.
+
+Begin with :func:`carry_out_request`, which reads the nodes of a :class:`Cluster`, changes them, and waits for
+the requested state.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ description:
   - Runs on a host with C(scontrol) and C(squeue) whose user may change nodes, which is the Slurm controller.
     Works with Slurm 21.08 and newer.
   - A drain whose reason begins with O(prefix) is ours. Any other drain, and a node that was set down by hand,
-    has another owner. The module neither lifts such a drain nor changes its reason.
+    has another owner. The module neither resumes such a node nor changes the reason.
   - A node that is not in Slurm is reported as such, without an error. If the cluster does not exist yet (no
     C(scontrol) or no configuration), this applies to every node.
 options:
@@ -30,10 +34,11 @@ options:
     description:
       - V(queried) only reads. With O(timeout_s) it reads again while Slurm waits for the answer of a node
         (C(IDLE*)). Such a node answers soon, or is C(DOWN*) after C(SlurmdTimeout).
-      - V(registered) waits until the nodes' slurmd answer the controller.
-      - V(drained) drains the nodes that are not drained yet, and waits until no job runs on any of them. It
-        also drains a node that is only down, with the reason that it has. Otherwise, it would be in service
-        when its slurmd registers.
+      - V(registered) waits until the nodes' slurmd answer the controller. RV(waiting) names the nodes that do
+        not answer in time.
+      - V(drained) drains the nodes that are not drained yet, and waits until no job runs on any of them. A
+        node that was set down by hand is drained with its present reason. Otherwise, Slurm would put the node
+        into service when its slurmd registers.
       - V(returned) resumes the nodes whose drain is ours as soon as their slurmd answer, and waits until they
         can take work. A node that does not answer in time stays drained.
     type: str
@@ -52,7 +57,7 @@ options:
     type: bool
     default: false
   timeout_s:
-    description: Seconds to wait for O(state). 0 reads once.
+    description: Seconds to wait for O(state). 0 does not wait.
     type: int
     default: 0
   poll_s:
@@ -111,15 +116,17 @@ nodes:
   type: dict
   contains:
     known: {description: True if the node is in Slurm., type: bool, returned: always}
-    state_before: {description: State as Slurm has it; V(unknown) without one., type: str, returned: always}
+    state_before: {description: State before; V(unknown) if the node is not in Slurm., type: str, returned:
+        always}
     state_after: {description: State at the end; in check mode the predicted state., type: str, returned:
         always}
     drained_by: {description: Owner of the drain (ours/other/none)., type: str, returned: always}
-    reason: {description: Reason that Slurm keeps., type: str, returned: always}
-    set_by: {description: User who set the reason and when., type: str, returned: always}
-    jobs: {description: Ids of jobs that run on it or have not quite ended., type: list, returned: always}
-    responding: {description: Whether its slurmd has registered and answers., type: bool, returned: always}
-    in_service: {description: Whether it can take work., type: bool, returned: always}
+    reason: {description: Reason that Slurm stores with the state., type: str, returned: always}
+    set_by: {description: User who set the reason and the time., type: str, returned: always}
+    jobs: {description: Ids of the node's jobs that run or are ending., type: list, returned: always}
+    responding: {description: Whether the node's slurmd has registered and answers., type: bool, returned:
+        always}
+    in_service: {description: Whether the node can take work., type: bool, returned: always}
 cluster: {description: True if there is a Slurm cluster., type: bool, returned: always}
 waiting: {description: Nodes that did not reach O(state) in time., type: list, returned: always}
 """
@@ -132,15 +139,21 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.rackproof_tools import node_environment
 
+# Folders in which programs are searched after those of PATH.
 EXTRA_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
+# Places of Slurm's configuration. The last one is for nodes that get the configuration from slurmctld.
 CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
-# Everything else is printed after the state, so that a reason that contains "State=IDLE" changes nothing.
+# Matches the name and the state in a line of scontrol. Slurm prints free text, such as a reason that contains
+# "State=IDLE", only after the state.
 NODE = re.compile(r"^NodeName=(\S+)\s.*?\bState=(\S+)")
+# Matches the reason in a line of scontrol. The second group is the user and the time, as in
+# "[root@2026-01-31T02:00:00]".
 REASON = re.compile(r" Reason=(.*?)(?: \[([^\[\]@]+@[^\[\]]+)\])?(?= Comment=| Extra=|\s*$)")
+# Symbols that Slurm appends to a state, such as "*" for a node that does not answer.
 SYMBOLS = "*~#!%$@^-+"
-# The states of jobs whose processes or epilog may still be there.
+# The states of jobs whose processes or epilog may still run on a node.
 JOB_STATES = "RUNNING,SUSPENDED,STOPPED,COMPLETING,CONFIGURING,SIGNALING,STAGE_OUT"
-# The reason that Slurm itself writes for a node that it finds down.
+# Beginnings of the reasons that Slurm itself writes for a node that it finds down.
 OWN_REASONS = (
     "Not responding",
     "Node unexpectedly rebooted",
@@ -156,11 +169,14 @@ OWN_REASONS = (
 
 
 class SlurmError(Exception):
-    """Slurm did not fulfil a request."""
+    """A request that Slurm did not fulfil. The message gives the command and Slurm's own error."""
 
 
 class MissingProgramError(SlurmError):
-    """This host lacks programs of Slurm, which says nothing about slurmctld."""
+    """Programs of Slurm that this host lacks.
+
+    The message does not ask whether slurmctld is running, as for other errors of Slurm.
+    """
 
     def __init__(self, programs):
         super().__init__(
@@ -172,7 +188,10 @@ class MissingProgramError(SlurmError):
 
 
 def find_program(program):
-    """Return the path of a program, or None if it is absent. Modules run with a short PATH."""
+    """Return the path of a program, or None if it is absent.
+
+    The folders of :data:`EXTRA_PATH` are searched, too, because the PATH of a module may lack them.
+    """
     for folder in os.environ.get("PATH", "").split(os.pathsep) + list(EXTRA_PATH):
         path = os.path.join(folder, program)
         if folder and os.path.isfile(path) and os.access(path, os.X_OK):
@@ -185,7 +204,10 @@ def run_slurm(argv, timeout_s):
 
     Args:
         argv: Program and arguments.
-        timeout_s: The number of seconds that it may take.
+        timeout_s: The number of seconds that the program may take.
+
+    Raises:
+        SlurmError: The program is missing, failed, or took too long.
     """
     path = find_program(argv[0])
     if path is None:
@@ -225,7 +247,7 @@ def parse_nodes(text):
     return nodes
 
 
-# Slurm expects no answer from nodes in these states, or not soon, so a second query is useless.
+# States of nodes from which Slurm expects no answer, or not soon, so that a second query is useless.
 GIVEN_UP = {"DOWN", "ERROR", "FUTURE", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "REBOOT_ISSUED"}
 
 
@@ -283,16 +305,19 @@ def parse_jobs(text):
 def drain_owner(known, prefix):
     """Return the owner of a node's drain: ours, other or none.
 
+    A node that was set down by hand has the owner other, too.
+
     Args:
-        known: State, reason and setter of the node.
-        prefix: The beginning of our reasons.
+        known: State, reason, and the user who set the reason, as :func:`parse_nodes` returns them.
+        prefix: The beginning of the reasons of our drains.
     """
     words = state_flags(known["state"])
     ours = known["reason"].startswith(prefix)
     if words & {"DRAIN", "FAIL", "FAILING"}:
         return "ours" if ours else "other"
     if "DOWN" in words and not ours and known["reason"]:
-        # Slurm sets nodes down by itself, and operators do it by hand. Only the latter must not be changed.
+        # Slurm sets nodes down by itself, and operators set nodes down by hand. Only a state that an operator
+        # set must not be changed.
         by_slurm = known["set_by"].startswith("slurm@") or known["reason"].startswith(OWN_REASONS)
         return "none" if by_slurm else "other"
     return "none"
@@ -305,14 +330,20 @@ def has_configuration_file():
 
 
 def refuse_missing_programs(programs):
-    """Raise an error that names all missing programs if this host has a part of Slurm."""
+    """Refuse a host that has a part of Slurm, but lacks some of these programs.
+
+    A host with neither the programs nor a configuration has no cluster, which is no error.
+
+    Raises:
+        MissingProgramError: Some programs are missing. The message names all of them.
+    """
     missing = [program for program in programs if find_program(program) is None]
     if missing and (len(missing) < len(programs) or has_configuration_file()):
         raise MissingProgramError(missing)
 
 
 def has_configuration(timeout_s):
-    """Return whether there is a cluster. Its configuration is here, or scontrol finds it elsewhere.
+    """Return whether there is a cluster, whose configuration is on this host or is found by scontrol.
 
     Args:
         timeout_s: Seconds that scontrol may take.
@@ -322,14 +353,15 @@ def has_configuration(timeout_s):
     if os.environ.get("SLURM_CONF", ""):
         return False
     try:
-        # The address is built into the program, or slurmctld serves the configuration (configless).
+        # Without a file, the path may be built into the program, or slurmctld serves the configuration
+        # (configless).
         return re.search(r"\bUP\b", run_slurm(["scontrol", "ping"], timeout_s)) is not None
     except SlurmError:
         return False
 
 
 class Cluster:
-    """The requested nodes in Slurm, to read and to change."""
+    """The requested nodes in Slurm, to read and to change. ``options`` are the options of the module."""
 
     def __init__(self, options):
         self.names = list(dict.fromkeys(options["nodes"]))
@@ -338,7 +370,11 @@ class Cluster:
         self.exists = find_program("scontrol") is not None and has_configuration(self.timeout_s)
 
     def read_nodes(self):
-        """Return the present state of every node."""
+        """Return the present state of every requested node, by name.
+
+        A state has the keys that the module documents for ``nodes``, with ``state`` in place of
+        ``state_before`` and ``state_after``.
+        """
         known, jobs = {}, {}
         if self.exists:
             known = parse_nodes(
@@ -354,7 +390,10 @@ class Cluster:
         return {name: self._node(known.get(name), jobs.get(name, [])) for name in self.names}
 
     def _node(self, known, jobs):
-        """Return the state of a node from its fields in scontrol and its jobs."""
+        """Return the state of a node.
+
+        ``known`` are the fields of scontrol, or None if Slurm lacks the node. ``jobs`` are the node's jobs.
+        """
         if known is None:
             return {
                 "known": False,
@@ -420,12 +459,19 @@ def can_work(node):
 
 
 def is_only_down(node):
-    """Return whether a node is out of service because of a state that is not a drain."""
+    """Return whether a node was set down by hand and is not drained."""
     return node["drained_by"] == "other" and not state_flags(node["state"]) & {"DRAIN", "FAIL", "FAILING"}
 
 
 def wait_for_nodes(cluster, holds, deadline, poll_s):
-    """Read the nodes until a condition holds or the deadline is over. Return their states."""
+    """Read the nodes until a condition holds or the deadline is over. Return their states.
+
+    Args:
+        cluster: The nodes.
+        holds: A function of the states that returns whether the condition holds.
+        deadline: The time of the monotonic clock in seconds at which to give up.
+        poll_s: Seconds between two readings.
+    """
     while True:
         nodes = cluster.read_nodes()
         remaining_s = deadline - time.monotonic()
@@ -477,7 +523,10 @@ class Request:
 
 
 def nodes_to_change(request, nodes):
-    """Return the nodes to change: those to drain that are not drained, or those to resume that we drained."""
+    """Return the nodes to change: to drain those that are not drained, or to resume those that we drained.
+
+    If the request replaces reasons, nodes that we drained with another reason are included.
+    """
     wanted = {"drained": "none", "returned": "ours"}.get(request.state)
     return [
         name
@@ -492,9 +541,9 @@ def has_other_reason(request, node):
 
 
 def down_nodes_to_drain(state, nodes):
-    """Return the nodes to drain although they are down.
+    """Return the nodes to drain although they were set down by hand.
 
-    A node that is only down is up again when its slurmd registers (ReturnToService=2).
+    Slurm would put such a node into service when its slurmd registers (ReturnToService=2).
     """
     if state != "drained":
         return []
@@ -502,7 +551,10 @@ def down_nodes_to_drain(state, nodes):
 
 
 def predict_nodes(request, before, touched, down):
-    """Return the states of all nodes after the change, for check mode."""
+    """Return the states of all nodes after the change, for check mode.
+
+    ``touched`` are the nodes to drain or resume, and ``down`` those that were set down by hand.
+    """
     after = dict(before)
     for name in touched:
         after[name] = predict_node(request.state, before[name], request.reason)
@@ -512,9 +564,10 @@ def predict_nodes(request, before, touched, down):
 
 
 def wait_until_able(cluster, request, before, touched):
-    """Wait until the nodes to resume answer. Return those that may be resumed, and the states of all.
+    """Wait until the nodes to resume answer. Return the nodes that may be resumed, and all states.
 
-    Resuming a node that does not answer would put it into service unproven when it comes back.
+    A node that does not answer is not resumed. Otherwise, the node would be in service as soon as it answers,
+    without any check.
     """
 
     def all_able(nodes):
@@ -529,7 +582,7 @@ def wait_until_able(cluster, request, before, touched):
 
 
 def update_nodes(cluster, request, touched, down, before):
-    """Drain or resume nodes. The reason of nodes that are only down does not change."""
+    """Drain or resume the nodes in ``touched``, and drain those in ``down`` with their present reason."""
     if touched and request.state == "drained":
         cluster.update(touched, State="DRAIN", Reason=request.reason)
     elif touched:
@@ -549,7 +602,10 @@ def refuse_lost_drains(request, touched, after):
 
 
 def change_nodes(cluster, request, before, touched, down):
-    """Drain or resume nodes, and wait for the result. Return the changed nodes, and the states of all."""
+    """Drain or resume nodes, and wait for the requested state.
+
+    Return the nodes that were drained or resumed, and the states of all nodes.
+    """
     current = before
     if request.state == "returned":
         touched, current = wait_until_able(cluster, request, before, touched)
@@ -610,7 +666,7 @@ def check_options(module):
 
 
 def main():
-    """Run the module."""
+    """Read the options, carry out the request, and end with its result or its error."""
     module = AnsibleModule(
         argument_spec={
             "nodes": {"type": "list", "elements": "str", "required": True},

@@ -1,6 +1,7 @@
-"""Check for the programs to reach nodes.
+"""Check that this machine has the programs with which Ansible reaches the nodes.
 
-The action ``rackproof_check_variables`` calls :func:`check_ssh_client` before it lets a job start.
+The action ``rackproof_check_variables``, with which every job begins, calls :func:`check_ssh_client`. Without
+an ssh client, Ansible would report every node as unreachable, and the job would look for the fault there.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from rackproof.core.text import sanitize
 def check_ssh_client(hosts: Mapping[str, Mapping[str, Any]], connection: str) -> None:
     """Check that there is an ssh client if a host needs one.
 
+    A program that ANSIBLE_SSH_EXECUTABLE or the variable ``ansible_ssh_executable`` of a host names is not
+    checked.
+
     Args:
-        hosts: Variables of the hosts, without evaluation.
-        connection: The connection of the command line, for hosts without their own.
+        hosts: The variables of each host as written, by the name of the host. Templates are not evaluated.
+        connection: The kind of connection for hosts without ``ansible_connection``, such as ``ssh``, from
+            the command line or Ansible's configuration.
 
     Raises:
         RackproofError: There is no client. The message names a host and the package to install.

@@ -1,7 +1,9 @@
 """Collect a playbook's recorded runs and changes from its tasks' results, to show them at its end.
 
-The callback ``rackproof`` gives each result to a :class:`RunTable` and a :class:`ChangeTable`. These classes
-do not use Ansible.
+The callback ``rackproof`` (plugins/callback/rackproof.py) passes the result of each task to a
+:class:`RunTable`, for the runs of bench.yml, and to a :class:`ChangeTable`, for the changes of provision.yml.
+At the end of the playbook, it prints the texts that these classes return, and lets the second one write the
+record of provision.yml. This module does not use Ansible.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def describe_left_out(hosts: Sequence[str]) -> str:
-    """Return the message that no task ran on requested hosts."""
+    """Return the message that no task ran on requested hosts. ``hosts`` are their names, at least one."""
     from rackproof.core.hostlist import compress_hostlist
     from rackproof.core.text import sanitize
 
@@ -36,7 +38,14 @@ class RunTable:
         self._report = ""
 
     def add_result(self, result: Mapping[str, Any]) -> None:
-        """Keep the run that a task recorded, or the report over all runs that it wrote."""
+        """Keep the run that a task recorded, or the report on all runs that it wrote.
+
+        Args:
+            result: The result of a task. The actions of role bench return the keys ``rackproof_run`` (a run's
+                id and folder), ``rackproof_report_file`` (the path of the report), and
+                ``rackproof_report_runs`` (the folders of the report's runs by id). All other keys are
+                ignored.
+        """
         recorded = result.get("rackproof_run")
         if isinstance(recorded, dict) and {"run_id", "folder"} <= recorded.keys():
             self._folders[str(recorded["run_id"])] = str(recorded["folder"])
@@ -51,7 +60,7 @@ class RunTable:
 
     @property
     def is_reported(self) -> bool:
-        """Return whether a task wrote the report over all runs."""
+        """Return whether a task wrote the report on all runs."""
         return bool(self._report)
 
     def format_table(self, width: int, color: bool, *, with_verdict: bool = True) -> str:
@@ -60,7 +69,7 @@ class RunTable:
         Args:
             width: The width of the terminal in cells.
             color: Whether verdicts are coloured.
-            with_verdict: Whether the total of the runs and the path of the report follow.
+            with_verdict: Whether the number of runs by verdict and the path of the report follow the table.
         """
         from rackproof.core.text import sanitize
         from rackproof.report import terminal_table
@@ -82,16 +91,22 @@ class RunTable:
 
 
 class ChangeTable:
-    """The changes of one playbook by node, and the remarks in ``provision_attention``."""
+    """The changes of one playbook by node, and its remarks on nodes.
+
+    A playbook provisions if a task of it sets the fact ``provision_attention``, a list of remarks on the
+    node. Only such a playbook gets a summary and a record.
+    """
 
     def __init__(self) -> None:
+        # Names of tasks that changed something, and remarks, both by node.
         self._changed: dict[str, list[str]] = {}
         self._attention: dict[str, list[str]] = {}
+        # The nodes with provision_attention, and the nodes on which a task failed.
         self._listed: set[str] = set()
         self._failed: set[str] = set()
 
     def add_result(self, host: str, task: str, result: Mapping[str, Any]) -> None:
-        """Keep the changes of a task that ended well."""
+        """Keep the change and the remarks in the result of a task that ended well on a host."""
         if result.get("changed"):
             self._changed.setdefault(host, []).append(task)
         facts = result.get("ansible_facts")
@@ -101,13 +116,19 @@ class ChangeTable:
             self._attention[host] = [str(remark) for remark in facts["provision_attention"]]
 
     def add_failure(self, host: str, task: str, result: Mapping[str, Any]) -> None:
-        """Keep why a task failed, unless the playbook itself lists the node."""
+        """Keep the reason why a task failed on a host, unless the playbook already set the host's remarks."""
         self._failed.add(host)
         if host not in self._listed:
             self._attention[host] = [f"{task}: {result.get('msg', 'failed')}"]
 
     def keep(self, results: Path, began: datetime, playbook: str, limit: str) -> KeptProvision | None:
-        """Write record, run and page of a playbook that provisioned. Do nothing for another playbook.
+        """Write record, run and page of a playbook that provisions. Return None for another playbook.
+
+        Args:
+            results: The results folder.
+            began: The start of the playbook.
+            playbook: The name of the playbook.
+            limit: The operator's limit of hosts (``-l``), or "".
 
         Raises:
             ResultsError: A part cannot be written.
@@ -122,7 +143,10 @@ class ChangeTable:
         return keep_provision(results, began, nodes, playbook=playbook, limit=limit)
 
     def format_summary(self, predicted: bool) -> str:
-        """Return the summary, or "" for a playbook that does not provision."""
+        """Return the summary, or "" for a playbook that does not provision.
+
+        ``predicted`` is whether the playbook runs in check mode, so that the changes are only predicted.
+        """
         from rackproof.jobs.provision.summary import provision_summary
 
         return provision_summary(self._changed, self._attention, predicted) if self._listed else ""

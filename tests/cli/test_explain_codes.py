@@ -1,8 +1,9 @@
 """Test ``rackproof explain`` for codes of findings, and its message if nothing can be explained.
 
-A code, such as xid_79 or ecc_off, names a fault or remark of a check. The command prints its meaning, verdict
-and action. The tests also type reasons as Slurm shows them. An XID is the number of a GPU error in the
-kernel's log.
+A code, such as xid_79 or ecc_off, names a fault or remark of a check. The command prints the code's meaning,
+verdict, sources and action, and the key of validate_limits if the code compares with one. The tests also pass
+reasons of drains as Slurm shows them, other spellings, and names that are no code. An XID is the number of a
+GPU error in the kernel log.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def test_a_code_is_explained_without_results(code: str, run: Call, tmp_path: Pat
         ("xid_99999999999", "watch, reset, reboot, isolate, inspect (certain, likely, hint)"),
     ],
 )
-def test_a_code_of_a_node_has_what_it_asks_for(code: str, action: str, run: Call) -> None:
+def test_a_code_of_a_health_finding_has_an_action(code: str, action: str, run: Call) -> None:
     assert f"Action:    {action}" in run("explain", code).output
 
 
@@ -74,7 +75,9 @@ def test_the_line_of_xid_154_decides_on_its_verdict(run: Call) -> None:
         ("rackproof-night: tool_slow, port_down; x", "tool_slow"),
     ],
 )
-def test_a_reason_as_slurm_has_it_is_explained(typed: str, code: str, run: Call, tmp_path: Path) -> None:
+def test_a_spelling_of_an_xid_or_a_reason_of_a_night_is_explained_by_its_first_code(
+    typed: str, code: str, run: Call, tmp_path: Path
+) -> None:
     result = run("explain", typed, "--results", tmp_path)
     assert result.exit_code == 0, output_of(result)
     assert result.output.startswith(f"{code}: ")
@@ -84,7 +87,9 @@ def test_a_reason_as_slurm_has_it_is_explained(typed: str, code: str, run: Call,
     "typed",
     ["rackproof: provisioning", "rackproof: health: tool_slow", "Kill task failed", "rackproof: a, b"],
 )
-def test_a_reason_of_another_job_leads_to_the_page_of_reasons(typed: str, run: Call, tmp_path: Path) -> None:
+def test_the_answer_to_a_reason_of_another_job_names_the_page_of_reasons(
+    typed: str, run: Call, tmp_path: Path
+) -> None:
     result = run("explain", typed, "--results", tmp_path)
     assert result.exit_code == 1
     assert "is not a reason of a night. docs/using/drained.md" in output_of(result)
@@ -130,11 +135,11 @@ def test_a_code_without_a_limit_names_none(run: Call) -> None:
     assert "Limit:" not in run("explain", "xid_79").output
 
 
-def test_a_code_that_asks_for_nothing_has_no_action(run: Call) -> None:
+def test_a_code_without_an_action_in_the_registry_has_no_line_for_it(run: Call) -> None:
     assert "Action:" not in run("explain", "cut_off").output
 
 
-def test_a_code_as_json(run: Call) -> None:
+def test_json_has_the_family_and_all_verdicts_of_a_code(run: Call) -> None:
     answer = json.loads(run("explain", "xid_79", "--json").output)
     assert (answer["code"], answer["family"]) == ("xid_79", "xid_*")
     assert answer["verdicts"] == ["fail", "degraded", "unproven"]
@@ -150,14 +155,16 @@ def test_an_unknown_code_names_near_ones(typed: str, near: str, run: Call, tmp_p
 
 
 @pytest.mark.parametrize("folder", ["none", "."])
-def test_without_results_of_the_node_the_option_is_named(folder: str, run: Call, tmp_path: Path) -> None:
+def test_the_message_about_a_node_without_results_names_the_option_for_results(
+    folder: str, run: Call, tmp_path: Path
+) -> None:
     result = run("explain", "gb300-r01-n03", "--results", tmp_path / folder)
     assert result.exit_code == 1
     assert "--results" in output_of(result)
     assert "codes like it" not in output_of(result)
 
 
-def test_a_packet_is_of_a_node_whatever_its_name(run: Call, tmp_path: Path) -> None:
+def test_the_argument_of_rma_is_a_node_even_if_it_resembles_a_code(run: Call, tmp_path: Path) -> None:
     result = run("explain", "memory", "--rma", "-", "--results", tmp_path)
     assert result.exit_code == 1
     assert "no night in" in output_of(result)

@@ -2,8 +2,12 @@
 
 Rackproof's probes and trainings log the state of each GPU before and after they use it
 (:mod:`rackproof.logs.gpu_use`): memory in use, utilisation, and processes. If a GPU is not idle at these
-moments, its run is unproven, because another program may have slowed it down. These tests check which
-readings are those of an idle GPU, and that a reading that is missing, damaged or impossible is not one.
+moments, the run is unproven, because another program may have slowed it down. These tests check that:
+
+- readings within the limits are those of an idle GPU, and readings beyond them leave the run unproven
+- a reading that is missing, damaged or impossible never counts as that of an idle GPU
+- lowered clocks are a remark
+- states are read from events, and from lines in logs without events.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from tests.logs.log_samples import IDLE_GPU, MXNET, TF_CNN, event, mllog
 
 UUID = "GPU-9c3f5a52-4a2d-5c9b-9a55-1f3ac6f4b9a1"
 IDLE = {"moment": "begin", "gpu": UUID, **IDLE_GPU}
+"""The state of an idle GPU before a run."""
+# The tag that a parsed log has if that state was read.
 TAG = f"gpu_state.begin.{UUID}"
 
 
@@ -34,7 +40,7 @@ def codes(parsed: ParsedLog) -> dict[str, Verdict | None]:
     return {one.code: one.verdict for one in parsed.findings if one.code.startswith("gpu_")}
 
 
-def test_an_idle_gpu_has_no_finding_and_is_noted() -> None:
+def test_the_state_of_an_idle_gpu_gives_a_tag_and_no_finding() -> None:
     parsed = read(IDLE)
     assert codes(parsed) == {}
     assert parsed.tags[TAG] == "read"
@@ -50,7 +56,7 @@ def test_an_idle_gpu_has_no_finding_and_is_noted() -> None:
         {"throttle": None, "sm_clock_mhz": None, "temperature_c": None, "power_w": None},
     ],
 )
-def test_what_an_idle_gpu_may_show(changes: dict[str, Any]) -> None:
+def test_readings_within_the_limits_are_those_of_an_idle_gpu(changes: dict[str, Any]) -> None:
     assert codes(read({**IDLE, **changes})) == {}
 
 
@@ -81,7 +87,7 @@ def test_a_shared_gpu_is_unproven(changes: dict[str, Any], words: list[str]) -> 
         assert text in finding.message
 
 
-def test_gpu_use_after_a_run_counts_as_before_and_is_no_event_of_another_run() -> None:
+def test_a_state_after_run_stop_is_judged_and_is_not_an_event_of_another_run() -> None:
     text = mllog(after=event("gpu_state", {**IDLE, "moment": "end"}, 3))
     parsed = logs.parse(io.BytesIO(text))
     assert codes(parsed) == {}
@@ -90,16 +96,18 @@ def test_gpu_use_after_a_run_counts_as_before_and_is_no_event_of_another_run() -
     assert codes(logs.parse(io.BytesIO(busy))) == {"gpu_shared": Verdict.UNPROVEN}
 
 
-WORSE: list[Any] = [None, "0", "nan", "", True, {}, -1, "[N/A]"]
-"""Values that are no reading."""
-DAMAGED = [(key, value) for key in ("memory_used_mib", "utilisation_percent", "processes") for value in WORSE]
+INVALID: list[Any] = [None, "0", "nan", "", True, {}, -1, "[N/A]"]
+"""Values that are neither a number in a reading's range nor a list of processes."""
+DAMAGED = [
+    (key, value) for key in ("memory_used_mib", "utilisation_percent", "processes") for value in INVALID
+]
 DAMAGED += [("memory_used_mib", []), ("utilisation_percent", [])]
 
 
 @pytest.mark.parametrize(("key", "value"), DAMAGED)
 @pytest.mark.parametrize("base", [IDLE, {**IDLE, "memory_used_mib": 720, "utilisation_percent": 43}])
-def test_less_evidence_is_never_better(key: str, value: Any, base: dict[str, Any]) -> None:
-    """A reading that is absent, null or of another shape never counts as that of an idle GPU."""
+def test_a_missing_or_invalid_reading_is_unproven(key: str, value: Any, base: dict[str, Any]) -> None:
+    """Check a reading that is absent, null or of another type, of an idle GPU and of a GPU in use."""
     absent = {name: one for name, one in base.items() if name != key}
     for damaged in ({**base, key: value}, absent):
         parsed = read(damaged)
@@ -108,7 +116,7 @@ def test_less_evidence_is_never_better(key: str, value: Any, base: dict[str, Any
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 101, 1e999])
-def test_a_utilisation_that_cannot_be_is_none(value: float) -> None:
+def test_an_impossible_utilisation_is_unproven(value: float) -> None:
     assert Verdict.UNPROVEN in codes(read({**IDLE, "utilisation_percent": value})).values()
 
 
@@ -127,13 +135,13 @@ def test_a_utilisation_that_cannot_be_is_none(value: float) -> None:
     ],
     ids=repr,
 )
-def test_a_state_of_no_gpu_or_moment_proves_nothing(value: Any) -> None:
+def test_a_state_without_a_gpu_or_a_known_moment_is_unproven(value: Any) -> None:
     parsed = read(value)
     assert codes(parsed) == {"gpu_use_unknown": Verdict.UNPROVEN}
     assert not [tag for tag in parsed.tags if tag.startswith("gpu_state")]
 
 
-def test_a_moment_of_another_type_is_none() -> None:
+def test_a_state_whose_moment_is_a_list_is_not_read() -> None:
     assert read_gpu_state({**IDLE, "moment": ["begin"]}) is None
 
 
@@ -164,7 +172,7 @@ def test_lowered_clocks_are_a_remark(bits: Any, words: str) -> None:
         assert words in next(one.message for one in parsed.findings if one.code == "gpu_slowed")
 
 
-def test_the_list_of_eight_gpus_is_whole() -> None:
+def test_the_tag_with_eight_gpus_is_not_shortened() -> None:
     uuids = ",".join(UUID[:-1] + str(number) for number in range(8))
     parsed = logs.parse(io.BytesIO(mllog(event("facts", {"gpus": uuids, "python": "3" * 999}, 2))))
     assert parsed.tags["software.gpus"] == uuids
@@ -177,6 +185,8 @@ def state_line(value: Any) -> bytes:
 
 
 END = {**IDLE, "moment": "end"}
+"""The state of an idle GPU after a run."""
+# A process whose name has words that the parsers of MXNet and tf_cnn_benchmarks look for.
 NAMED = {"pid": 1, "memory_mib": 8, "name": "Epoch[0] Train-accuracy=nan num_epochs=1 images/sec OOM"}
 
 
@@ -185,7 +195,7 @@ NAMED = {"pid": 1, "memory_mib": 8, "name": "Epoch[0] Train-accuracy=nan num_epo
     ("before", "after", "found"),
     [
         (state_line(IDLE), state_line(END), {}),
-        # A log that another program wrote has no states, and is as good as ever.
+        # A log that another program wrote has no states, and passes without them.
         (b"", b"", {}),
         (state_line({**IDLE, "memory_used_mib": 723}), state_line(END), {"gpu_shared": Verdict.UNPROVEN}),
         (state_line(IDLE), state_line({**END, "processes": [NAMED]}), {"gpu_shared": Verdict.UNPROVEN}),
@@ -195,7 +205,7 @@ NAMED = {"pid": 1, "memory_mib": 8, "name": "Epoch[0] Train-accuracy=nan num_epo
         (state_line("[" * 9999), b"", {"gpu_use_unknown": Verdict.UNPROVEN}),
     ],
 )
-def test_a_training_without_events_states_its_gpus_on_lines(
+def test_states_on_lines_of_a_log_without_events_are_judged(
     name: str, sample: bytes, before: bytes, after: bytes, found: dict[str, Verdict]
 ) -> None:
     parsed = logs.parse(io.BytesIO(before + sample + after), format=name)
@@ -205,7 +215,7 @@ def test_a_training_without_events_states_its_gpus_on_lines(
     assert gpus_with_states(parsed.tags) == ({UUID} if b'"processes": []' in before else set())
 
 
-def test_the_states_of_128_gpus_are_all_kept() -> None:
+def test_the_states_of_128_gpus_are_all_stored_as_tags() -> None:
     uuids = {f"GPU-{number:032x}" for number in range(128)}
     both = [[state_line({**one, "gpu": uuid}) for uuid in sorted(uuids)] for one in (IDLE, END)]
     parsed = logs.parse(io.BytesIO(b"".join([*both[0], TF_CNN, *both[1]])), format="tf_cnn")

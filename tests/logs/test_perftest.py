@@ -1,8 +1,13 @@
-"""Test the parser of perftest (:mod:`rackproof.logs.perftest`), for the columns that its options add.
+"""Test the parser of perftest's output (:mod:`rackproof.logs.perftest`).
 
 perftest measures RDMA transfers between network cards (``ib_write_bw``, ``ib_read_lat`` and related
-programs). These tests check that each column becomes the right measurement, that every table of a file
-counts, and that a row which is damaged or contradicts itself is no pass.
+programs). These tests check that:
+
+- each column becomes the right measurement, with the options of perftest that add or remove columns
+- all tables and devices of a file count, and each table must end
+- a table or JSON that is incomplete, damaged, impossible or contradicts itself does not pass
+- an error of perftest, and a port that is not active, fail the log
+- each queue pair needs its addresses.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from rackproof.core.records import ParsedLog, Verdict
 from tests.logs.log_samples import PERFTEST
 
 PASS, FAIL, UNPROVEN = Verdict.PASS, Verdict.FAIL, Verdict.UNPROVEN
+# The line above and below each part of perftest's output.
 RULE = "-" * 87 + "\n"
 BW = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]"
 LAT = (
@@ -24,11 +30,18 @@ LAT = (
     "   99% percentile[usec]   99.9% percentile[usec] "
 )
 LAT_D = " #bytes        #iterations       t_avg[usec]    tps average"
-"""Headers of bandwidth, of latency, and of latency over a time (``-D``)."""
+"""Headers of the tables of bandwidth, of latency, and of latency measured for a time (``-D``)."""
 
 
 def printed(title: str, header: str, *rows: str, device: str = "mlx5_0") -> str:
-    """Return what one process prints."""
+    """Return the output of one process of perftest.
+
+    Args:
+        title: The name of the test.
+        header: The line with the names of the columns.
+        rows: The rows of the table.
+        device: The name of the network card.
+    """
     return (
         RULE + f"                    {title}\n Dual-port       : OFF\t\tDevice         : {device}\n"
         " Number of qps   : 1\t\tTransport type : IB\n Connection type : RC\t\tUsing SRQ      : OFF\n"
@@ -44,6 +57,7 @@ def printed(title: str, header: str, *rows: str, device: str = "mlx5_0") -> str:
 
 
 def read(text: str) -> ParsedLog:
+    """Return the parsed log."""
     return logs.parse(io.BytesIO(text.encode()))
 
 
@@ -57,31 +71,32 @@ def figures(parsed: ParsedLog) -> dict[str, float]:
     return {one.name: one.value for one in parsed.measurements}
 
 
+# The name of ib_write_bw's test in its output.
 WRITE = "RDMA_Write BW Test"
 
 
 @pytest.mark.parametrize(
     ("title", "header", "row", "expected"),
     [
-        # -D: no peak
+        # -D: the peak is 0.00, which is no measurement.
         (WRITE, BW, "65536      18851400         0.00               329.46   \t\t     0.628399",
          {"ib_write_bw": 329.46, "ib_write_bw_message_rate": 0.628399}),
         ("RDMA_Read BW Test", BW, "8388608    147180           0.00               329.20 \t\t     0.004906",
          {"ib_read_bw": 329.2, "ib_read_bw_message_rate": 0.004906}),
-        # -b, with and without a peak
+        # -b: both directions, without and with a peak.
         ("RDMA_Write Bidirectional BW Test", BW, "65536      5000   0.00     748.70    1.428000",
          {"ib_write_bw": 748.7, "ib_write_bw_message_rate": 1.428}),
         ("Send Bidirectional BW Test", BW, "65536      5000   750.10   748.70    1.428000",
          {"ib_send_bw": 748.7, "ib_send_bw_peak": 750.1, "ib_send_bw_message_rate": 1.428}),
         ("RDMA_Write Post List BW Test", BW, "65536 5000 395.10 394.20 0.751895",
          {"ib_write_bw": 394.2, "ib_write_bw_peak": 395.1, "ib_write_bw_message_rate": 0.751895}),
-        # --cpu_util, in the words of old and new versions
+        # --cpu_util: the heading of old and of new versions.
         (WRITE, BW + "    CPU_Util[%%]", "65536 5000 395.10 394.20 0.751895 \t    3.21",
          {"ib_write_bw": 394.2, "ib_write_bw_peak": 395.1, "ib_write_bw_message_rate": 0.751895,
           "ib_write_bw_cpu_utilisation": 3.21}),
         (WRITE, BW + "    CPU_Util[%]", "65536 5000 0.00 394.20 0.751895 \t    0.00",
          {"ib_write_bw": 394.2, "ib_write_bw_message_rate": 0.751895, "ib_write_bw_cpu_utilisation": 0.0}),
-        # other columns
+        # Two ports, and the service level.
         (WRITE, BW + "   BW Port1[Gb/sec]   MsgRate Port1[Mpps]   BW Port2[Gb/sec]   MsgRate Port2[Mpps]",
          "65536 5000 395.10 394.20 0.751895 200.10 0.3 194.10 0.4",
          {"ib_write_bw": 394.2, "ib_write_bw_peak": 395.1, "ib_write_bw_message_rate": 0.751895,
@@ -89,7 +104,7 @@ WRITE = "RDMA_Write BW Test"
           "ib_write_bw_port2_message_rate": 0.4}),
         (WRITE, BW.replace("#iterations", "#sl      #iterations"), "65536 3 5000 395.10 394.20 0.751895",
          {"ib_write_bw": 394.2, "ib_write_bw_peak": 395.1, "ib_write_bw_message_rate": 0.751895}),
-        # latencies
+        # Latencies.
         ("RDMA_Write Latency Test", LAT, "2 1000 1.85 6.20 1.89 1.90 0.06 2.05 5.90",
          {"ib_write_lat": 1.90, "ib_write_lat_min": 1.85, "ib_write_lat_max": 6.2,
           "ib_write_lat_typical": 1.89,
@@ -104,7 +119,7 @@ WRITE = "RDMA_Write BW Test"
          {"ib_atomic_lat": 2.88, "ib_atomic_lat_rate": 265119.0}),
     ],
 )  # fmt: skip
-def test_every_column_is_what_its_header_says(
+def test_each_column_becomes_the_measurement_of_its_header(
     title: str, header: str, row: str, expected: dict[str, float]
 ) -> None:
     for text in (
@@ -120,7 +135,7 @@ def test_every_column_is_what_its_header_says(
         }
 
 
-def test_units_of_latency() -> None:
+def test_latencies_are_in_microseconds_and_lower_ones_are_better() -> None:
     parsed = read(printed("RDMA_Write Latency Test", LAT, "2 1000 1.85 6.20 1.89 1.90 0.06 2.05 5.90"))
     assert {one.unit for one in parsed.measurements} == {"us"}
     assert {one.direction and one.direction.value for one in parsed.measurements} == {"lower"}
@@ -129,11 +144,12 @@ def test_units_of_latency() -> None:
 @pytest.mark.parametrize(
     ("header", "row", "code"),
     [
-        (BW, "65536 5000 0.00 0.00 0.000000", "impossible_value"),  # -D that moved nothing
+        (BW, "65536 5000 0.00 0.00 0.000000", "impossible_value"),  # -D without any transfer
         (BW, "65536 5000 395.10 -394.20 0.751895", "impossible_value"),
         (BW, "65536 5000 nan 394.20 0.751895", "impossible_value"),
         (BW, "65536 5000 inf 394.20 0.751895", "impossible_value"),
-        (BW, "65536 5000 394.20 0.751895", "damaged_line"),  # a column is lost: which one is not known
+        # One column is missing, and it is not known which.
+        (BW, "65536 5000 394.20 0.751895", "damaged_line"),
         (BW + "    CPU_Util[%]", "65536 5000 395.10 394.20 0.751895", "damaged_line"),
         (BW, "65536 5000 395.10 394.20 0.751895 3.2", "damaged_line"),
         (BW, "65536 5000 395.10 394.20 0.7x", "impossible_value"),
@@ -143,7 +159,9 @@ def test_units_of_latency() -> None:
         (LAT_D, "2 1000 0.00 0.00", "impossible_value"),
     ],
 )
-def test_rows_that_show_nothing(header: str, row: str, code: str) -> None:
+def test_a_row_with_impossible_values_or_other_columns_does_not_pass(
+    header: str, row: str, code: str
+) -> None:
     title = WRITE if header.startswith(BW) else "RDMA_Write Latency Test"
     good = {BW: "2 5000 5.10 4.20 0.751895", LAT: "4 1000 1.85 6.20 1.89 1.90 0.06 2.05 5.90"}.get(
         header, "4 1000 1.9 9.0"
@@ -154,7 +172,7 @@ def test_rows_that_show_nothing(header: str, row: str, code: str) -> None:
 
 
 def row_of(gbit: float, size: int = 65536) -> str:
-    """Return a row whose figures agree: size, iterations, peak, average, message rate."""
+    """Return a row with consistent values: bytes, iterations, peak and average (Gbit/s), message rate."""
     return f"{size} 5000 {gbit * 1.002:.2f} {gbit:.2f} {gbit * 1e3 / 8 / size:.6f}"
 
 
@@ -162,7 +180,7 @@ ROW = row_of(394.2)
 
 
 def test_every_table_of_a_file_must_end() -> None:
-    """The line of hyphens above a table does not end the table of an earlier test that was killed."""
+    """Check that the line of hyphens above a table does not end the table of an earlier, killed test."""
     whole, slow = printed(WRITE, BW, ROW), printed(WRITE, BW, row_of(12))
     killed = slow[: slow.rindex(RULE)]
     assert read(whole + slow).verdict is PASS
@@ -176,7 +194,7 @@ def test_every_table_of_a_file_must_end() -> None:
     assert codes(read("".join(both[:-1]))) == {"cut_off"}
 
 
-def test_rows_are_distinguished_by_more_than_their_size() -> None:
+def test_measurements_of_one_size_differ_by_test_and_direction() -> None:
     bidirectional = printed("RDMA_Write Bidirectional BW Test", BW, row_of(748))
     latency = printed("RDMA_Write Latency Test", LAT, "65536 1000 1.85 6.20 1.89 1.90 0.06 2.05 5.90")
     read_bw = printed("RDMA_Read BW Test", BW, row_of(380))
@@ -190,7 +208,7 @@ def test_rows_are_distinguished_by_more_than_their_size() -> None:
     }
 
 
-def test_devices_of_one_file() -> None:
+def test_measurements_of_several_devices_have_the_device_as_a_label() -> None:
     slow = row_of(197)
     parsed = read(
         "".join(printed(WRITE, BW, row, device=name) for name, row in (("mlx5_0", ROW), ("mlx5_7", slow)))
@@ -201,7 +219,7 @@ def test_devices_of_one_file() -> None:
     assert all(one.labels == {"size_bytes": "65536"} for one in alone.measurements)
 
 
-def test_no_size_is_lost_silently() -> None:
+def test_a_table_with_more_than_1000_rows_has_a_finding() -> None:
     rows = [row_of(4.2, size) for size in range(1, 1001)]
     parsed = read(printed(WRITE, BW, *rows))
     assert parsed.verdict is PASS
@@ -218,13 +236,13 @@ def test_no_size_is_lost_silently() -> None:
         " Couldn't connect to n02:18515",
     ],
 )
-def test_errors_of_the_tool(words: str) -> None:
+def test_a_log_with_an_error_of_perftest_fails(words: str) -> None:
     whole = printed(WRITE, BW, ROW)
     assert read(whole + words + "\n").verdict is FAIL
     assert read(words + "\n" + whole).verdict is FAIL
 
 
-# The forms are those of linux-rdma/perftest, src/perftest_parameters.h: REPORT_FMT_LAT_JSON and its kin.
+# JSON as linux-rdma/perftest prints it (REPORT_FMT_LAT_JSON in src/perftest_parameters.h).
 LAT_JSON = """{
 "test_info": {
 "test": "RDMA_Write_Latency_Test",
@@ -275,7 +293,7 @@ def test_the_json_of_a_latency_is_read(test: str, name: str) -> None:
         ('"t_avg": 1.90', '"BW_average": 394.20', "unit_unknown"),
     ],
 )
-def test_json_that_proves_nothing(old: str, new: str, code: str) -> None:
+def test_json_that_is_damaged_or_impossible_is_unproven(old: str, new: str, code: str) -> None:
     assert old in LAT_JSON
     parsed = read(LAT_JSON.replace(old, new))
     assert (parsed.format, parsed.verdict) == ("ib_write_bw", UNPROVEN)
@@ -309,7 +327,7 @@ def test_a_latency_in_json_is_judged_like_one_in_a_table(old: str, new: str, cod
     assert (parsed.verdict, code in codes(parsed)) == (UNPROVEN, True), codes(parsed)
 
 
-def test_the_json_of_a_latency_over_time_has_its_average_alone() -> None:
+def test_the_json_of_a_latency_for_a_time_has_only_the_average() -> None:
     begin, end = LAT_JSON.index('"t_min"'), LAT_JSON.index("}\n}")
     parsed = read(LAT_JSON[:begin] + '"t_avg": 1.90,\n"tps_average": 265119.00\n' + LAT_JSON[end:])
     assert (parsed.verdict, figures(parsed)) == (PASS, {"ib_write_lat": 1.9})
@@ -318,6 +336,7 @@ def test_the_json_of_a_latency_over_time_has_its_average_alone() -> None:
 @pytest.mark.parametrize(
     ("row", "digits", "is_damaged"),
     [
+        # A size has at most 15 digits. A number of iterations may have more.
         ("{} 5000 395.10 394.20 0.751895", 16, True),
         ("{} 5000 395.10 394.20 0.751895", 5000, True),
         ("65536 {} 395.10 394.20 0.751895", 16, False),
@@ -325,7 +344,9 @@ def test_the_json_of_a_latency_over_time_has_its_average_alone() -> None:
     ],
     ids=["size of 16", "size of 5000", "iterations of 16", "iterations of 5000"],
 )
-def test_a_row_with_a_number_of_too_many_digits_is_damaged(row: str, digits: int, is_damaged: bool) -> None:
+def test_a_row_whose_size_or_iterations_have_too_many_digits_is_damaged(
+    row: str, digits: int, is_damaged: bool
+) -> None:
     for header, text in ((BW, row), (LAT_D, " ".join(row.split()[:2]) + " 1.9 9.0")):
         title = WRITE if header == BW else "Send Latency Test"
         good = ROW if header == BW else "2 1000 1.9 9.0"
@@ -335,6 +356,7 @@ def test_a_row_with_a_number_of_too_many_digits_is_damaged(row: str, digits: int
 
 
 @pytest.mark.parametrize(
+    # The column, counted from 0, that is removed from header and row.
     ("title", "header", "row", "column"),
     [
         (WRITE, BW, ROW, 4),
@@ -353,7 +375,7 @@ def test_a_table_without_a_column_is_unproven(title: str, header: str, row: str,
     assert (parsed.verdict, codes(parsed)) == (UNPROVEN, {"damaged_line"})
 
 
-def test_a_table_without_its_heading_is_of_no_known_test() -> None:
+def test_a_table_without_its_heading_is_unproven() -> None:
     whole = printed(WRITE, BW, ROW)
     table = whole[whole.index(" #bytes") :]
     for text in (table, whole + table, table + whole):
@@ -362,6 +384,7 @@ def test_a_table_without_its_heading_is_of_no_known_test() -> None:
     assert codes(read(latency[latency.index(" #bytes") :])) == {"no_heading"}
 
 
+# A row without contradictions.
 SOUND = "8388608    5000             24056.74            24056.72           0.003007"
 
 
@@ -384,7 +407,7 @@ SOUND = "8388608    5000             24056.74            24056.72           0.00
         (SOUND.replace("24056.72", "12028.00"), {"figures_contradict"}),
     ],
 )
-def test_the_figures_of_a_row_bear_each_other_out(row: str, found: set[str]) -> None:
+def test_a_row_whose_values_contradict_each_other_is_unproven(row: str, found: set[str]) -> None:
     parsed = read(printed(WRITE, BW.replace("Gb/sec", "MB/sec"), row))
     assert (codes(parsed), parsed.verdict) == (found, UNPROVEN if found else PASS)
 
@@ -393,18 +416,19 @@ def test_the_figures_of_a_row_bear_each_other_out(row: str, found: set[str]) -> 
     ("state", "verdict"), [("Down", FAIL), ("Initialize", FAIL), ("Armed", FAIL), ("Active", PASS)]
 )
 def test_a_port_that_is_not_active_is_a_failure(state: str, verdict: Verdict) -> None:
-    """perftest prints the state of a port only if it is not active."""
+    """Check the line with the state of a port. perftest prints the line only if the port is not active."""
     table = PERFTEST.decode()
     assert read(table).verdict is PASS
     assert read(f"{table} Port number 1 state is {state}\n").verdict is verdict
 
 
-def test_a_test_that_waited_in_vain_for_a_message_is_a_failure() -> None:
+def test_a_log_of_a_test_that_got_no_message_fails() -> None:
     table = PERFTEST.decode()
     found = read(table.replace("#bytes", " Did not get Message for 120 Seconds\n#bytes", 1))
     assert (found.verdict, codes(found)) == (FAIL, {"tool_error"})
 
 
+# The lines with the addresses of a queue pair on both sides.
 LOCAL, REMOTE = (
     next(line for line in printed(WRITE, BW, ROW).splitlines(True) if line.startswith(f" {side} address"))
     for side in ("local", "remote")
@@ -428,7 +452,7 @@ LOCAL, REMOTE = (
         (WRITE, "many", LOCAL + REMOTE, UNPROVEN),
     ],
 )
-def test_each_queue_pair_has_an_address_on_each_side(
+def test_a_queue_pair_without_an_address_on_each_side_is_unproven(
     title: str, queue_pairs: str, addresses: str, verdict: Verdict
 ) -> None:
     text = printed(title, BW, ROW).replace("qps   : 1", f"qps   : {queue_pairs}")

@@ -2,7 +2,11 @@
 
 While a job runs, job bench passes the new bytes of its log to a :class:`Follower` every few seconds, and
 shows step, epoch, loss and throughput. These tests feed logs of many formats in pieces that split lines
-anywhere, and check the progress, its message, and the bounds on memory and time.
+anywhere. They check:
+
+- the progress at the end of the log, and the fraction of the job that it means
+- the name of the phase, and the message for the operator
+- the bounds on memory and time for long lines.
 """
 
 from __future__ import annotations
@@ -17,7 +21,10 @@ from tests.logs.log_samples import event
 
 
 def fed(data: bytes, size: int = 7, **options: int) -> Progress:
-    """Return the progress after a log was fed in pieces of ``size`` bytes."""
+    """Return the progress after a log was fed in pieces of ``size`` bytes.
+
+    ``options`` are those of :class:`Follower`: the known numbers of epochs and steps.
+    """
     follower = Follower(**options)
     for start in range(0, len(data), size):
         follower.feed(data[start : start + size])
@@ -70,7 +77,7 @@ CASES: list[tuple[str, bytes, dict[str, object]]] = [
     ),
     ("nothing", b"hello\n" * 10, {"phase": "", "fraction": None, "message": ""}),
 ]
-"""Name, log, and the progress at its end."""
+"""Name of the case, log, and some fields of the progress at the log's end."""
 
 
 @pytest.mark.parametrize(("data", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
@@ -88,11 +95,11 @@ def test_a_new_epoch_begins_at_step_0() -> None:
     assert (before, progress.fraction, progress.step) == (0.25, 0.25, 0)
 
 
-def test_epochs_that_the_log_does_not_say() -> None:
+def test_the_number_of_epochs_can_be_given_if_the_log_lacks_it() -> None:
     assert fed(b"INFO:root:Epoch[4] Batch [0-5]\tSpeed: 10.0 samples/sec\n", epochs=8).fraction == 0.5
 
 
-def test_only_events_of_an_mllog_are_read() -> None:
+def test_only_events_are_read_if_the_format_is_mllog() -> None:
     assert Follower("mllog").feed(samples.TF_CNN) == Progress()
 
 
@@ -101,7 +108,7 @@ def test_a_line_without_end_does_not_fill_memory() -> None:
     for _ in range(100):
         follower.feed(b"x" * 100_000)
     assert len(follower._rest) <= 1 << 16
-    # The tail of that line is dropped with it, the next line is read.
+    # The end of the long line is dropped, too, and the next line is read.
     progress = follower.feed(b" total images/sec: 1\n" + samples.TF_CNN)
     assert progress.throughput == 326.58
 
@@ -117,10 +124,14 @@ def test_a_line_without_end_does_not_fill_memory() -> None:
         (None, None, "training", "training"),
     ],
 )
-def test_a_phase_is_called_as_the_benchmark_calls_it(
+def test_a_phase_has_the_name_that_the_program_states(
     name: str | None, stated: str | None, begins: str, goes_on: str
 ) -> None:
-    """A measurement, for example of matrix products, is not called a training."""
+    """Check that a measurement, for example of matrix products, is not called a training.
+
+    ``begins`` is the phase after the start, and ``goes_on`` the phase after a progress event with ``stated``
+    and after an evaluation.
+    """
     follower = Follower()
     named = event("submission_benchmark", name) if name else ""
     assert follower.feed((named + event("run_start", None, 1)).encode()).phase == begins
@@ -129,7 +140,7 @@ def test_a_phase_is_called_as_the_benchmark_calls_it(
     assert follower.feed((progress + after).encode()).phase == goes_on
 
 
-def test_message_is_clean_and_readable() -> None:
+def test_a_message_has_no_control_characters() -> None:
     value = {"step": 1, "steps": 10, "epoch": 1, "epochs": 2, "phase": "\x1b[31mtrain\x00"}
     assert fed(event("progress", value).encode()).message == "train, epoch 1/2, step 1/10"
 
@@ -151,13 +162,13 @@ def test_a_job_with_a_target_may_end_before_its_last_epoch(value: dict[str, obje
     "line",
     [b"TRAIN [1][1/1]", b"Iteration: 1, Loss function: 1,", b"TRAIN [0][1/2] Tok/s "],
 )
-def test_a_long_line_takes_little_time(line: bytes) -> None:
+def test_a_line_of_60000_bytes_takes_less_than_50_ms(line: bytes) -> None:
     start = time.process_time()
     Follower().feed(line * (60_000 // len(line)) + b"\n")
     assert time.process_time() - start < 0.05
 
 
-def test_the_lines_of_ssd_and_gnmt_are_followed() -> None:
+def test_lines_of_ssd_and_gnmt_give_the_throughput() -> None:
     ssd = b"Iteration:     20, Loss function: 20.630, Average Loss: 0.446, avg. samples / sec: 3805.07\n"
     assert Follower().feed(ssd).throughput == 3805.07
     gnmt = (

@@ -1,8 +1,13 @@
 """Test single rules of the log parsers (:mod:`rackproof.logs`), each with a small log.
 
 Most tests are tables. A row has a passing log of tests/logs/log_samples.py with one change, and the verdict
-and the codes that result. Other tests are about what all parsers share: the recognition of formats, the
-bounds on memory and time, and the cleaning of text from hostile logs.
+and the codes of findings that result. The tables cover the logs of MLPerf (``mllog`` and rounds 0.5 and 0.6),
+of tf_cnn_benchmarks, MXNet, nccl-tests and nvbandwidth, of GPU tools, and of the kernel. For these formats,
+other tests check the numbers, tags, lines and ranks that a good log gives.
+
+The remaining tests are about the code that all parsers share: the recognition of formats, the line numbers of
+findings, the search for failures, the bounds on findings, memory and time, the spreads of speeds, the speeds
+that a platform cannot reach, and the cleaning of text from hostile logs.
 """
 
 from __future__ import annotations
@@ -31,21 +36,24 @@ PASS, DEGRADED, FAIL, UNPROVEN = Verdict.PASS, Verdict.DEGRADED, Verdict.FAIL, V
 
 
 def read(data: bytes, format: str = "auto", name: str = "") -> ParsedLog:
+    """Return the result of parsing a log. With format ``auto``, the format is recognized."""
     return logs.parse(io.BytesIO(data), format=format, name=name)
 
 
 def codes(parsed: ParsedLog) -> set[str]:
+    """Return the codes of all findings of a log, with remarks."""
     return {one.code for one in parsed.findings}
 
 
 def value(parsed: ParsedLog, name: str, **labels: str) -> float:
+    """Return the value of a log's measurement with a name and labels. Fail if there is none."""
     found = parsed.measurement(name, **labels)
     assert found is not None, name
     return found.value
 
 
 @pytest.mark.parametrize("form", sorted(samples.PASSING))
-def test_a_byte_order_mark_is_no_part_of_a_log(form: str) -> None:
+def test_a_byte_order_mark_does_not_change_the_result(form: str) -> None:
     plain, marked = read(data := samples.PASSING[form]), read(codecs.BOM_UTF8 + data)
     assert (marked.verdict, marked.format) == (plain.verdict, plain.format) == (PASS, plain.format)
     assert [(one.name, one.value) for one in marked.measurements] == [
@@ -78,6 +86,7 @@ def test_a_log_that_is_cut_off_never_passes(name: str) -> None:
 
 
 LINE = '"key": "run_stop", "value": null, "metadata": {"status": "success"}}\n'
+"""The end of an event run_stop, after its time."""
 MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
     ("aborted", mllog(status="aborted"), FAIL, {"aborted"}),
     ("no status", mllog(status=None, after=event("run_stop", None, 360)), UNPROVEN, {"no_status"}),
@@ -205,7 +214,7 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
         {"time_limit", "aborted"},
     ),
     (
-        "cancelled by somebody while the last evaluation ran",
+        "cancelled by a user while the last evaluation ran",
         mllog("slurmstepd: error: *** STEP 40.14 ON n CANCELLED AT 2025-10-08T00:32:36 ***\n"),
         FAIL,
         {"cancelled"},
@@ -217,7 +226,7 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
         {"cancelled"},
     ),
     ("loss NaN in words", mllog("iter: 380  loss: nan (nan)  lr: 0.1\n"), FAIL, {"nan"}),
-    ("loss nan, other words", mllog("step 3 loss = nan\n"), FAIL, {"nan"}),
+    ("loss nan, in another form", mllog("step 3 loss = nan\n"), FAIL, {"nan"}),
     ("loss NaN, as other languages write it", mllog("step 3 Loss is NaN, skipped\n"), FAIL, {"nan"}),
     ("a setting about NaN", mllog("loss_options: NaNCheck=True, stop_at_NaN=True\n"), PASS, set()),
     (
@@ -283,7 +292,7 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
     # Each rank may log a seed of its own while it starts. A later seed is that of another run.
     ("seeds differ", mllog(event("seed", 43, 3)), PASS, {"seeds_differ", "time_backwards"}),
     ("a seed in mid-run", mllog(event("seed", 43, 200)), UNPROVEN, {"seeds_differ"}),
-    # Buffers of other processes are written late.
+    # Other processes may write their buffers late.
     ("a late cache_clear", mllog(event("cache_clear", True, 0)), PASS, {"time_backwards"}),
     # Signs of a wrong time to train: two runs in one file, a run_stop that was moved, a clock that was set.
     (
@@ -334,7 +343,12 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
         UNPROVEN,
         {"stated_unproven"},
     ),
-    ("the same without words", mllog(event("unproven", None, 300)), UNPROVEN, {"stated_unproven"}),
+    (
+        "a program that states that something is unproven, without a text",
+        mllog(event("unproven", None, 300)),
+        UNPROVEN,
+        {"stated_unproven"},
+    ),
     (
         "a clock that was set back",
         mllog(event("epoch_start", None, 20)),
@@ -359,7 +373,7 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
     ),
     ("20 KB line", mllog("x" * 20_000 + "\n"), PASS, set()),
     (
-        "glued to half a line",
+        "an event after other text on its line",
         mllog("7: loading shard 3" + event("weights_initialization", None, 200)),
         PASS,
         set(),
@@ -377,7 +391,7 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
         {"ugly_line"},
     ),
     (
-        "damaged line of no weight",
+        "damaged line of an unimportant event",
         mllog(':::MLLOG {"time_ms": 1, "key": "opt_name", "val\n'),
         PASS,
         {"damaged_line"},
@@ -423,20 +437,23 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
     ("deep nesting", mllog(":::MLLOG " + "[" * 50_000 + "\n"), PASS, {"damaged_line"}),
     ("no events at all", b":::MLLOG\n", UNPROVEN, {"damaged_line", "no_run_start", "no_run_stop"}),
 ]
-"""Case in words, log, verdict, and codes of all findings. Times of events are in seconds."""
+"""Cases: the change in words, the log, its verdict, and the codes of all its findings. The third argument of
+``event`` is a time in seconds. ``mllog(...)`` is a passing log with these lines in its middle."""
 
 
 @pytest.mark.parametrize(
     ("data", "verdict", "expected"), [c[1:] for c in MLLOG_CASES], ids=[c[0] for c in MLLOG_CASES]
 )
-def test_mllog(data: bytes, verdict: Verdict, expected: set[str]) -> None:
+def test_a_changed_mllog_gets_its_verdict_and_its_codes(
+    data: bytes, verdict: Verdict, expected: set[str]
+) -> None:
     parsed = read(data)
     assert parsed.format == "mllog"
     assert parsed.verdict is verdict, [one.message for one in parsed.findings]
     assert codes(parsed) == expected
 
 
-def test_mllog_numbers_lines_and_ranks() -> None:
+def test_an_mllog_gives_numbers_with_their_lines_and_ranks() -> None:
     parsed = read(mllog().replace(b":::MLLOG", b"   8: :::MLLOG"), name="a.log")
     assert value(parsed, "time_to_train") == 5.0
     assert value(parsed, "startup_time") == 59.0
@@ -452,13 +469,18 @@ def test_mllog_numbers_lines_and_ranks() -> None:
 
 
 def own(*middle: str, status: str = "success") -> bytes:
-    """Return the log of one of Rackproof's own workloads."""
+    """Return the log of a workload of Rackproof.
+
+    Args:
+        *middle: The lines between run_start and run_stop.
+        status: The status of run_stop.
+    """
     return "".join(
         [event("run_start", None, 0), *middle, event("run_stop", None, 10, status=status)]
     ).encode()
 
 
-def test_own_workload() -> None:
+def test_the_log_of_a_workload_of_rackproof_is_read() -> None:
     stated = {"name": "samples_per_second", "value": 9.5, "unit": "samples/s", "direction": "higher"}
     parsed = read(
         own(
@@ -483,8 +505,9 @@ def test_own_workload() -> None:
     assert (parsed.tags["dataset.name"], parsed.tags["dataset.objects"]) == ("mnist", "70000")
 
 
-# MFU is the share of the GPU's peak that a model uses. The peak of an H200 is 989.5 TFLOP/s in bf16, and
-# twice that in fp8. The test states 593.7.
+# MFU is the share of a GPU's peak speed that a training reaches. The peak of an H200 is 989.5 TFLOP/s in
+# bf16, and twice as much in fp8. The log of the test states a speed of 593.7 TFLOP/s. A case has changes of
+# the stated measurement, and the MFU, or None if there must be none.
 @pytest.mark.parametrize(
     ("changed", "mfu"),
     [
@@ -498,7 +521,7 @@ def test_own_workload() -> None:
         ({"name": "gemm"}, None),
     ],
 )
-def test_mfu_is_the_share_of_the_peak(changed: Any, mfu: float | None) -> None:
+def test_mfu_is_the_share_of_the_gpu_s_peak(changed: Any, mfu: float | None) -> None:
     labels = {"gpu_model": "NVIDIA H200", "dtype": "bf16", "gpu": "GPU-1"}
     stated = {"name": "model_flops", "value": 593.7, "unit": "TFLOP/s", "labels": labels, **changed}
     parsed = read(own(event("measurement", stated, 1)))
@@ -507,6 +530,7 @@ def test_mfu_is_the_share_of_the_peak(changed: Any, mfu: float | None) -> None:
     assert all(one.labels == stated["labels"] and one.source.line for one in found)
 
 
+# A case has the value of an event `measurement`, and the verdict of the log.
 @pytest.mark.parametrize(
     ("stated", "verdict"),
     [
@@ -520,18 +544,20 @@ def test_mfu_is_the_share_of_the_peak(changed: Any, mfu: float | None) -> None:
         ({"name": "a", "value": 1, "unit": "", "direction": None, "labels": None}, PASS),
     ],
 )
-def test_stated_measurement(stated: Any, verdict: Verdict) -> None:
+def test_a_measurement_event_gets_the_verdict_of_its_fields(stated: Any, verdict: Verdict) -> None:
     assert read(own(event("measurement", stated, 1))).verdict is verdict
 
 
 @pytest.mark.parametrize("value", ["100", "1e2", "-0.5"])
-def test_a_measurement_whose_number_is_text_is_none(value: str) -> None:
-    """It would become a reference of a workload that writes its numbers wrongly."""
+def test_a_measurement_whose_number_is_text_is_not_read(value: str) -> None:
+    # Otherwise, a number that a workload writes wrongly could become a reference.
     parsed = read(own(event("measurement", {"name": "speed", "value": value, "unit": "GB/s"}, 1)))
     assert "speed" not in {one.name for one in parsed.measurements}
     assert parsed.verdict is not Verdict.PASS
 
 
+# A case has the value of an event `target`, the accuracy that the run reached, and the verdict. A target that
+# is only a number is not read, because it does not state its direction.
 @pytest.mark.parametrize(
     ("target", "accuracy", "verdict"),
     [
@@ -541,11 +567,13 @@ def test_a_measurement_whose_number_is_text_is_none(value: str) -> None:
         (0.99, 0.5, PASS),
     ],
 )
-def test_target_that_the_log_states(target: Any, accuracy: float, verdict: Verdict) -> None:
+def test_a_log_that_misses_its_stated_target_fails(target: Any, accuracy: float, verdict: Verdict) -> None:
     data = own(event("target", target, 1), event("eval_accuracy", accuracy, 2))
     assert read(data).verdict is verdict
 
 
+# A case has a changed log of ssd (MLL06) or minigo (MINIGO), its verdict, and the codes of all findings. The
+# number in a RESULT line is the time of the whole job in seconds, with its start-up.
 @pytest.mark.parametrize(
     ("data", "verdict", "expected"),
     [
@@ -572,14 +600,17 @@ def test_target_that_the_log_states(target: Any, accuracy: float, verdict: Verdi
         ),
     ],
 )
-def test_mll06(data: bytes, verdict: Verdict, expected: set[str]) -> None:
+def test_a_changed_log_of_round_0_6_gets_its_verdict_and_its_codes(
+    data: bytes, verdict: Verdict, expected: set[str]
+) -> None:
     parsed = read(data)
     assert (parsed.verdict, codes(parsed)) == (verdict, expected)
 
 
-def test_mll06_numbers() -> None:
+def test_logs_of_round_0_6_give_their_numbers() -> None:
     parsed = read(MLL06)
-    assert value(parsed, "samples_per_second") == 4100.0  # without the warm-up value
+    # The first value, from the warm-up, does not count.
+    assert value(parsed, "samples_per_second") == 4100.0
     assert value(parsed, "time_to_train") == 10.0
     assert value(parsed, "epochs") == 49
     parsed = read(MINIGO)
@@ -588,6 +619,7 @@ def test_mll06_numbers() -> None:
     assert value(parsed, "epochs") == 18
 
 
+# A case replaces a text of the good log by another text.
 @pytest.mark.parametrize(
     ("old", "new", "verdict"),
     [
@@ -598,12 +630,12 @@ def test_mll06_numbers() -> None:
         (b"0.74982", b"NaN", FAIL),
     ],
 )
-def test_mlp05(old: bytes, new: bytes, verdict: Verdict) -> None:
+def test_a_changed_log_of_round_0_5_gets_its_verdict(old: bytes, new: bytes, verdict: Verdict) -> None:
     parsed = read(samples.MLP05.replace(old, new))
     assert (parsed.format, parsed.verdict) == ("mlp05", verdict)
 
 
-def test_mlp05_numbers() -> None:
+def test_a_log_of_round_0_5_gives_its_numbers() -> None:
     parsed = read(samples.MLP05)
     assert value(parsed, "time_to_train") == 60.0
     assert value(parsed, "eval_accuracy") == 0.74982
@@ -629,7 +661,9 @@ def test_mlp05_numbers() -> None:
         ),
     ],
 )
-def test_tf_cnn(data: bytes, verdict: Verdict, code: str) -> None:
+def test_a_changed_log_of_tf_cnn_gets_its_verdict_and_a_code(
+    data: bytes, verdict: Verdict, code: str
+) -> None:
     parsed = read(data)
     assert (parsed.format, parsed.verdict) == ("tf_cnn", verdict)
     assert code in codes(parsed)
@@ -645,7 +679,7 @@ def test_tf_cnn(data: bytes, verdict: Verdict, code: str) -> None:
         ),
         (MXNET.replace(b"num_epochs=2", b"num_epochs=nan") + b"fit 43.4\n", UNPROVEN, "cut_off"),
         (MXNET[: MXNET.index(b"INFO:root:Epoch[1]")].replace(b"=2)", b"=nan)"), UNPROVEN, "cut_off"),
-        # A resumed run that was cut before the end of an epoch.
+        # The log of a resumed run (load_epoch) was cut before the end of its first epoch.
         *(
             (
                 MXNET[: MXNET.index(b"INFO:root:Epoch[0] Train")]
@@ -656,7 +690,7 @@ def test_tf_cnn(data: bytes, verdict: Verdict, code: str) -> None:
             )
             for epoch in (b"3", b"2", b"4", b"nan", b"inf", b"-5", b"1e300", b"None")
         ),
-        # A resumed run whose argument is unreadable lacks the epochs before.
+        # The log begins with epoch 2. If load_epoch does not explain this, epochs are missing.
         *(
             (
                 MXNET.replace(b"num_epochs=2", b"load_epoch=%s, num_epochs=4" % epoch)
@@ -677,25 +711,25 @@ def test_tf_cnn(data: bytes, verdict: Verdict, code: str) -> None:
         (MXNET.replace(b"Epoch[1] Time cost", b"Traceback (most recent call last):\n"), FAIL, "traceback"),
     ],
 )
-def test_mxnet(data: bytes, verdict: Verdict, code: str) -> None:
+def test_a_changed_log_of_mxnet_gets_its_verdict_and_a_code(data: bytes, verdict: Verdict, code: str) -> None:
     parsed = read(data)
     assert (parsed.format, parsed.verdict) == ("mxnet", verdict)
     assert code in codes(parsed)
 
 
 @pytest.mark.parametrize("epoch", [b"-5", b"nan", b"None", b"0", b"1"])
-def test_a_run_of_mxnet_from_epoch_0_lacks_none(epoch: bytes) -> None:
+def test_a_log_of_mxnet_with_all_epochs_passes_with_any_load_epoch(epoch: bytes) -> None:
     assert read(MXNET.replace(b"num_epochs=2", b"load_epoch=%s, num_epochs=2" % epoch)).verdict is PASS
 
 
-def test_mxnet_numbers() -> None:
+def test_a_log_of_mxnet_gives_its_numbers() -> None:
     parsed = read(MXNET)
     assert value(parsed, "samples_per_second") == 3300.0
     assert value(parsed, "seconds_per_epoch") == 20.0
     assert value(parsed, "startup_time") == 1.0
     assert value(parsed, "eval_accuracy") == 0.983496
     assert parsed.tags["network"] == "lenet"
-    # A total time at the end proves the end, too.
+    # A total time at the end of the log proves the end of the run, too.
     assert read(MXNET.replace(b"num_epochs=2", b"x=2") + b"fit 43.4\n").verdict is PASS
 
 
@@ -730,13 +764,15 @@ def test_mxnet_numbers() -> None:
         ),
     ],
 )
-def test_nccl_tests(data: bytes, verdict: Verdict, code: str) -> None:
+def test_a_changed_log_of_nccl_tests_gets_its_verdict_and_a_code(
+    data: bytes, verdict: Verdict, code: str
+) -> None:
     parsed = read(data)
     assert (parsed.format, parsed.verdict) == ("nccl_tests", verdict)
     assert code in codes(parsed)
 
 
-def test_nccl_numbers() -> None:
+def test_logs_of_nccl_tests_give_their_numbers() -> None:
     parsed = read(NCCL)
     assert value(parsed, "all_reduce_busbw", size_bytes="2224200", place="in_place", dtype="float") == 232.17
     assert value(parsed, "wrong_values") == 0
@@ -746,6 +782,7 @@ def test_nccl_numbers() -> None:
     assert "hidden" not in parsed.model_dump_json()
 
 
+# The output of ``nvbandwidth --json`` on two GPUs, with one test that passed and one that was not run.
 NVB_JSON = {
     "nvbandwidth": {
         "version": "v0.8",
@@ -765,7 +802,7 @@ NVB_JSON = {
 
 
 def nvb_json(**changes: Any) -> bytes:
-    """Return the JSON of nvbandwidth with changes of its first test."""
+    """Return the output of nvbandwidth as JSON. ``changes`` replace values of its first test."""
     document = json.loads(json.dumps(NVB_JSON))
     document["nvbandwidth"]["testcases"][0].update(changes)
     return json.dumps(document, indent=1).encode()
@@ -785,7 +822,9 @@ def nvb_json(**changes: Any) -> bytes:
         (samples.NVBANDWIDTH.replace(b"NOTE", b"note"), UNPROVEN, "cut_off"),
     ],
 )
-def test_nvbandwidth(data: bytes, verdict: Verdict, code: str) -> None:
+def test_a_changed_log_of_nvbandwidth_gets_its_verdict_and_a_code(
+    data: bytes, verdict: Verdict, code: str
+) -> None:
     parsed = read(data)
     assert (parsed.format, parsed.verdict) == ("nvbandwidth", verdict)
     assert code in codes(parsed)
@@ -793,6 +832,8 @@ def test_nvbandwidth(data: bytes, verdict: Verdict, code: str) -> None:
         assert value(parsed, "device_to_device_memcpy_read_ce", row="1", column="0") == 396.2
 
 
+# A case replaces a text of a good log, which has a name in log_samples.py, by another text. `code` is the
+# code of one of its findings.
 @pytest.mark.parametrize(
     ("sample", "old", "new", "verdict", "code"),
     [
@@ -851,7 +892,9 @@ def test_nvbandwidth(data: bytes, verdict: Verdict, code: str) -> None:
         ("nvidia_smi_topo", b"GPU1\tNV18", b"GPX1\tSYS", UNPROVEN, "cut_off"),
     ],
 )
-def test_tools(sample: str, old: bytes, new: bytes, verdict: Verdict, code: str) -> None:
+def test_a_changed_log_of_a_tool_gets_its_verdict_and_a_code(
+    sample: str, old: bytes, new: bytes, verdict: Verdict, code: str
+) -> None:
     damaged = samples.PASSING[sample].replace(old, new)
     assert damaged != samples.PASSING[sample]
     parsed = read(damaged, sample)
@@ -860,7 +903,8 @@ def test_tools(sample: str, old: bytes, new: bytes, verdict: Verdict, code: str)
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_nvidia_smis_text_says_what_its_xml_says(times: int) -> None:
+def test_each_snapshot_in_the_text_of_nvidia_smi_gives_its_measurements(times: int) -> None:
+    # ``times`` is the number of snapshots in the log.
     parsed = read(samples.NVIDIA_SMI_TEXT * times)
     assert parsed.verdict is PASS
     uuid = "GPU-00000000-0000-4000-8000-000000000001"
@@ -879,7 +923,7 @@ def test_nvidia_smis_text_says_what_its_xml_says(times: int) -> None:
     assert read(samples.NVIDIA_SMI_TEXT * times + samples.NVIDIA_SMI_TEXT[:-300]).verdict is UNPROVEN
 
 
-def test_perftest_counts_in_mebibytes_and_takes_the_lowest() -> None:
+def test_the_lowest_row_of_perftest_counts_and_its_mb_is_a_mebibyte() -> None:
     rows = b" 8388608 20000 24056.74 24056.72 0.003007\n 8388608 20000 24000.00 24000.00 0.003\n"
     data = samples.PERFTEST.replace(b"Gb/sec", b"MB/sec").replace(
         b" 65536      5000             395.10             394.20             0.751895\n", rows
@@ -887,6 +931,7 @@ def test_perftest_counts_in_mebibytes_and_takes_the_lowest() -> None:
     assert value(read(data), "ib_write_bw", size_bytes="8388608") == pytest.approx(24000 * 8 * 2**20 / 1e9)
 
 
+# A case has a line of the kernel log, its verdict, and the code of its finding, or "" if it must have none.
 @pytest.mark.parametrize(
     ("line", "verdict", "code"),
     [
@@ -902,12 +947,13 @@ def test_perftest_counts_in_mebibytes_and_takes_the_lowest() -> None:
         ("usb 1-1: new device", PASS, ""),
     ],
 )
-def test_xid(line: str, verdict: Verdict, code: str) -> None:
+def test_a_message_of_the_driver_gets_its_verdict_and_a_code(line: str, verdict: Verdict, code: str) -> None:
     parsed = read(f"[1.0] {line}\n".encode(), "xid")
     assert parsed.verdict is verdict
     assert (code in codes(parsed)) == bool(code)
 
 
+# Each text has entities, too many elements or levels, or is no output of nvidia-smi.
 @pytest.mark.parametrize(
     "bomb",
     [
@@ -927,11 +973,11 @@ def test_hostile_xml_is_refused(bomb: bytes) -> None:
     assert read(bomb, "nvidia_smi_xml").verdict is UNPROVEN
 
 
-# -- recognising ----------------------------------------------------------------------------------
+# -- The recognition of formats, lines and failures -----------------------------------------------
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00" * 5000, b"hello\n", b"{}", b"\xff" * 100, b"\n" * 100])
-def test_unrecognised(data: bytes) -> None:
+def test_a_log_of_no_known_format_is_unproven(data: bytes) -> None:
     parsed = read(data)
     assert (parsed.format, parsed.verdict) == ("unknown", UNPROVEN)
     assert codes(parsed) == ({"unrecognised"} if data else {"empty"})
@@ -944,18 +990,18 @@ def test_unrecognised(data: bytes) -> None:
         (b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\0>\0\x01" + bytes(9), "no text"),
     ],
 )
-def test_bytes_that_are_no_text_are_named(data: bytes, remedy: str) -> None:
+def test_the_finding_about_bytes_that_are_no_text_names_the_remedy(data: bytes, remedy: str) -> None:
     assert remedy in read(data).findings[0].message
 
 
 @pytest.mark.parametrize("name", logs.FORMATS)
 @pytest.mark.parametrize("data", [b"", b"\x00\xff\n" * 50, b"{" * 100, b"<a" * 50])
-def test_rubbish_is_no_pass_in_any_format(name: str, data: bytes) -> None:
+def test_meaningless_bytes_pass_in_no_format(name: str, data: bytes) -> None:
     parsed = read(data, name)
     assert parsed.verdict is not PASS
 
 
-def test_unknown_format_offers_near_names() -> None:
+def test_the_error_about_an_unknown_format_suggests_similar_names() -> None:
     with pytest.raises(ValueError, match="did you mean mllog"):
         read(b"", "mlog")
     with pytest.raises(ValueError, match="known are auto, mlperf_inference, mllog"):
@@ -971,14 +1017,14 @@ def test_events_that_begin_late_are_found() -> None:
     accuracy = late.measurement("eval_accuracy")
     assert accuracy is not None
     assert accuracy.source.line == 100_000 + 18
-    # A job that begins with nccl-tests and goes on with training is a training log.
+    # The log of a job that runs nccl-tests and then a training counts as the log of the training.
     mixed = read(NCCL + filler + mllog())
     assert (mixed.format, mixed.verdict) == ("mllog", PASS)
     assert "format_changed" in codes(mixed)
 
 
 @pytest.mark.parametrize("final_newline", [True, False])
-def test_lines_are_counted_from_anywhere(final_newline: bool) -> None:
+def test_the_line_number_of_each_position_is_right(final_newline: bool) -> None:
     block = mllog("words\n\n\n" * 50, event("seed", 1, 200).rstrip() + event("seed", 2, 200))
     if not final_newline:
         block = block.rstrip(b"\n")
@@ -997,7 +1043,7 @@ def test_lines_are_counted_from_anywhere(final_newline: bool) -> None:
         assert log.lines == before + block.count(b"\n")
 
 
-def test_failures_between_events_are_found_where_they_stand() -> None:
+def test_failures_between_events_are_found_with_their_lines() -> None:
     fatal = "7: CUDA out of memory\n"
     glued = event("seed", 1, 200).rstrip() * 3 + "\n"
     rows = [fatal, glued, event("seed", 1, 200), fatal, "a" + glued, "words\n", fatal]
@@ -1014,7 +1060,7 @@ def test_failures_before_the_recognised_part_count() -> None:
     assert next(one for one in parsed.findings if one.code == "out_of_memory").source.line == 1
 
 
-# -- bounds ---------------------------------------------------------------------------------------
+# -- Bounds, cleaning, and rules of several formats -----------------------------------------------
 
 
 def test_findings_tags_series_and_measurements_are_bounded() -> None:
@@ -1041,7 +1087,7 @@ def test_findings_tags_series_and_measurements_are_bounded() -> None:
 
 def test_memory_does_not_grow_with_the_log() -> None:
     class Endless(io.RawIOBase):
-        """Many MB of a log without holding them."""
+        """A stream with more than 12 MB of a log, of which only one part is in memory at a time."""
 
         def __init__(self) -> None:
             self.parts = iter([mllog(status=None)] + [event("block_start", None, 200).encode() * 1000] * 80)
@@ -1066,12 +1112,12 @@ def test_memory_does_not_grow_with_the_log() -> None:
     assert peak < 6_000_000
 
 
-def test_one_line_of_many_megabytes() -> None:
+def test_a_line_of_many_megabytes_is_read() -> None:
     data = mllog("x" * 5_000_000 + "\n" + ":::MLLOG " + "y" * 3_000_000 + "\n")
     assert read(data).verdict is PASS
 
 
-def test_thinning_keeps_the_shape() -> None:
+def test_a_thinned_curve_keeps_its_shape() -> None:
     curve = _reading.Curve("a", "", "s")
     for index in range(100_000):
         curve.add(index, index * 2)
@@ -1084,6 +1130,7 @@ def test_thinning_keeps_the_shape() -> None:
     assert list(curve.x) == sorted(curve.x)
 
 
+# A case has text of a log, as bytes or decoded, and the text that is stored.
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
@@ -1101,7 +1148,7 @@ def test_text_of_a_log_is_cleaned(raw: bytes | str, expected: str) -> None:
     assert _reading.clean(raw) == expected
 
 
-def test_nothing_of_a_hostile_log_gets_through_raw() -> None:
+def test_all_texts_of_a_hostile_log_are_cleaned() -> None:
     evil = "\x1b[2J<script>\u202e\x00"
     parsed = read(
         mllog(
@@ -1119,14 +1166,14 @@ def test_nothing_of_a_hostile_log_gets_through_raw() -> None:
 
 
 @pytest.mark.parametrize(("data", "seconds"), [(MLL06, 640), (MINIGO, 900)])
-def test_the_result_line_of_0_6_is_kept_beside_the_minutes(data: bytes, seconds: float) -> None:
+def test_the_result_line_of_round_0_6_gives_the_wall_time(data: bytes, seconds: float) -> None:
     found = read(data).measurement("wall_time")
     assert found is not None
     assert (found.value, found.unit) == (seconds, "s")
     assert read(data.replace(b"RESULT,", b"RESLT,")).measurement("wall_time") is None
 
 
-def test_numbers_of_0_6_lines_need_their_unit() -> None:
+def test_a_throughput_of_round_0_6_without_its_unit_is_not_read() -> None:
     data = mll("submission_benchmark", "maskrcnn").encode() + b"&&&& MLPERF METRIC THROUGHPUT=139.8"
     assert read(data).measurement("iterations_per_second") is None
 
@@ -1135,7 +1182,7 @@ def test_numbers_of_0_6_lines_need_their_unit() -> None:
 @pytest.mark.parametrize(
     "key", ["seed", "submission_org", "run_stop", "measurement", "facts", "eval_accuracy"]
 )
-def test_deeply_nested_values(depth: int, key: str) -> None:
+def test_deeply_nested_values_cause_no_failure(depth: int, key: str) -> None:
     nested = "[" * depth + "]" * depth
     head = ':::MLLOG {"time_ms": 1700000350000, '
     line = head + f'"key": "{key}", "value": {nested}, "metadata": {{"status": {nested}}}}}\n'
@@ -1147,6 +1194,7 @@ def test_deeply_nested_values(depth: int, key: str) -> None:
         assert read(data).verdict is not FAIL
 
 
+# A case has a text, the searched text, and the positions at which it is found. Found texts do not overlap.
 @pytest.mark.parametrize(
     ("text", "literal", "places"),
     [
@@ -1161,13 +1209,13 @@ def test_deeply_nested_values(depth: int, key: str) -> None:
         (b"RESULT" * 10_000, b"RESULT,", []),
     ],
 )
-def test_both_searches_find_the_same(text: bytes, literal: bytes, places: list[int]) -> None:
+def test_both_searches_find_the_same_places(text: bytes, literal: bytes, places: list[int]) -> None:
     assert _reading.find_all(text, literal) == places
     assert _reading.find_all_portably(text, literal) == places
 
 
 def plain_hits(text: bytes) -> list[tuple[int, bytes]]:
-    """Return what a search without any memory of lines finds."""
+    """Return the places and texts of all failures in a text, found without a cache of known lines."""
     found = []
     for literal in (b"gradient overflow", b"result,", *SEARCHED):
         pattern = b"[iI]nf" if literal == b"inf" else b"(?i:" + re.escape(literal) + b")"
@@ -1176,6 +1224,7 @@ def plain_hits(text: bytes) -> list[tuple[int, bytes]]:
     return sorted(found)
 
 
+# Lines with texts of failures, and harmless lines that resemble these. The test replaces digits in them.
 LINES_OF_SHAPES = [
     b"step 17: loss 0.3 lr 1e-3",
     b"step 1234: loss nan",
@@ -1197,7 +1246,7 @@ LINES_OF_SHAPES = [
 
 
 @pytest.mark.parametrize("most_bytes", [0, 100, 1 << 20])
-def test_a_line_like_an_earlier_one_is_searched_as_if_it_were_new(
+def test_a_line_of_a_known_shape_gives_the_same_hits_as_a_new_line(
     most_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_reading.KnownShapes, "MOST_BYTES", most_bytes)
@@ -1213,11 +1262,12 @@ def test_a_line_like_an_earlier_one_is_searched_as_if_it_were_new(
     assert found > 500
 
 
+# A case has the beginning of all lines, and their number.
 @pytest.mark.parametrize(
     ("line", "count"),
     [(b"x", 3000), (b"error x", 3000), (b"fatal nccl warn " * 100, 200), (b"y" * 100_000, 20)],
 )
-def test_lines_that_are_kept_as_known_are_bounded(
+def test_the_memory_of_known_shapes_is_bounded(
     line: bytes, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_reading.KnownShapes, "MOST_BYTES", 100_000)
@@ -1231,7 +1281,8 @@ def test_lines_that_are_kept_as_known_are_bounded(
     assert len(line) > 50_000 or most > 20_000
 
 
-# Platform, samples of llama2_70b_lora per second, and whether that is more than the platform's GPUs can do.
+# A case has a platform, a speed of llama2_70b_lora in samples per second, and whether the speed is more than
+# the platform's GPUs can reach. Without a known GPU and a number of nodes, there is no limit.
 @pytest.mark.parametrize(
     ("platform", "rate", "found"),
     [
@@ -1244,7 +1295,7 @@ def test_lines_that_are_kept_as_known_are_bounded(
         ("R7715x3H200", 800.0, False),
     ],
 )
-def test_a_log_states_no_speed_that_its_own_platform_cannot_have(
+def test_a_speed_that_the_stated_platform_cannot_reach_is_found(
     platform: str, rate: float, found: bool
 ) -> None:
     events = [
@@ -1257,14 +1308,16 @@ def test_a_log_states_no_speed_that_its_own_platform_cannot_have(
 
 
 SPREAD = {"count": 200, "low": 90.0, "median": 100.0, "high": 101.0}
+"""The spread of 200 samples of a speed, in GB/s."""
 
 
 def stated_speed(**more: Any) -> str:
+    """Return the event of a measured speed of 100 GB/s. ``more`` adds fields or replaces them."""
     stated = {"name": "copy", "value": 100, "unit": "GB/s", "direction": "higher", **more}
     return event("measurement", stated, 1)
 
 
-def test_a_measurement_states_the_spread_of_its_samples() -> None:
+def test_the_spread_that_a_measurement_states_is_read() -> None:
     found = read(own(stated_speed(spread=SPREAD))).measurement("copy")
     assert found is not None
     assert found.spread == Spread(count=200, low=90, median=100, high=101)
@@ -1273,13 +1326,13 @@ def test_a_measurement_states_the_spread_of_its_samples() -> None:
 @pytest.mark.parametrize(
     "change", [{"low": 200}, {"high": 95}, {"count": 0}, {"low": None}, {"median": "NaN"}, {"more": 1}]
 )
-def test_a_spread_that_cannot_be_is_a_damaged_measurement(change: dict[str, Any]) -> None:
+def test_an_impossible_spread_damages_its_measurement(change: dict[str, Any]) -> None:
     log = read(own(stated_speed(spread={**SPREAD, **change})))
     assert log.verdict is Verdict.UNPROVEN
     assert log.measurement("copy") is None
 
 
-def test_a_spread_that_one_of_two_lacks_was_taken_out() -> None:
+def test_a_log_is_unproven_if_only_some_values_of_a_metric_have_a_spread() -> None:
     whole = [stated_speed(spread=SPREAD, labels={"gpu": one}) for one in "ab"]
     assert read(own(*whole)).verdict is Verdict.PASS
     log = read(own(whole[0], stated_speed(labels={"gpu": "b"})))
@@ -1290,7 +1343,8 @@ def test_a_spread_that_one_of_two_lacks_was_taken_out() -> None:
 
 
 def test_the_throughput_of_an_mlperf_log_has_no_spread() -> None:
-    """Two of 900 published logs swing by more than two between statistics, and last epochs are cut short."""
+    # In 2 of 900 published logs, the throughput varies between statistics by a factor above 2, and the last
+    # epochs of a training are shorter. A spread would therefore make good logs unproven.
     speeds = [10, 100, 100, 40, 100, 40, 101, 99]
     stats = [event("tracked_stats", {"throughput": one}, 131 + at, step=at) for at, one in enumerate(speeds)]
     found = read(mllog(*stats)).measurement("samples_per_second")
@@ -1298,11 +1352,14 @@ def test_the_throughput_of_an_mlperf_log_has_no_spread() -> None:
     assert found.spread is None
 
 
-# A point of the series may have no finite value, or lie before an earlier one.
+# `before` is the number of earlier points, and `count` the number of added points. `odd` is the value of one
+# added point that is not finite, "back" for a point before an earlier one, or None.
 @pytest.mark.parametrize("before", [0, 1, 5])
 @pytest.mark.parametrize("count", [1, 2, 1999, 2000, 5000])
 @pytest.mark.parametrize("odd", [None, math.nan, math.inf, "back"])
-def test_points_taken_together_are_those_taken_one_by_one(before: int, count: int, odd: float | str) -> None:
+def test_points_added_together_equal_points_added_one_by_one(
+    before: int, count: int, odd: float | str
+) -> None:
     x, y = [float(at // 2) for at in range(count)], [float(at % 7) for at in range(count)]
     if odd == "back":
         x[count // 2] = -1.0
@@ -1320,6 +1377,8 @@ def test_points_taken_together_are_those_taken_one_by_one(before: int, count: in
     assert (together.x, together.y, together.skip) == (one_by_one.x, one_by_one.y, one_by_one.skip)
 
 
+# Lines of the kernel: corrected and uncorrected errors of PCIe, a lost device, and corrected (CE) and
+# uncorrected (UE) errors of memory.
 AER = "pcieport 0000:00:01.0: AER: "
 CORRECTED = f"{AER}Corrected error received: 0000:00:01.0\n"
 NONFATAL = f"{AER}Uncorrected (Non-Fatal) error received: 0000:00:01.0\n"
@@ -1360,7 +1419,7 @@ def test_a_finding_with_a_new_code_counts_although_many_codes_were_found(verdict
     assert len(codes(parsed)) == _reading.MAX_CODES
 
 
-def test_a_remark_of_a_new_code_takes_no_place_of_a_fault() -> None:
+def test_a_remark_with_a_new_code_replaces_no_fault() -> None:
     log = _reading.Log()
     for number in range(_reading.MAX_CODES):
         log.find(f"xid_{number}", "a fault", DEGRADED)
@@ -1370,6 +1429,7 @@ def test_a_remark_of_a_new_code_takes_no_place_of_a_fault() -> None:
 
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
+"""The text of a failure."""
 
 
 @pytest.mark.parametrize(
@@ -1385,7 +1445,7 @@ ILLEGAL = "CUDA error: an illegal memory access was encountered"
     ],
 )
 @pytest.mark.parametrize("value", [1, "a } b", {"train_loss": 1.5}, ["{", {"a": 1}]])
-def test_text_after_an_event_is_read_whatever_braces_it_has(after: str, value: Any) -> None:
+def test_a_failure_after_an_event_on_its_line_is_found_with_any_braces(after: str, value: Any) -> None:
     line = event("tracked_stats" if isinstance(value, dict) else "some_key", value, 200).rstrip("\n")
     good = read(mllog(line + "\n"))
     assert (good.verdict, good.findings) == (PASS, ())
@@ -1395,11 +1455,11 @@ def test_text_after_an_event_is_read_whatever_braces_it_has(after: str, value: A
 
 
 @pytest.mark.parametrize("value", [f"{ILLEGAL} {{kernel}}", f"{{a}} {ILLEGAL}", {"note": f"}}, {ILLEGAL}"}])
-def test_text_in_an_event_is_no_failure(value: Any) -> None:
+def test_the_text_of_a_failure_inside_an_event_is_no_failure(value: Any) -> None:
     assert read(mllog(event("some_key", value, 200))).verdict is PASS
 
 
-def test_an_event_with_many_braces_in_a_text_is_read_once() -> None:
+def test_an_event_with_many_braces_is_read_in_little_time() -> None:
     log = _reading.Log()
     line = event("some_key", "}x" * 300_000, 200).encode()
     log.begin(line)
@@ -1409,6 +1469,8 @@ def test_an_event_with_many_braces_in_a_text_is_read_once() -> None:
     assert not log.marks
 
 
+# A case has the beginning of a line, as srun, mpirun or another program writes it, and the rank that it
+# states.
 @pytest.mark.parametrize(
     ("label", "rank"),
     [
@@ -1431,7 +1493,7 @@ def test_the_rank_of_a_failure_is_that_of_its_label(label: str, rank: int | None
     assert ranks == [rank]
 
 
-def test_several_texts_of_one_failure_in_a_line_are_one() -> None:
+def test_several_texts_of_a_failure_on_one_line_count_once() -> None:
     line = f"RuntimeError: {ILLEGAL}\n"
     for lines in (1, 4):
         parsed = read(mllog(*[line] * lines, status=None))

@@ -1,7 +1,12 @@
-"""Test workloads/bytecode_cache.py, which gives a framework without bytecode a folder for it.
+"""Test workloads/bytecode_cache.py, which returns variables for a folder with a framework's bytecode.
 
-In such a container, each process would compile PyTorch's files again, which takes seconds. The tests show
-that the folder is used only if no other user can write to it, since bytecode is code.
+In a container whose image lacks PyTorch's bytecode, each process would compile PyTorch's files again, which
+takes seconds. The tests check that:
+
+- the folder is private, and a later process reads the bytecode from it
+- no folder is used if the bytecode exists, or if Python can write it beside the framework
+- no folder is used if another user could write to it, since bytecode is code
+- each version of a package has its own folder, and unused folders are removed after a month.
 """
 
 from __future__ import annotations
@@ -18,13 +23,13 @@ import pytest
 from tests.workloads.programs import load_program
 
 bytecode = load_program("bytecode_cache")
-# The name of a framework that the fixture makes.
+# The only package to search for, which the fixture `packages` makes.
 FRAMEWORK = ("pretend_framework",)
 
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder of packages with a framework that has no bytecode and that Python may not give one."""
+    """Return a folder of packages with a framework that has no bytecode. Python is set to write none."""
     packages = tmp_path / "packages"
     (packages / FRAMEWORK[0]).mkdir(parents=True)
     (packages / FRAMEWORK[0] / "__init__.py").write_text("VALUE = 1\n")
@@ -41,7 +46,7 @@ def folder() -> Path:
     return Path(bytecode.environment(FRAMEWORK)["PYTHONPYCACHEPREFIX"])
 
 
-def test_bytecode_is_kept_in_a_private_folder_and_read_by_the_next_process(packages: Path) -> None:
+def test_bytecode_is_stored_in_a_private_folder_and_found_by_the_next_process(packages: Path) -> None:
     found = bytecode.environment(FRAMEWORK)
     kept = Path(found["PYTHONPYCACHEPREFIX"])
     assert kept.stat().st_mode & 0o777 == 0o700
@@ -52,7 +57,7 @@ def test_bytecode_is_kept_in_a_private_folder_and_read_by_the_next_process(packa
     assert folder() == kept
 
 
-def test_a_framework_that_has_bytecode_or_can_get_it_is_left_alone(
+def test_no_folder_is_used_if_bytecode_exists_or_python_can_write_it(
     packages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert bytecode.environment(("no_such_framework",)) == {}
@@ -70,6 +75,7 @@ def test_a_framework_that_has_bytecode_or_can_get_it_is_left_alone(
 
 
 @pytest.mark.parametrize(
+    # Each function changes the folder, or the folder above it, so that it is no longer this user's alone.
     "spoil",
     [
         lambda kept: kept.chmod(0o770),
@@ -90,13 +96,17 @@ def test_a_folder_that_another_user_could_have_written_is_not_used(
     assert bytecode.environment(FRAMEWORK) == {}
 
 
-def test_without_a_home_nothing_is_kept(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_folder_is_used_if_the_cache_folder_cannot_be_made(
+    packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (packages / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(packages / "file"))
     assert bytecode.environment(FRAMEWORK) == {}
 
 
-def test_another_version_has_another_folder_and_unused_ones_go_after_a_month(packages: Path) -> None:
+def test_a_new_version_has_its_own_folder_and_unused_ones_are_removed_after_a_month(
+    packages: Path,
+) -> None:
     first = folder()
     (packages / "pretend_framework-2.0.dist-info").rename(packages / "pretend_framework-2.1.dist-info")
     second = folder()

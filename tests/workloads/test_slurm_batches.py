@@ -1,8 +1,12 @@
-"""Test what workloads/slurm_run.py reports about a config's batch size before it submits a job.
+"""Test how workloads/slurm_run.py judges a config's batch size before it submits a job.
 
-MLCommons publishes convergence points: the steps that a training needs at some batch sizes. A result with a
-batch size beyond all of them cannot be scored, so its config is refused. The tests also compute the batch
-size of published configs, which is the number of GPUs divided by those that share a model, times MINIBS.
+MLCommons publishes convergence points: the mean number of samples or epochs that a training needs to reach
+its target at some batch sizes. A result with a batch size above all of these cannot be scored, so its config
+is refused. For other batch sizes, the program prints the sizes with points, and nothing if there are none.
+
+The tests also compute the batch size of published configs. It is BATCHSIZE, or else the number of GPUs
+divided by those that share a model, times MINIBS. The last test reads the sizes with points from MLCommons'
+package.
 """
 
 from __future__ import annotations
@@ -15,8 +19,8 @@ import pytest
 
 from rackproof.analysis.mlperf.rounds import reference_points
 
-# Variables of published configs: nodes, GPUs of a node, batch of one copy of the model, and the numbers of
-# GPUs that share a model (tensor, pipeline and context parallel).
+# Variables of published configs: number of nodes, GPUs of a node, batch size (MINIBS: of one copy of the
+# model; BATCHSIZE: of all GPUs), and numbers of GPUs that share a model (tensor, pipeline, context parallel).
 LLAMA2 = {"DGXNNODES": "18", "DGXNGPU": "4", "MINIBS": "1", "TP": "1", "PP": "1", "CP": "8"}
 LLAMA31 = {"DGXNNODES": "18", "DGXNGPU": "4", "MINIBS": "1", "TENSOR_MODEL_PARALLEL": "1"}
 LLAMA31 |= {"PIPELINE_MODEL_PARALLEL": "1", "CONTEXT_PARALLEL": "2"}
@@ -30,9 +34,12 @@ FLUX1 = {"DGXNNODES": "128", "DGXNGPU": "4", "BATCHSIZE": "2048", "MBS": "16", "
         (LLAMA2, 9),
         (LLAMA31, 36),
         (FLUX1, 2048),
+        # An empty number of GPUs counts as 1.
         ({**LLAMA2, "CP": "", "DGXNNODES": "2"}, 8),
         ({"DGXNNODES": "1", "DGXNGPU": "8", "MINIBS": "4", "TP": "4"}, 8),
+        # TENSOR_MODEL_PARALLEL has priority over TP.
         ({**LLAMA31, "TP": "8"}, 36),
+        # Variables that are missing, not numbers, or impossible.
         ({**LLAMA2, "MINIBS": ""}, None),
         ({**LLAMA2, "MINIBS": "two"}, None),
         ({**LLAMA2, "CP": "0"}, None),
@@ -41,7 +48,7 @@ FLUX1 = {"DGXNNODES": "128", "DGXNGPU": "4", "BATCHSIZE": "2048", "MBS": "16", "
         ({}, None),
     ],
 )
-def test_the_batch_size_of_a_published_config(
+def test_the_batch_size_of_a_config_is_computed_from_its_variables(
     slurm_run: ModuleType, variables: dict[str, str], size: int | None
 ) -> None:
     assert slurm_run.global_batch_size(variables) == size
@@ -50,13 +57,16 @@ def test_the_batch_size_of_a_published_config(
 def check(
     slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, known: list[int] | None, variables: dict[str, str]
 ) -> list[str]:
-    """Return what the program prints about the batch size of a config, with ``known`` reference points."""
-    said: list[str] = []
-    monkeypatch.setattr(slurm_run, "print_event", lambda **what: said.append(what["phase"]))
+    """Return the lines that the program prints about the batch size of a config.
+
+    ``known`` are the batch sizes with reference points. None means that the round has none.
+    """
+    printed: list[str] = []
+    monkeypatch.setattr(slurm_run, "print_event", lambda **what: printed.append(what["phase"]))
     spec: dict[str, Any] = {"repository": "a", "tag": "1", "shared": "/none", "benchmark": "big"}
     spec |= {"environment": {}, "reference_batches": known}
     slurm_run.Work(spec).check_batch(Path("config_X.sh"), variables)
-    return said
+    return printed
 
 
 @pytest.mark.parametrize(
@@ -68,21 +78,21 @@ def check(
         ([8, 16], {}, "is known when the job runs"),
     ],
 )
-def test_a_batch_size_is_judged_before_the_job_is_submitted(
+def test_the_batch_size_and_those_with_reference_points_are_printed(
     slurm_run: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     known: list[int],
     variables: dict[str, str],
     words: str,
 ) -> None:
-    (said,) = check(slurm_run, monkeypatch, known, variables)
-    assert words in said
+    (line,) = check(slurm_run, monkeypatch, known, variables)
+    assert words in line
 
 
 @pytest.mark.parametrize(
     ("known", "variables"), [([2, 8], LLAMA2), ([16, 32], LLAMA31), ([512, 1024], FLUX1)]
 )
-def test_one_beyond_all_reference_points_is_refused(
+def test_a_batch_size_above_those_of_all_reference_points_is_refused(
     slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, known: list[int], variables: dict[str, str]
 ) -> None:
     with pytest.raises(slurm_run.Refusal, match=r"batch size of \d+, and MLCommons has .* bench_config"):
@@ -90,7 +100,7 @@ def test_one_beyond_all_reference_points_is_refused(
 
 
 @pytest.mark.parametrize("known", [None, []])
-def test_where_a_round_has_no_reference_points_nothing_is_said(
+def test_nothing_is_printed_if_a_round_has_no_reference_points(
     slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, known: list[int] | None
 ) -> None:
     assert check(slurm_run, monkeypatch, known, FLUX1) == []
@@ -107,7 +117,7 @@ def test_where_a_round_has_no_reference_points_nothing_is_said(
         ("llama31_8b", "", set()),
     ],
 )
-def test_the_reference_points_are_those_of_mlcommons(
+def test_batch_sizes_with_reference_points_are_read_from_the_package_of_mlcommons(
     benchmark_name: str, ruleset: str, sizes: set[int]
 ) -> None:
     assert set(reference_points(benchmark_name, ruleset)) == sizes

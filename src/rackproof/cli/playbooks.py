@@ -1,9 +1,11 @@
 """Run the playbooks of ``rackproof bench``, ``provision``, ``validate``, ``reimage`` and ``stop``.
 
 Each node gets a line on the screen. The playbook runs as a program, because this package never imports
-Ansible. The callback ``rackproof_events`` reports its progress, and its exit status becomes the command's.
+Ansible. The callback ``rackproof_events`` reports the playbook's progress through a pipe, and the playbook's
+exit status becomes that of the command.
 
-Begin with :func:`run_playbook`.
+The commands are at the end of this module, except ``reimage``, which :mod:`rackproof.cli.reimage` makes with
+:func:`playbook_command`. Begin with :func:`run_playbook`.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _TICK_S = 0.25
 _PIPE_END_S = 5.0
 """Seconds to wait for the end of the pipes after the playbook ended."""
 _BLOCK = 1 << 16
-"""Number of bytes that are read from a pipe at once."""
+"""Largest number of bytes that are read from a pipe at once."""
 _OWN_OUTPUT_OPTIONS = frozenset(
     {"--verbose", "--list-hosts", "--list-tasks", "--list-tags", "--syntax-check", "--step", "--version"}
 )
@@ -54,7 +56,11 @@ _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 class Playbook:
     """A playbook of a checkout, and the command that starts it.
 
-    ``argv`` starts ansible-playbook, and ``typed`` is the user's own command, to be typed again.
+    Attributes:
+        name: The name of the playbook without its extension, such as ``bench``.
+        argv: The command line of ansible-playbook.
+        environment: The environment of ansible-playbook.
+        typed: The user's own command, for messages that advise to type it again.
     """
 
     name: str
@@ -102,6 +108,12 @@ _HELP = (
 
 def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str], *, as_json: bool = False) -> int:
     """Run a playbook to its end. Return its exit status.
+
+    Args:
+        file: The path of the playbook below the checkout.
+        checkout: The folder that the user gave with ``--checkout``, or None.
+        arguments: The options for ansible-playbook.
+        as_json: Whether to print one JSON object at the end, and all other output on standard error.
 
     Raises:
         ToolError: There is no checkout, ansible-playbook is missing, or JSON is requested together with
@@ -152,7 +164,10 @@ def _same_places(arguments: Sequence[str]) -> list[str]:
 
 
 def _option_and_value(argument: str, next_word: str) -> tuple[str, str]:
-    """Return an option and its value, which are two words or one (``-isite``, ``--inventory=site``)."""
+    """Return an option and its value, which are two words or one (``-isite``, ``--inventory=site``).
+
+    ``next_word`` is the value if ``argument`` contains none.
+    """
     if argument.startswith("--"):
         option, equals, value = argument.partition("=")
         return option, value if equals else next_word
@@ -164,12 +179,12 @@ def _option_and_value(argument: str, next_word: str) -> tuple[str, str]:
 def find_checkout(file: str, named: Path | None) -> Path:
     """Return the checkout: the given folder, or else the current folder, or else that of this program.
 
-    A current folder that every user can write, such as /tmp, is not used. Ansible ignores its ansible.cfg,
-    too.
+    A current folder that every user can write, such as /tmp, is not used. Ansible ignores the ansible.cfg of
+    such a folder, too.
 
     Args:
-        file: A playbook that the checkout must contain.
-        named: The folder that the user gave.
+        file: The path of a playbook that the checkout must contain.
+        named: The folder that the user gave with ``--checkout``, or None.
 
     Raises:
         ToolError: There is no checkout.
@@ -201,7 +216,7 @@ def _why_not_used(folder: Path) -> str:
 
 
 def _all_users_write(folder: Path) -> bool:
-    """Return whether every user can write a folder. A folder that was removed counts as one."""
+    """Return whether every user can write a folder. A removed or unreadable folder counts as writable."""
     try:
         return bool(folder.stat().st_mode & stat.S_IWOTH)
     except OSError:
@@ -214,7 +229,11 @@ def _path_of(folder: Path, file: str) -> str:
 
 
 def _program(name: str) -> str:
-    """Return the path of a program of Ansible, beside this Python or else from PATH."""
+    """Return the path of a program of Ansible, beside this Python or else from PATH.
+
+    Raises:
+        ToolError: The program is not installed.
+    """
     beside = Path(sys.executable).with_name(name)
     path = str(beside) if beside.exists() else shutil.which(name)
     if path is None:
@@ -231,13 +250,16 @@ def _own_name() -> str:
 
 
 def _how_to_type(program: str) -> str:
-    """Return the hint about a program that is not on PATH, for commands that begin with its plain name."""
+    """Return the hint that ``rackproof`` is not on PATH, for messages with commands of this name.
+
+    ``program`` is the path of the program.
+    """
     activate = shell_word(str(Path(program).with_name("activate")))
     return f"`rackproof` is {shell_word(program)} here, or type: source {activate}"
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Return the environment of a playbook."""
+    """Return the environment of a playbook in a checkout. ``Path()`` is the current folder."""
     environment = environment_of_playbook()
     programs = str(Path(sys.executable).parent)
     environment["PATH"] = f"{programs}{os.pathsep}{environment.get('PATH', os.defpath)}"
@@ -268,8 +290,8 @@ class _Follower:
 
     def run(self) -> tuple[int, bool]:
         """Return the exit status as a shell reports it, and whether a signal requested the end."""
-        # Block the signals before the reader starts. Its thread could otherwise take a signal for which
-        # this thread waits.
+        # Block the signals before the reader's thread starts. Otherwise, that thread could receive a signal
+        # for which this thread waits.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         was_interrupted = False
         try:
@@ -300,7 +322,11 @@ class _Follower:
             child.send_signal(signal_info.si_signo)
 
     def _start(self) -> tuple[subprocess.Popen[bytes], dict[int, str]]:
-        """Start the playbook. Return its process, and the meaning of each descriptor."""
+        """Start the playbook. Return its process, and the kind of lines in each descriptor.
+
+        The kinds are ``event``, ``output`` and ``error``. If Ansible prints its own output, there are no
+        descriptors.
+        """
         argv, environment = self._playbook.argv, {**self._playbook.environment}
         if not self._is_quiet:
             return subprocess.Popen(argv, env=environment, preexec_fn=_let_signals_in), {}  # noqa: S603
@@ -359,7 +385,13 @@ class _Follower:
         self._screen.show(lines, drawn)
 
     def _process_line(self, kind: str, line: str, now: float) -> list[str]:
-        """Process one line of the playbook. Return the lines to print permanently."""
+        """Process one line of the playbook. Return the lines to print permanently.
+
+        Args:
+            kind: The kind of the line, as :meth:`_start` returns it.
+            line: The line without its line feed.
+            now: The present time of the monotonic clock in seconds.
+        """
         if kind == "error":
             return self._view.add_error(line, now)
         if kind == "output":

@@ -1,7 +1,7 @@
-"""Recognise the addresses of this machine. No I/O.
+"""Recognise loopback addresses, which never leave this machine. No I/O.
 
-``rackproof adopt --netbox`` and job reimage call :func:`is_this_machine`, because a secret may travel
-unencrypted only within this machine.
+``rackproof adopt --netbox`` (the token of NetBox) and job reimage (the password of a BMC) call
+:func:`is_this_machine`. They refuse to send a secret over plain HTTP to any other host.
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ import ipaddress
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether the host of a URL is a loopback address or ``localhost``."""
+    """Return whether the host of a URL is a loopback address or ``localhost``.
+
+    Other addresses and names of this machine do not count, because a name can resolve to another machine.
+
+    Args:
+        host: A host name in lower case, or an IP address without brackets. For "", the result is False.
+    """
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

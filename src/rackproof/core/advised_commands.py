@@ -4,7 +4,9 @@ A command without ``--results`` reads the folder that RACKPROOF_RESULTS names, o
 current folder. If a message is about another folder, such a command would find no run, or the wrong one. A
 playbook without ``-i`` knows only the hosts of the usual inventory.
 
-Begin with :func:`add_results` and :func:`add_inventory`.
+The commands of ``rackproof``, the reports, and the jobs bench, validate and reimage pass their messages
+through this module. Begin with :func:`add_results` and :func:`add_inventory`, for messages on a terminal. For
+texts that are stored, there are :func:`add_results_everywhere` and :func:`add_inventory_everywhere`.
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ from rackproof.core.inventory_source import configured_inventories, default_inve
 from rackproof.core.text import shell_word
 
 DEFAULT_RESULTS = "results"
+"""The results folder without ``--results`` and the variable, relative to the current folder."""
 RESULTS_VARIABLE = "RACKPROOF_RESULTS"
+"""Environment variable with the results folder of commands without ``--results``."""
 READERS = (
     "accept", "audit", "compare", "evidence make", "explain", "history", "import", "nightly", "references",
     "reimage status", "report", "status", "submission", "withdraw",
 )  # fmt: skip
-"""The commands that take ``--results``. A test compares them with the program."""
+"""The commands that take ``--results``. tests/core/test_advised_commands.py compares this list with the
+options of the commands."""
 # Matches "rackproof explain" in "`rackproof explain n07`", unless `--results` follows in the command.
 _COMMAND = re.compile(rf"\brackproof (?:{'|'.join(READERS)})(?![\w.-])(?![^`\n;]* --results\b)")
 
@@ -35,7 +40,7 @@ _PLAYBOOK = re.compile(
 
 
 def add_results(text: str, results: Path) -> str:
-    """Return a text in which each advised command names the results folder, if it would look elsewhere.
+    """Return a text in which each advised command names the results folder, unless this is the default.
 
     ``rackproof explain n07`` becomes ``rackproof explain --results /srv n07``.
     """
@@ -46,7 +51,8 @@ def add_results(text: str, results: Path) -> str:
 def add_results_everywhere(text: str, results: Path | None) -> str:
     """Return a text that is read in any folder, such as a page or Slurm's reason of a drain.
 
-    Each advised command names the results folder by its absolute path. None leaves the text as it is.
+    Each advised command names the results folder by its absolute path. If ``results`` is None, the text stays
+    as it is.
     """
     return text if results is None else _named(text, results.resolve())
 
@@ -58,9 +64,10 @@ def _named(text: str, results: Path) -> str:
 
 
 def add_inventory(text: str, inventories: Sequence[str]) -> str:
-    """Return a text in which each advised playbook reads some inventories, if it would read others.
+    """Return a text in which each advised playbook names these inventories, unless they are the default.
 
-    ``ansible-playbook validate.yml -l n07`` becomes ``ansible-playbook validate.yml -i cluster -l n07``.
+    ``ansible-playbook validate.yml -l n07`` becomes ``ansible-playbook validate.yml -i cluster -l n07``. A
+    path below the current folder is shown relative to this folder.
 
     Args:
         text: The text.
@@ -75,7 +82,8 @@ def add_inventory(text: str, inventories: Sequence[str]) -> str:
 def add_inventory_everywhere(text: str, inventories: Sequence[str]) -> str:
     """Return a text that is read in any environment, such as a page.
 
-    Only the inventory of ansible.cfg is left out, because a playbook runs in its folder.
+    Each advised playbook names the inventories, unless ansible.cfg names the same ones. Playbooks are started
+    in the folder of ansible.cfg, so they read these inventories without ``-i``.
     """
     return text if same_inventories(inventories, configured_inventories()) else _on(text, inventories)
 

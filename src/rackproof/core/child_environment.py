@@ -1,7 +1,8 @@
 """Give other programs an environment without the secrets of this process.
 
-Modules that start Slurm's programs, ipmitool, ssh-keygen or a playbook get the environment here. The sandbox
-of MLPerf's tools makes its own (:mod:`rackproof.analysis.mlperf.sandbox`).
+The code on the controller that starts Slurm's programs, ipmitool, ssh-keygen, ansible-inventory or a playbook
+gets the environment from this module. Each function named ``environment_of_…`` is for one kind of program.
+The sandbox of MLPerf's tools makes its own environment (:mod:`rackproof.analysis.mlperf.sandbox`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ NIGHTLY_SECRETS = ("RACKPROOF_WEBHOOK_URL", "RACKPROOF_SMTP_USER", "RACKPROOF_SM
 OWN_SECRETS = (*NIGHTLY_SECRETS, "RACKPROOF_DATABASE_URL", "NGC_API_KEY")
 """Secrets of the environment that Rackproof and its roles read."""
 CONTROLLER_SECRETS = (*NIGHTLY_SECRETS, "RACKPROOF_DATABASE_URL", "NETBOX_TOKEN")
-"""Secrets that no program on a node gets, even if the node is the controller itself. Modules have the same
-list, and plays empty these variables (plugins/vars/rackproof.py)."""
+"""Secrets that no program on a node gets, even if the node is the controller itself. The modules have the
+same list (plugins/module_utils/rackproof_tools.py), and plays empty these variables
+(plugins/vars/rackproof.py)."""
 SLURM_NEEDS = ("SLURM_",)
 """Parts of names that Slurm's programs need for their configuration and their token (SLURM_JWT)."""
 SSH_NEEDS = ("SSH_",)
 """Parts of names that OpenSSH's programs need for an agent, or for a program that asks for a password."""
 ANSIBLE_NEEDS = ("ANSIBLE_", "VAULT")
-"""Parts of names that Ansible needs to read a written inventory. A script may print the password of Vault."""
+"""Parts of names that Ansible needs to read an inventory that consists of files. A script that prints the
+password of Vault may need such a variable."""
 
 
 def environment_of_tool(*needed: str) -> dict[str, str]:
@@ -43,7 +46,7 @@ def environment_of_inventory() -> dict[str, str]:
 
 
 def environment_of_written_inventory() -> dict[str, str]:
-    """Return an environment for Ansible that only reads the files of an inventory."""
+    """Return an environment for an Ansible program that only reads the files of an inventory."""
     return environment_of_tool(*ANSIBLE_NEEDS) | utf8_locale()
 
 

@@ -1,11 +1,15 @@
-"""Read benchmark definitions.
+"""Read and validate benchmark definitions, the files under ``benchmarks/``.
 
 Job bench calls :func:`load_definitions` to select and plan benchmarks, and job validate judges its
-probes by the same definitions.
+probes by the same definitions. ``rackproof benchmarks`` lists the valid files
+(:func:`load_valid_definitions`). Begin with :class:`Definition`, whose keys are those of a file.
 
-A definition is a YAML file that contains only data. It is validated before use. It may contain
-variables, written as ``{{ name }}``, which are replaced by plain values such as a point of the matrix or
-a path of the node. There are no expressions, filters or conditions, and the text is never evaluated.
+A definition is a YAML file that contains only data. It may contain variables, written as ``{{ name }}``,
+which are replaced by plain values such as a point of the matrix or a path of the node
+(:func:`substitute_variables`). There are no expressions, filters or conditions, and no text is evaluated.
+
+The descriptions of the fields are the reference of all keys in docs/using/benchmarks.md
+(:func:`schema_markdown`).
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from rackproof.core.secret_names import refuse_secrets
 from rackproof.core.text import amount, number
 
 Scalar = str | int | float | bool
+"""The value of a parameter, option or variable."""
 Matrix = dict[str, tuple[Scalar, ...]]
 """The values to sweep, by parameter. Each combination of values is a point."""
 Parameters = dict[str, Scalar]
@@ -37,16 +42,17 @@ Parameters = dict[str, Scalar]
 Bounds = tuple[int | float, int | float]
 """Smallest and largest value."""
 Filter = dict[str, tuple[Scalar, ...]]
-"""A point fits a filter if the value of each of the filter's parameters is one of those listed."""
+"""Lists of values by parameter. A point fits if the value of each of these parameters is in its list."""
 
 # Matches "{{ batch_size }}".
 _VARIABLE = re.compile(r"\{\{\s*([a-z_][a-z0-9_]*)\s*\}\}")
 
 
 MOST_BYTES, MOST_KEYS, MOST_LEVELS = 64 * 1024, 5000, 30
-"""Limits of a file: its size, its keys and list entries (with aliases expanded), and its depth."""
+"""Limits of a file: bytes, keys and list entries (with aliases expanded), and levels of nesting."""
 MOST_POINTS, MOST_MISTAKES = 2000, 10
-"""Largest number of the points of a suite or matrix before its filters, and of the mistakes in a message."""
+"""Largest number of points of one benchmark in a suite or matrix, before its filters, and largest number of
+mistakes in one file that a message lists."""
 
 
 class DefinitionError(RackproofError):
@@ -58,15 +64,17 @@ class UnknownBenchmarkError(DefinitionError):
 
 
 class Stage(Record):
-    """Data that must be present before the run, staged once per storage, under a lock."""
+    """Data that must be present before a run. They are staged once for each storage, under a lock."""
 
     creates: str = Field(
         min_length=1,
         description="The result of staging, which is a folder below `bench_data`, or below "
         "`bench_shared`/data/NAME if `run` stages it.",
     )
-    program: str = Field(default="", description="Program under workloads/ that stages it.")
-    arguments: dict[str, Scalar] = Field(default={}, description="Its options, without the leading `--`.")
+    program: str = Field(default="", description="Program under workloads/ that stages the data.")
+    arguments: dict[str, Scalar] = Field(
+        default={}, description="Options of `program`, without the leading `--`."
+    )
     run: str = Field(
         default="",
         description="Instead of `program`: a bash script that runs in the container, or on the node itself "
@@ -74,7 +82,7 @@ class Stage(Record):
         "empty folder.",
     )
     mount: str = Field(default="", description="Folder of the data in the container, for that script.")
-    size_gb: float = Field(default=0, ge=0, description="Free space that the script needs.")
+    size_gb: float = Field(default=0, ge=0, description="Free space in GB that the script needs.")
     recorded: bool = Field(
         default=False,
         description="With `slurm`: record the checksums of the downloaded files the first time, and compare "
@@ -96,6 +104,7 @@ class Stage(Record):
 
 
 _PIN = "sha256:[0-9a-f]{64}"
+"""Pattern of an image's digest."""
 ImageTag = Annotated[str, Field(pattern=f"^([A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}(@{_PIN})?|{_PIN})$")]
 """A tag of an image (which may refer to another image later), a digest, or both."""
 _REPOSITORY = r"[a-z0-9]+([._/-]+[a-z0-9]+)*"
@@ -112,12 +121,12 @@ class Container(Record):
 
     images: dict[Architecture, ImageName] = Field(
         min_length=1,
-        description="Its name in the registry `bench_registry` for nodes of each architecture (`amd64`, "
+        description="The image in the registry `bench_registry` for nodes of each architecture (`amd64`, "
         "`arm64`), as REPOSITORY:TAG, or pinned as REPOSITORY:TAG@sha256:…. `bench_images` names another "
         "one, `bench_image_tags` another tag.",
     )
     folder: str = Field(pattern=r"^/", description="Folder in the image with run.sub and config_*.sh.")
-    size_gb: float = Field(default=0, ge=0, description="Free space that the import needs.")
+    size_gb: float = Field(default=0, ge=0, description="Free space in GB that the import needs.")
 
 
 class Build(Record):
@@ -125,7 +134,8 @@ class Build(Record):
 
     sources: str = Field(min_length=1, description="URL of an archive (tar.gz) of the sources.")
     ref: str = Field(
-        min_length=1, description="Their commit, 40 hexadecimal digits: an image of the same commit is kept."
+        min_length=1,
+        description="Commit of the sources, 40 hexadecimal digits. An image of it is not built again.",
     )
     folder: str = Field(
         min_length=1, description="Folder in the archive with Dockerfile, run.sub, config_*.sh."
@@ -136,7 +146,7 @@ class Build(Record):
     data: str = Field(
         default="", description="Folder of the data below `bench_data`, which benchmarks may share."
     )
-    size_gb: float = Field(default=0, ge=0, description="Free space that the build needs.")
+    size_gb: float = Field(default=0, ge=0, description="Free space in GB that the build needs.")
 
     @field_validator("folder", "data")
     @classmethod
@@ -152,7 +162,7 @@ _LOGGED = r"^[A-Z][A-Z0-9_]*( [-+*] [A-Z][A-Z0-9_]*)?$"
 
 
 class Configs(Record):
-    """The rules by which a benchmark's config file is chosen.
+    """The rules by which the config file of a published run script is chosen.
 
     With `slurm`, it is `config_SYSTEM_NODESxGPUSx….sh`. The SKU, the number of nodes and the precision
     decide which one. With `docker`, it is `config_SYSTEM.sh`, and only the SKU decides.
@@ -193,7 +203,8 @@ class Launch(Record):
     )
     program: str = Field(default="", description="Program under workloads/.")
     arguments: dict[str, Scalar] = Field(
-        default={}, description="Its options, without the leading `--`. An empty value leaves one out."
+        default={},
+        description="Options of the program, without the leading `--`. Empty values are left out.",
     )
     environment: dict[str, str] = Field(default={}, description="Environment variables of the job.")
     timeout_s: int = Field(
@@ -233,7 +244,7 @@ class Launch(Record):
 
 
 class JudgeRule(Record):
-    """The rule by which one measurement is judged.
+    """The rule by which the measurements of one name are judged, or those of them with some labels.
 
     A rule with a bound (`at_least`, `at_most`, `equals`) checks quality and always gates. A rule without
     a bound judges the measurement against references: the SKU's, published results, and the accepted
@@ -250,19 +261,20 @@ class JudgeRule(Record):
         default=None, description="The value must not be lower. A number, or a parameter: `{{ target }}`."
     )
     at_most: float | str | None = Field(default=None, description="The value must not be higher.")
-    equals: float | str | None = Field(default=None, description="The value must equal this.")
+    equals: float | str | None = Field(default=None, description="The value must equal this number.")
     needs_gpus: int = Field(default=0, ge=0, description="Applies to runs on at least this many GPUs.")
     optional: bool = Field(
         default=False, description="True: a missing measurement is no finding (hardware without fp8)."
     )
     candidate: bool = Field(
         default=False,
-        description="True: without a reference it is kept as a candidate and does not count, even if "
-        "references are required (`bench_require_references`).",
+        description="True: without a reference, the measurement is stored as a candidate and does not count, "
+        "even if references are required (`bench_require_references`).",
     )
     coverage: bool = Field(
         default=False,
-        description="True: it states how much was tested. Outside its bound the run is unproven, not bad.",
+        description="True: the measurement states how much was tested. Outside the bound, the run is "
+        "unproven instead of failed.",
     )
     per: Literal["", "gpu", "pair"] = Field(
         default="",
@@ -291,7 +303,8 @@ class JudgeRule(Record):
     def better(self) -> Direction | None:
         """Return the better direction, or None if it is unknown or both sides are bad.
 
-        `at_least` and `at_most` imply it. With `equals`, both sides are bad.
+        With `at_least` higher values are better, and with `at_most` lower ones. With `equals`, both sides
+        are bad.
         """
         if self.at_least is not None:
             return Direction.HIGHER
@@ -301,6 +314,10 @@ class JudgeRule(Record):
 
     def bound(self, source: str, parameters: Mapping[str, Scalar]) -> Reference | None:
         """Return the rule's own bound as a reference, or None for a rule without bound.
+
+        Args:
+            source: The name of the benchmark, for messages and as the source of the reference.
+            parameters: The values of the point, by parameter.
 
         Raises:
             DefinitionError: The bound refers to an unknown parameter, or to one whose value is not a
@@ -427,24 +444,28 @@ class Definition(Record):
     )
     matrix: Matrix = Field(default={}, description="Values to sweep when you name the benchmark.")
     suites: dict[str, tuple[Matrix, ...]] = Field(
-        default={}, description="Suites that contain it, each with the matrix, or list of matrices, to sweep."
+        default={},
+        description="Suites that contain the benchmark, each with the matrix, or list of matrices, to sweep.",
     )
     only: tuple[Filter, ...] = Field(
-        default=(), description="Keep the points of a matrix that fit one of these. Empty keeps all."
+        default=(), description="Keep the points of a matrix that fit one of these filters. Empty keeps all."
     )
     exclude: tuple[Filter, ...] = Field(
-        default=(), description="Leave out the points of a matrix that fit one of these."
+        default=(), description="Leave out the points of a matrix that fit one of these filters."
     )
     container: Container | None = Field(default=None, description="The image, with the launcher `slurm`.")
     build: Build | None = Field(default=None, description="The image, with the launcher `docker`.")
-    configs: Configs | None = Field(default=None, description="Choice of its config file.")
+    configs: Configs | None = Field(default=None, description="How the config file is chosen.")
     stage: tuple[Stage, ...] = Field(default=(), description="Data to stage first.")
-    launch: Launch = Field(description="How to start it.")
-    result: Result = Field(description="How to read and judge it.")
+    launch: Launch = Field(description="How to start the benchmark.")
+    result: Result = Field(description="How to read and judge the log.")
 
     @property
     def unpinned_images(self) -> tuple[str, ...]:
-        """Return the images whose names may mean another image later: with a tag, or built on the node."""
+        """Return the images whose names may refer to another image later.
+
+        These are images without a digest, and images that are built on the node.
+        """
         by_tag = [
             name for name in (self.container.images if self.container else {}).values() if "@" not in name
         ]
@@ -453,13 +474,13 @@ class Definition(Record):
     @field_validator("matrix", mode="before")
     @classmethod
     def _matrix(cls, value: Any) -> Any:
-        """Accept a single value as a list with one element."""
+        """Turn a single value of a parameter into a list with one element."""
         return _with_lists(value)
 
     @field_validator("only", "exclude", mode="before")
     @classmethod
     def _filters(cls, value: Any) -> Any:
-        """Accept a single value as a list with one element."""
+        """Turn a single value of a parameter in a filter into a list with one element."""
         return (
             [_with_lists(filter_axes) for filter_axes in value] if isinstance(value, list | tuple) else value
         )
@@ -467,9 +488,9 @@ class Definition(Record):
     @field_validator("suites", mode="before")
     @classmethod
     def _suites(cls, value: Any) -> Any:
-        """Turn a single matrix into a list with one element.
+        """Turn the single matrix of a suite into a list with one element.
 
-        An empty value means the point of the defaults.
+        An empty matrix has one point, which consists of the defaults.
         """
         if not isinstance(value, Mapping):
             return value
@@ -503,7 +524,7 @@ class Definition(Record):
         return self
 
     def _check_matrices(self) -> None:
-        """Refuse an axis that is not a parameter or lists no value."""
+        """Refuse a matrix with too many points, and an axis that is not a parameter or lists no value."""
         places = [("matrix", self.matrix)]
         places += [
             (f"suites.{name}", matrix) for name, matrices in self.suites.items() for matrix in matrices
@@ -558,7 +579,7 @@ class Definition(Record):
         return name in self.bounds and all(isinstance(bound, int) for bound in self.bounds[name])
 
     def _check_parameter(self, place: str, axis: str) -> None:
-        """Refuse an axis that is not a parameter."""
+        """Refuse an axis that is not a parameter. ``place`` is the key that names it, for the message."""
         if axis not in self.parameters:
             raise ValueError(
                 f"{place}: `{axis}` is not one of the parameters{near_text(axis, self.parameters)}"
@@ -566,7 +587,10 @@ class Definition(Record):
 
     @model_validator(mode="after")
     def _fits_launcher(self) -> Definition:
-        """Refuse an image, a config or data in a form that the launcher does not use."""
+        """Refuse an image, a config or data that the launcher does not use or in another form.
+
+        Refuse also a missing image or config that the launcher needs.
+        """
         launcher = self.launch.with_
         for name, part, launchers in (
             ("container", self.container, ("slurm",)),
@@ -636,7 +660,8 @@ class Definition(Record):
     def _checked_overrides(self, overrides: Mapping[str, tuple[Scalar, ...]]) -> Matrix:
         """Return the overrides, with 2.0 as the whole number 2 if the bounds allow only whole numbers.
 
-        Refuse an override of an unknown parameter, or of another type than the definition's values.
+        Refuse an override of an unknown parameter, outside of the bounds, or of another type than the
+        definition's values.
         """
         checked: Matrix = {}
         for name, values in overrides.items():
@@ -670,7 +695,11 @@ def _as_whole_number(value: Scalar) -> Scalar:
 
 
 def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
-    """Return a message with the expected type if a value's type is not that of the definition's values."""
+    """Return a message if a value's type is not that of the definition's values, or "".
+
+    ``known`` are the values of the parameter in the definition. If none of them is negative, a negative value
+    has a message, too.
+    """
     # A program that gets a word instead of a number fails only after its runtime was created.
     if value in known or value == "":
         return ""
@@ -685,7 +714,7 @@ def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
 
 
 def _too_many(matrices: Iterable[Mapping[str, Collection[Scalar]]]) -> str:
-    """Return the message about matrices with too many points together, or "" if they can be planned."""
+    """Return the message about matrices with more than MOST_POINTS points together, or "" for fewer."""
     points = sum(math.prod(len(values) for values in axes.values()) for axes in matrices)
     return f"{amount(points, 'point')}, but only {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
 
@@ -701,7 +730,7 @@ def _is_inside(path: str) -> bool:
 
 
 class LoadedDefinition(Record):
-    """A definition, and the file that contains it."""
+    """A definition, the path of its file, and the SHA-256 of the file's bytes."""
 
     definition: Definition
     path: str
@@ -716,7 +745,10 @@ class LoadedDefinition(Record):
 def substitute_variables(text: str, variables: Mapping[str, Scalar], where: str = "") -> str:
     """Replace every ``{{ name }}`` in text by the variable's value.
 
-    ``where`` is the place of the text, with which messages begin.
+    Args:
+        text: The text with variables.
+        variables: The values by name.
+        where: The place of the text, with which messages begin.
 
     Raises:
         DefinitionError: A variable is unknown (the message suggests similar names), or the text contains
@@ -740,7 +772,16 @@ def substitute_variables(text: str, variables: Mapping[str, Scalar], where: str 
 def command_options(
     options: Mapping[str, Scalar], variables: Mapping[str, Scalar], where: str = ""
 ) -> list[str]:
-    """Return options as words of the form ``--name=value``, without options of an empty value."""
+    """Return options as words of the form ``--name=value``. An option with an empty value is left out.
+
+    Args:
+        options: The values by option, which may contain variables.
+        variables: The values of the variables by name.
+        where: The place of the options, with which messages begin.
+
+    Raises:
+        DefinitionError: A value has an unknown variable, or more than plain variables.
+    """
     words = []
     for option, raw in options.items():
         value = substitute_variables(str(raw), variables, f"{where}.{option}")
@@ -811,7 +852,7 @@ def _read_yaml(path: Path) -> tuple[bytes, Any]:
 def load_definitions(
     folder: Path, *, log_formats: Collection[str], names: Collection[str] = ()
 ) -> dict[str, LoadedDefinition]:
-    """Return the definitions in the ``*.yml`` and ``*.yaml`` files of a folder, in the order of their names.
+    """Return the definitions in the ``*.yml`` and ``*.yaml`` files of a folder by name, sorted by name.
 
     Args:
         folder: The folder with the definitions.
@@ -877,6 +918,11 @@ def select_benchmarks(
 ) -> list[LoadedDefinition]:
     """Return the named definitions, or all definitions of a suite.
 
+    Args:
+        definitions: The definitions by name.
+        suite: The name of the suite, which has no effect if benchmarks are named.
+        benchmarks: The names of the benchmarks, or empty for the suite.
+
     Raises:
         UnknownBenchmarkError: There is no such benchmark or suite. The message suggests similar names.
     """
@@ -922,7 +968,9 @@ def construct_document(document: Any) -> Any:
 
 
 def lines_of_keys(document: Any, path: Path) -> dict[tuple[str, ...], int]:
-    """Return the line of every key of a composed YAML document, by its path.
+    """Return the line of every key and list entry of a composed YAML document, by its path.
+
+    A path consists of keys and of list indices as text. ``path`` is the file, for messages.
 
     Raises:
         DefinitionError: A key occurs twice (YAML would drop the first), or the document is too deep, too
@@ -940,9 +988,14 @@ def _check_keys(
     path: Path,
     within: tuple[Any, ...] = (),
 ) -> None:
-    """Record the line of each key in ``lines``. Refuse cycles, and duplicate keys (YAML drops the first).
+    """Record the line of each key and list entry in ``lines``. Refuse cycles and duplicate keys.
 
-    ``where`` is the path of the node in the document, and ``within`` the nodes that contain it.
+    Args:
+        node: The node of the YAML document.
+        where: The path of the node in the document.
+        lines: The lines by path, to which entries are added.
+        path: The file, for messages.
+        within: The nodes that contain this node.
     """
     if any(node is outer for outer in within):
         raise DefinitionError(f"{path}:{node.start_mark.line + 1}: {'.'.join(where)}: contains itself")

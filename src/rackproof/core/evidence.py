@@ -1,8 +1,8 @@
-"""Describe as data the evidence that a judgement needs.
+"""Describe in tables the evidence that a judgement needs, and find the missing pieces. No I/O.
 
-Each kind of judgement defines a table of :class:`RequiredEvidence`. The judge evaluates the table first
-(:func:`lacking_evidence`), so that checks can rely on their input. A test compares each table with the
-structure that it describes, and fails if the row of a field is missing.
+Each kind of judgement, such as that of a node or of a run, defines a table of :class:`RequiredEvidence`. The
+judge evaluates the table first (:func:`lacking_evidence`), so that checks can rely on their input. Tests
+compare the tables with the structures that contain the evidence, and fail if a field has no row.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ class EvidenceState(StrEnum):
     ABSENT = "absent"
     """The evidence does not exist, or its program is not installed."""
     NOT_ASKED = "not asked"
+    """The evidence was not requested, for example because its program was not started."""
     FAILED = "failed"
+    """The attempt to read the evidence failed, for example because its program ended with an error."""
     HUNG = "hung"
+    """The program that provides the evidence did not end within its time limit."""
     CUT = "cut"
     """Only a part of the evidence was received."""
     DAMAGED = "damaged"
@@ -45,8 +48,8 @@ class RequiredEvidence(Generic[Subject]):
             example, needs no GPU readings.
         code: The code of the finding if the evidence is missing.
         remedy: The operator's next step if the evidence is missing.
-        verdicts: The verdict for each state other than ``unproven``. The verdict for a hung tool is never
-            milder than for a failed one.
+        verdicts: The verdicts by state, where they differ from the usual one. The usual verdict is
+            ``unproven``, or none if ``harmless`` gives a reason.
         harmless: The reason why a pass may lack the evidence. If empty, a pass needs it.
         without: What is unknown without the evidence, in words for operators. Empty if the name is enough.
     """
@@ -76,7 +79,9 @@ class RequiredEvidence(Generic[Subject]):
 class LackingEvidence:
     """A piece of evidence that a judgement needs but cannot use.
 
-    ``message`` has the form ``UNKNOWN: NAME (SOURCE): STATE; REMEDY``, for operators.
+    ``code``, ``name`` and ``verdict`` are those of the table's row for ``state``. ``message`` is for
+    operators and has the form ``WITHOUT: NAME (READ_FROM): STATE; REMEDY``, with the fields of the row. If
+    ``without`` is empty, the form is ``NAME (READ_FROM): STATE; REMEDY``.
     """
 
     code: str
@@ -89,7 +94,12 @@ class LackingEvidence:
 def lacking_evidence(
     table: Iterable[RequiredEvidence[Subject]], subject: Subject
 ) -> Iterator[LackingEvidence]:
-    """Yield the missing evidence of a judgement of ``subject``, in the table's order."""
+    """Yield the missing evidence of a judgement, in the table's order.
+
+    Args:
+        table: The rows, one for each piece of evidence.
+        subject: The judged object, which the functions of the rows read.
+    """
     for row in table:
         if not row.needed(subject):
             continue
@@ -120,7 +130,11 @@ _STATE_OF_TOOL: Mapping[str, EvidenceState] = {
     "hung": EvidenceState.HUNG,
     "cut": EvidenceState.CUT,
 }
-"""Evidence states by the status of a tool in a node's answer. The status of a tool that did not run is ""."""
+"""Evidence states by the status of a tool in a node's answer.
+
+The status of a tool that was not started is "". The statuses are those of
+plugins/module_utils/rackproof_tools.py.
+"""
 
 
 def state_of_tool(status: str) -> EvidenceState:

@@ -1,6 +1,7 @@
 """Restrict the files that Rackproof writes on the controller to its own user and group.
 
-The commands, actions and callback call this module before they write.
+The commands of ``rackproof`` and the actions of the playbooks call :func:`hide_from_others` when they start.
+The callback ``rackproof`` uses :func:`hidden_from_others`, because its process also writes files of Ansible.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _OTHERS = 0o027
+"""Bits that are removed from the mode of new files: writing by the group, and everything for other users."""
 
 
 def hide_from_others() -> None:

@@ -1,14 +1,16 @@
 """Read the registry of finding codes.
 
-``rackproof explain`` and certificates look codes up here. ``finding_codes.csv``, beside this file, lists one
-code per line, in the order of the fields of :class:`FindingCode`::
+``rackproof explain``, certificates and comparisons look codes up here. ``finding_codes.csv``, beside this
+file, lists one code per line. A line has the fields of :class:`FindingCode` in their order::
 
     clock_free | night | degraded | configure | certain | timedatectl: … | No service disciplines …
 
-To add a code, add a line
-and run ``make docs``, which updates docs/using/codes.md. Tests compare the registry with the source in both
-directions, and with every finding of the tests. Codes in records are not checked, because earlier versions
-may have used codes that no longer exist.
+To add a code, add a line at its place in the alphabet, and run ``make docs``, which updates
+docs/using/codes.md. Tests compare the registry with the source in both directions, and with every finding of
+the tests. Codes in records are not checked, because earlier versions may have used codes that no longer
+exist.
+
+Begin with :func:`find_code`. Reading the table is the only I/O.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from functools import cache
 from importlib.resources import files
 
 MACHINE_BUSY = "machine_busy"
-"""Code of the remark that no speed of a run counts, because others used its machine."""
+"""Code of the remark that no speed of a run counts, because other processes used its machine."""
 
 JOBS = {
     "night": "Nights (validate.yml) and the checks of provisioned and re-imaged nodes",
@@ -30,7 +32,7 @@ JOBS = {
     "provision": "Preflight and record of provision.yml",
     "reimage": "Re-imaging (reimage.yml)",
 }
-"""Titles of the jobs that give a code, in the order of the page."""
+"""Titles of the chapters of docs/using/codes.md, in their order, by the names in the column ``jobs``."""
 
 VERDICTS = ("fail", "unproven", "degraded", "remark")
 """The possible verdicts, the worst first. A remark is a finding without a verdict."""
@@ -61,7 +63,7 @@ class FindingCode:
 
 @cache
 def registry() -> dict[str, FindingCode]:
-    """Return all entries by their code, sorted."""
+    """Return all entries by their code, in the order of the file, which is sorted."""
     text = files("rackproof.core").joinpath("finding_codes.csv").read_text(encoding="utf-8")
     entries = (_entry(line) for line in text.splitlines() if line and not line.startswith("#"))
     return {entry.code: entry for entry in entries}
@@ -97,7 +99,10 @@ def find_code(code: str) -> FindingCode | None:
 
 
 def near_codes(code: str) -> list[str]:
-    """Return up to five codes that are similar to the entered text, or contain it."""
+    """Return up to five codes that are similar to the entered text, or contain this text.
+
+    Texts of one or two characters are not searched in the codes, because too many codes would contain them.
+    """
     lowered = code.strip().lower()
     near = difflib.get_close_matches(lowered, registry(), n=5, cutoff=0.6)
     if len(lowered) > 2:

@@ -1,7 +1,9 @@
 """Find the GPU model of a SKU or a product name, and the readings and limits of a model. No I/O.
 
-The parsers of logs, the health checks and the history call this module with the name of a product or
-SKU.
+The parsers of logs, the health checks, the history, and the commands that adopt an inventory call this
+module. A *product name* is the name that the driver reports (``NVIDIA H200``), and a *SKU* is the name of a
+node model in the inventory (``h200x8``). Begin with :func:`expected_model` for a SKU, and with
+:func:`is_product` or :func:`physics_of` for a product name.
 """
 
 from __future__ import annotations
@@ -35,8 +37,10 @@ class GpuPhysics:
     even_links: bool = True
 
 
-# A pair of V100s is connected by two NVLinks, one or none.
+# Two V100s of a DGX-1 are connected by two NVLinks, one or none.
 _V100 = GpuPhysics({"fp16": 125, "fp32": 15.7}, 0.9, 150, 16, even_links=False)
+# The limits of modules, by the model or the system in lower case. The values of an entry are in the order of
+# the attributes of GpuPhysics.
 PHYSICS: Mapping[str, GpuPhysics] = {
     # The numbers are from V100 SXM2's data sheet. NVLS came with later models.
     "dgx1": _V100,
@@ -49,9 +53,10 @@ PHYSICS: Mapping[str, GpuPhysics] = {
     "gb200": GpuPhysics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
     "gb300": GpuPhysics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
 }
+# The limits of cards that differ from those of their model's module, by model and board.
 _CARDS: Mapping[str, GpuPhysics] = {
-    # Memory and bridges (one direction) are from the cards' data sheets. TFLOP/s of NVL cards are the
-    # module's, which are higher.
+    # Memory and bridges (one direction) are from the cards' data sheets. TFLOP/s of NVL cards are those of
+    # the module, which are higher than the card's own.
     "H100 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 3.94, 300, 64, even_links=False),
     "H100 PCIe": GpuPhysics({"bf16": 756.5, "fp8": 1513, "fp32": 51.2}, 2.04, 300, 64, even_links=False),
     "H200 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 4.8, 450, 64, even_links=False),
@@ -85,8 +90,8 @@ _MODELS = (
 _SYSTEMS = {"dgx1": "V100", "hyperplane": "V100"}
 """GPU models by the name of a system after which a SKU is named."""
 _BOARDS: Mapping[str, str] = {"nvl": "NVL", "pcie": "PCIe"}
-"""Words that mark a card, which differs from the module (SXM) of the same model in power, memory and
-links."""
+"""Words that mark a card, with their spelling in product names. A card differs from the module (SXM) of the
+same model in power, memory and links."""
 MODELS_WITH_BOARDS = ("H200", "H100", "H800", "A100", "A800", "V100")
 """Models that exist both as modules and as cards.
 
@@ -101,9 +106,10 @@ _LINK_GB_S: Mapping[str, float] = {
 }
 """Speed of an NVLink in one direction in GB/s by its data sheet. Drivers report up to 6 % more."""
 SLOW_LINK_SHARE = 0.98
-"""Share of the speed of the fastest like link, or of the data sheet, below which a link is slow.
+"""Share of a link's required speed below which the link is slow.
 
-It is not 1, because drivers round the speed.
+The required speed is that of the fastest NVLink of the same GPU model, or that of the data sheet. The share
+is below 1, because drivers round the speed.
 """
 _SLOWEST_LINK_GB_S = 14.0
 """Speed in GB/s of the slowest NVLinks, rounded down. Drivers report those of GA102 as 14.062 GB/s."""
@@ -125,10 +131,10 @@ MODELS_WITH_ALL = ("A100", "H100", "H200", "B200", "B300")
 MODELS_WITH_REPAIRS = ("H100", "H200", "B200", "B300")
 """Models of which all samples in tests/data/real contain the memory repairs that wait for a reset."""
 DRIVER_WITH_REPAIRS = 575.0
-"""Version (MAJOR.MINOR) of the first driver that reports such repairs."""
+"""Version (MAJOR.MINOR) of the first driver that reports memory repairs that wait for a reset."""
 MODELS_WITHOUT_REPAIRS = ("V100", "T4")
-"""Models without memory repairs and row remapping, which Ampere introduced. No driver reports
-any for them."""
+"""Models without memory repairs and row remapping, which the generation Ampere introduced. No driver reports
+repairs or remapped rows of these models."""
 MODELS_WITH_ECC = (
     *("GB300", "GB200", "GH200", "B300", "B200", "H200", "H100", "H800", "H20"),
     *("A100", "A800", "A30", "V100"),
@@ -138,15 +144,17 @@ MODELS_WITH_ECC = (
 HOTTEST_GPU_C = 100.0
 """A temperature in °C above the specification of every model."""
 HOTTEST_MEMORY_C = 95.0
-"""Temperature in °C from which a GPU's memory is too hot. Ten degrees above it, the verdict is ``fail``."""
+"""Temperature in °C from which a GPU's memory is too hot, with verdict ``degraded``. From ten degrees more
+on, the verdict is ``fail``."""
 LEAST_MARGIN_C = 5.0
-"""Distance in °C to the slowdown temperature within which a GPU lacks cooling. At 0, it slows down."""
+"""Distance in °C to the slowdown temperature. A GPU within this distance lacks cooling. At distance 0, the
+GPU slows down."""
 MOST_SLOWDOWN_S = 60.0
 """Seconds per day for which a healthy GPU may slow down. Of 31 real GPUs, the worst had 7.3 s since boot."""
 MOST_SRAM_CORRECTED, MOST_DRAM_CORRECTED = 10_000, 20_000_000
 """Numbers of corrected errors in SRAM and DRAM that a healthy GPU does not reach in its lifetime.
 
-They are those of public health checks of fleets.
+Public health checks of fleets use the same numbers.
 """
 
 
@@ -212,14 +220,17 @@ def is_product(product_name: str, product: str) -> bool:
 
 
 def other_models(product_names: Iterable[str], model: str) -> list[str]:
-    """Return the product names that are not of a model, sorted. An empty name is not."""
+    """Return the product names that are not of a model, sorted, each once. An empty name counts as another.
+
+    ``model`` has the form of the result of :func:`expected_model`, such as ``H200 NVL``.
+    """
     return sorted({name for name in product_names if not is_product(name, model)})
 
 
 def least_link_gb_s(product_name: str) -> float:
-    """Return the speed in GB/s that a product's NVLink has at least, in one direction.
+    """Return the lowest speed in GB/s that an NVLink of a product may have, in one direction.
 
-    For an unknown model, it is the speed of the slowest NVLink.
+    For an unknown model, return the speed of the slowest NVLinks of all models.
     """
     for model, speed in _LINK_GB_S.items():
         if is_model(product_name, model):
@@ -228,14 +239,17 @@ def least_link_gb_s(product_name: str) -> float:
 
 
 def links_of(product_name: str) -> int | None:
-    """Return the number of a module's NVLinks, or None if its model is unknown or it is a card."""
+    """Return the number of a module's NVLinks, or None for a card and for a model not in the table."""
     if is_card(product_name):
         return None
     return next((links for model, links in _LINKS.items() if is_model(product_name, model)), None)
 
 
 def most_link_gb_s(product_name: str) -> float | None:
-    """Return the highest GB/s that an NVLink of a product reports, or None if its model is unknown."""
+    """Return the highest plausible speed of an NVLink in GB/s, or None if the model is unknown.
+
+    A driver that reports a higher speed is wrong.
+    """
     for model, speed in _LINK_GB_S.items():
         if is_model(product_name, model):
             return FASTEST_LINK_SHARE * speed
@@ -243,7 +257,10 @@ def most_link_gb_s(product_name: str) -> float | None:
 
 
 def has_own_links(product_name: str) -> bool | None:
-    """Return whether a product comes with NVLinks without a bridge, or None if its model is unknown."""
+    """Return whether a product has NVLinks without a bridge, or None if its model is unknown.
+
+    A bridge connects the NVLinks of two cards, so a card has no NVLinks without one.
+    """
     if is_card(product_name) or is_one_of(product_name, _LINKLESS):
         return False
     return True if is_one_of(product_name, _LINK_GB_S) else None
@@ -268,7 +285,7 @@ def share_of_peak(product_name: str, dtype: str, tflops: float) -> float | None:
 
     Args:
         product_name: The product name of the GPU.
-        dtype: The precision of the operations, as in :class:`GpuPhysics`.
+        dtype: The precision of the operations, such as ``bf16``, as in ``tflops`` of :class:`GpuPhysics`.
         tflops: The speed of one GPU in TFLOP/s.
     """
     physics = physics_of(product_name)

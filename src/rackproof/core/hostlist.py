@@ -20,13 +20,18 @@ _RANGE = re.compile(r"\[([0-9,\-]+)\]")
 # Matches "[01-03,07]", with its first number as a group.
 _REST_OF_RANGE = re.compile(r"\[([0-9]+)[0-9,\-]*\]")
 _MAX_TEXT, _MAX_RANGE, _MAX_HOSTS = 100_000, 10_000, 100_000
-"""Largest numbers of characters of a host list, of steps in one range, and of hosts. The rest is dropped."""
+"""Limits of :func:`expand_hostlist`: characters of a host list, steps of one range, and hosts. The part
+beyond a limit is dropped."""
 _MAX_NAME = 255
-"""Largest number of characters of a name with ranges, as in DNS. Of a longer one, there are no hosts."""
+"""Largest number of characters of a host's name, as in DNS. A name with ranges that is longer gives no
+hosts."""
 
 
 def expand_names(hostlists: Iterable[str]) -> list[str]:
-    """Return the nodes of hostlists as typed. A text that is not a hostlist counts as a name."""
+    """Return the nodes of host lists, in the given order.
+
+    A host list that gives no hosts counts as the name of a node.
+    """
     return [name for hostlist in hostlists for name in expand_hostlist(hostlist) or [hostlist]]
 
 
@@ -78,8 +83,10 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
 def _expand_part(part: str, most: int) -> list[str]:
     """Return the hosts of one part of a host list.
 
-    If there are more hosts than ``most``, at least one more than ``most`` is returned, so that the caller
-    sees that there are too many.
+    Args:
+        part: A name, perhaps with ranges in brackets, such as ``n[01-03]``.
+        most: The number of hosts that are still allowed. If the part has more hosts, one more than ``most``
+            is returned, so that the caller sees that there are too many. A negative number gives no hosts.
     """
     # Thousands of long names would fill the memory.
     if "[" in part and _is_too_long(part):

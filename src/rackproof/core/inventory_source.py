@@ -1,7 +1,9 @@
-"""Find the inventory that a command without ``-i`` reads.
+"""Find the inventories that a command without ``-i`` reads.
 
-Ansible reads the inventory that ANSIBLE_INVENTORY names, or else that of ansible.cfg. Rackproof's own
-commands must read the same one. Otherwise, they would judge or certify the nodes of another cluster.
+Ansible reads the inventories that ANSIBLE_INVENTORY names, or else those of ansible.cfg in the current
+folder. Rackproof's own commands must read the same ones. Otherwise, they would judge or certify the nodes of
+another cluster. The options of the commands, ``rackproof adopt``, and the commands in messages
+(:mod:`.advised_commands`) use this module.
 
 Begin with :func:`default_inventories`.
 """
@@ -15,8 +17,9 @@ from configparser import Error as ConfigError
 from pathlib import Path
 
 INVENTORY_VARIABLE = "ANSIBLE_INVENTORY"
+"""Environment variable of Ansible with the inventories, separated by commas."""
 UNNAMED_INVENTORY = "inventory"
-"""The inventory below a folder whose ansible.cfg names none."""
+"""The inventory, relative to the current folder, if ansible.cfg is missing, damaged or names no inventory."""
 
 
 def default_inventories() -> tuple[str, ...]:
@@ -30,7 +33,7 @@ def configured_inventories() -> tuple[str, ...]:
     config = ConfigParser(interpolation=None, strict=False, inline_comment_prefixes=(";",))
     try:
         config.read("ansible.cfg", encoding="utf-8")
-    except (OSError, UnicodeDecodeError, ConfigError):  # Ansible names the mistake.
+    except (OSError, UnicodeDecodeError, ConfigError):  # Ansible itself reports the mistake.
         return (UNNAMED_INVENTORY,)
     return split_inventories(config.get("defaults", "inventory", fallback="")) or (UNNAMED_INVENTORY,)
 
@@ -41,5 +44,5 @@ def split_inventories(text: str) -> tuple[str, ...]:
 
 
 def same_inventories(some: Sequence[str], others: Sequence[str]) -> bool:
-    """Return whether two lists name the same files."""
+    """Return whether two lists name the same files in the same order."""
     return [Path(name).resolve() for name in some] == [Path(name).resolve() for name in others]

@@ -1,21 +1,23 @@
 """Judge measurements against references and tolerances. Only this module judges a measurement.
 
-Job bench calls :func:`judge_run` with a run's logs, and job validate with a probe's. :func:`judge`
-judges one measurement for the filter ``verdict``, and for comparisons.
+Job bench calls :func:`judge_run` with the logs of a run, and job validate calls it with those of a probe.
+:func:`judge` judges one measurement, for the filter ``verdict`` and for comparisons. :class:`SkuReference` is
+a reference from the inventory.
 
 A measurement is ``unproven``
 
 * if it is missing, not finite, without a reference, or in another unit than its reference;
 * if no value could fail its reference (no bound on the bad side, a fraction of 0), or if the bound on the
   bad side allows a loss of more than half of the speed;
-* if it is impossible: a negative speed, time or count, a speed or time of zero (a rule's own bound allows a
-  rate of zero, such as errors per second), or an accuracy or share above 1 that a rule bounds from below;
+* if it is impossible: a negative speed, time or count, a speed or time of zero, or an accuracy or share above
+  1 that a rule bounds from below (a rule's own bound allows a rate of zero, such as errors per second, and a
+  bound of 0 allows a time of zero);
 * if it is missing although the SKU states a reference for it, even if its rule is optional (a reference
   without the label ``device`` is for GPUs, so rules of other devices do not need it);
 * if it is beyond the bound on the good side, because it is too good to be true;
 * if it is a speed or a time, or is judged by references, and other processes used the machine;
-* if it is such a measurement, does not fail, and its samples vary by more than
-  :data:`~rackproof.core.spread.WIDEST_FACTOR`.
+* if it is a speed or a time, or is judged by references, does not fail, and its samples vary by a factor
+  above :data:`~rackproof.core.spread.WIDEST_FACTOR`.
 
 A measurement is ``fail`` beyond the bound on the bad side, and ``degraded`` between ``warn`` and that bound.
 If several measurements match a rule (one per GPU), each is judged, so the worst decides.
@@ -50,18 +52,21 @@ from rackproof.core.records import (
 from rackproof.core.spread import spread_doubt
 
 NO_REFERENCE = "no reference yet"
-"""Reason of a judgement without a reference. The history recognizes candidates by its first two words."""
+"""Reason of a judgement without a reference. The history recognizes candidates by the words ``no reference``
+in a reason."""
 UNFIT_VERDICTS = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
 """Verdicts that keep a number from becoming a reference. A degraded machine may be slow, too."""
 _TOO_GOOD = "too good to be true, check the measurement"
+"""End of the reason for a value beyond the bound on the good side."""
 WIDEST_LOSS = 0.5
 """A bound may allow a loss of at most this fraction of a speed. A wider bound would find no fault."""
 TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "minutes", "h"})
-"""Units in which less is better, unless the measurement states a direction."""
+"""Units of times. In these units, less is better, unless the measurement states a direction."""
 _COUNT_UNITS = frozenset({"", "1", "count", "errors", "faults", "events", "values"})
-"""Units of counts. A whole number in one of them, below 0, is no measured value if its bound is not."""
+"""Units of counts. A negative whole number in such a unit is impossible, unless the rule's bound is
+negative."""
 _OTHER_DEVICE = "device"
-"""The label of measurements on a device that is not a GPU (``device: cpu``).
+"""Name of the label of measurements on a device that is not a GPU (``device: cpu``).
 
 Measurements of GPUs and links lack this label.
 """
@@ -72,7 +77,7 @@ _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9
 def is_unfit_for_reference(finding: Finding) -> bool:
     """Return whether a run with this finding must not become a reference.
 
-    A fault keeps it from that, and so does a busy machine, on which no speed counts.
+    The finding is a fault, or states that the machine was busy, so that no speed of the run counts.
     """
     return finding.verdict in UNFIT_VERDICTS or finding.code == MACHINE_BUSY
 
@@ -95,9 +100,10 @@ class SkuReference(Record):
     Attributes:
         metric: The name of the measurements.
         benchmark: The benchmark of the runs, or "" for all benchmarks.
-        parameters: The values that the runs must have.
+        parameters: The values that the runs must have, by parameter. The value "" is for runs that do not set
+            the parameter.
         labels: The labels that the measurements must have.
-        reference: The reference.
+        reference: The value and its bounds.
     """
 
     metric: Name
@@ -130,10 +136,7 @@ class SkuReference(Record):
         return reference
 
     def applies(self, benchmark: str, parameters: Mapping[str, object]) -> bool:
-        """Return whether this reference applies to runs of a benchmark with these parameters.
-
-        A parameter of "" restricts it to runs that do not set this parameter.
-        """
+        """Return whether this reference applies to runs of a benchmark with these parameters."""
         return self.benchmark in ("", benchmark) and all(
             parameters.get(name, "") == value for name, value in self.parameters.items()
         )
@@ -188,6 +191,10 @@ class SkuReferenceError(RackproofError):
 def sku_references(sku: str, raw: Iterable[Mapping[str, Any]]) -> list[SkuReference]:
     """Parse the references of a SKU from group_vars.
 
+    Args:
+        sku: The name of the SKU, for the message.
+        raw: The value of ``bench_sku_references``.
+
     Raises:
         SkuReferenceError: A reference cannot be used.
     """
@@ -220,10 +227,10 @@ def judge(
     Args:
         measurement: The measurement.
         reference: The reference, or None. The verdict without one is ``unproven``.
-        direction: The better direction, or None to use the measurement's. If there is none, both sides
-            are bad.
+        direction: The better direction, or None to use the direction of the measurement. If that is None,
+            too, both sides are bad.
         gating: Whether the verdict counts for the run's verdict.
-        lacking: The reason why there is no reference.
+        lacking: The reason of the judgement if ``reference`` is None.
     """
     verdict, reason = _verdict_and_reason(measurement, reference, direction or measurement.direction, lacking)
     return Judgement(
@@ -361,14 +368,16 @@ def judge_rule(
         references: A function that returns a measurement's references from the SKU, published results
             and the accepted history.
         parameters: The point of the matrix. A bound may use its values.
-        require_references: Whether a missing reference gates the verdict.
+        require_references: Whether a missing reference gates the verdict, unless the rule says ``candidate``.
         source: Name of the rule's file, as the source of its bound.
-        trouble: The reason why references may be missing. A missing reference then gates.
+        trouble: The reason why references may be missing, or "" if all could be read. With a reason, a
+            missing reference gates.
         baselines: The SKU's references that apply to this run. Each must have a measurement.
         busy: The reason why the speeds of this run do not count, or "" if the machine was idle.
 
     Returns:
-        The judgements. There are none if the run has fewer GPUs than the rule needs. A point without the
+        The judgements. There are none if the run has fewer GPUs than the rule needs, or if the rule is
+        optional, no measurement matches, and no reference of the SKU requires one. A point without the
         parameter ``gpus`` has 0 GPUs here.
     """
     used = parameters.get("gpus", 0)
@@ -409,7 +418,8 @@ def judge_rule(
 def _judge_by_bound(rule: JudgeRule, measurement: Measurement, bound: Reference, busy: str) -> Judgement:
     """Judge a measurement by its rule's bound.
 
-    A coverage beyond its bound is unproven. So is a value that passes a useless bound or is impossible.
+    A coverage beyond its bound is unproven, and so is a value within its bound if the bound is useless or the
+    value is impossible.
     """
     # A rule without a unit applies to the metric in any unit.
     same_unit = bound.model_copy(update={"unit": measurement.unit})
@@ -423,7 +433,7 @@ def _judge_by_bound(rule: JudgeRule, measurement: Measurement, bound: Reference,
 
 
 def _why_no_pass(rule: JudgeRule, measurement: Measurement, bound: Reference, is_speed: bool) -> str:
-    """Return why a value within its rule's bound proves nothing, or "" if it does."""
+    """Return why a value within its rule's bound proves nothing, or "" if it proves something."""
     if rule.at_least is None:
         is_impossible = _is_below_all(measurement, bound.value, is_speed)
     else:
@@ -437,22 +447,22 @@ def _why_no_pass(rule: JudgeRule, measurement: Measurement, bound: Reference, is
 
 
 def _is_below_all(measurement: Measurement, bound: float, is_speed: bool) -> bool:
-    """Return whether a value is below each that a machine can have.
+    """Return whether a value is below all values that a machine can have.
 
-    A rule with a bound below 0 allows such values. Other numbers than speeds, times and counts may be
-    negative, too, such as a temperature, a loss, or the lag of the fastest GPU.
+    A rule with a bound below 0 allows negative values. Numbers other than speeds, times and counts may be
+    negative in any rule, such as a temperature, a loss, or the lag of the fastest GPU.
     """
     value, unit = measurement.value, measurement.unit
     if bound < 0 or value > 0:
         return False
     if value == 0:
-        # There may be no errors per second, but no time of 0 is measured unless the rule asks for it.
+        # A rate of 0 is possible, such as errors per second. A time of 0 is impossible unless the bound is 0.
         return unit in TIME_UNITS and bound != 0
     return is_speed or (unit in _COUNT_UNITS and value.is_integer())
 
 
 def _doubted(judged: Judgement, busy: str) -> Judgement:
-    """Return the judgement of a speed, unproven if the machine was busy or the samples differ too much."""
+    """Return the judgement of a speed, as unproven if the machine was busy or the samples differ too much."""
     # Another process may have caused the slow value, so it does not prove a fault.
     doubt = busy
     # If the machine was idle, a value that is too slow fails even if its samples vary widely.
@@ -539,9 +549,9 @@ def _why_impossible(
 
     Args:
         measurement: The measurement.
-        references: Its references. If one is 0, as for a number of faults, 0 is possible, and if one is
-            negative, all values are.
-        better: The better direction.
+        references: The references of the measurement. If one of them is 0, as for a number of faults, a value
+            of 0 is possible. If one of them is negative, all values are possible.
+        better: The better direction, or None if it is unknown.
     """
     value, unit = measurement.value, measurement.unit
     lowest = min((reference.value for reference in references), default=math.inf)
@@ -576,13 +586,13 @@ def judge_run(
 
     Args:
         rules: The rules of the definition.
-        logs: The parsed logs of the run. A run without logs is unproven.
+        logs: The parsed logs of the run. A run without logs is at best unproven.
         findings: The findings that are not from a log, for example a hung job or an absent GPU.
         references: A function that returns the references of a measurement.
         parameters: The point of the matrix.
         require_references: Whether a missing reference gates the verdict.
         source: Name of the rules' file.
-        trouble: The reason why references may be missing, or "".
+        trouble: The reason why references may be missing, or "" if all could be read.
         more: The measurements that are not from a log.
         baselines: The SKU's references that apply to this run. Each must have a measurement.
         busy: The reason why the speeds of this run do not count, or "" if the machine was idle.
@@ -671,7 +681,7 @@ def _missing_proof_reasons(
 
 
 def _open_questions(judgements: Iterable[Judgement]) -> list[str]:
-    """Return one sentence for each reason why measurements were not judged."""
+    """Return one sentence for each reason why measurements do not pass and do not count for the verdict."""
     metrics: dict[str, list[str]] = {}
     for judgement in judgements:
         if not judgement.gating and judgement.verdict is not Verdict.PASS:

@@ -1,7 +1,8 @@
 """Check the names and values of variables in the inventory and on the command line.
 
-The action of ``rackproof_check_variables`` calls this module at the start of every job, and ``rackproof
-lint-inventory`` calls it without a playbook.
+The action ``rackproof_check_variables`` calls this module at the start of every job, and ``rackproof
+lint-inventory`` calls it without a playbook. Each function ``check_…`` raises an error that is for the
+operator. :func:`known_variables` reads the known names from the roles of the checkout.
 """
 
 from __future__ import annotations
@@ -79,11 +80,12 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "preflight_cores": (0, 10**6),
     "preflight_clock_offset_s": (1e-3, 10**6),
 }
-"""Smallest and largest value of each numeric variable. The end of a name is its unit (``_s`` is seconds)."""
+"""Smallest and largest value of each numeric variable that :func:`check_bounds` checks. The end of a name is
+its unit (``_s`` is seconds, ``_gib`` GiB)."""
 
 
 CHOICES = ("suite", "bench_suite", "benchmark", "bench_benchmarks")
-"""Variables that select the benchmarks of bench.yml."""
+"""Variables that select the benchmarks of bench.yml. Only one of them may be given with -e."""
 _EMPTY_IS_ALL = ("validate_nodes", "validate_probes", "reimage_probes")
 """Variables that select everything if they are empty. Their default is an empty list or a template."""
 _JOBS = ("bench_", "validate_", "reimage_", "provision_")
@@ -95,7 +97,7 @@ class UnknownVariableError(RackproofError):
 
 
 class VariableValueError(RackproofError):
-    """A value that is not a number or is out of bounds. The message names the variable and its bounds."""
+    """A value given for a variable that cannot be used. The message names the variable and the mistake."""
 
 
 def check_names(names: Iterable[str], known: Collection[str], prefixes: tuple[str, ...]) -> None:
@@ -104,7 +106,7 @@ def check_names(names: Iterable[str], known: Collection[str], prefixes: tuple[st
     Args:
         names: The names of variables of hosts.
         known: The names that roles accept or define.
-        prefixes: The prefixes of the roles.
+        prefixes: The prefixes of the roles, with their underscore, such as ``bench_``.
 
     Raises:
         UnknownVariableError: A name is not a variable of a role.
@@ -126,8 +128,8 @@ def check_misspelt_prefixes(names: Iterable[str], known: Collection[str], prefix
 
     Args:
         names: The names of variables of hosts.
-        known: The names that roles accept.
-        prefixes: The prefixes of the roles.
+        known: The names that roles accept or define.
+        prefixes: The prefixes of the roles, with their underscore.
 
     Raises:
         UnknownVariableError: The prefix of a name is misspelt.
@@ -169,9 +171,10 @@ def _near_with_prefix(name: str, ours: Collection[str], prefixes: tuple[str, ...
 
 
 _LONG_PREFIX = 8
-"""Number of letters from which a prefix may differ by two letters.
+"""Largest length of a prefix, with its underscore, that may be wrong by one letter only.
 
-In a shorter prefix, two other letters make another word, such as netbox and netboot.
+In such a short prefix, two other letters make another word, such as netbox and netboot. A longer prefix may
+be wrong by two letters.
 """
 
 
@@ -195,9 +198,9 @@ def _count_edits(name: str, target: str) -> int:
 
 
 def check_settable(names: Iterable[str], results: Collection[str]) -> None:
-    """Check that no name given with -e is one that a task sets. No I/O.
+    """Check that no name given with -e is set by a task. No I/O.
 
-    A value given with -e overrides a task's result, so it could replace a verdict.
+    A value given with -e overrides a task's result, and could therefore replace a verdict.
 
     Args:
         names: The names given with -e.
@@ -220,11 +223,11 @@ def check_given(values: Mapping[str, Any], root: Path, role: str) -> None:
     Args:
         values: The names given with -e, with their values.
         root: The path of the checkout.
-        role: The role that calls this check. Only `bench` reads `suite` and `benchmark`.
+        role: The role that calls this check. Only `bench` reads the variables in :data:`CHOICES`.
 
     Raises:
         UnknownVariableError: A name resembles a variable of Rackproof, and would be ignored.
-        VariableValueError: Both a suite and a benchmark are given, or one of them is given twice.
+        VariableValueError: More than one of the variables in :data:`CHOICES` is given.
     """
     short = set(CHOICES) if role == "bench" else set()
     settable = {name for name in _settable_variables(root) if name.startswith(role_prefixes(root))}
@@ -370,7 +373,7 @@ def _is_template(value: Any) -> bool:
 
 
 def _as_number(value: Any) -> float:
-    """Return a number as Ansible reads it. Return NaN, which is out of any bounds, if it is not a number."""
+    """Return a value as a number, or NaN, which is outside of all bounds, if it is not a number."""
     try:
         return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -396,9 +399,9 @@ def hosts_to_check(
     """Return enough hosts to find all variable names of group_vars and host_vars. No I/O.
 
     Args:
-        hosts: The hosts of the play.
-        groups: The hosts of each group.
-        own_files: The hosts with a file of variables.
+        hosts: The hosts of the play. Up to :data:`ALL_HOSTS` of them are all returned.
+        groups: The hosts of each group, by the name of the group.
+        own_files: The hosts with a file in host_vars.
     """
     if len(hosts) <= ALL_HOSTS:
         return list(hosts)
@@ -411,7 +414,10 @@ def hosts_to_check(
 
 
 def known_variables(root: Path) -> set[str]:
-    """Return the variables that the roles of a checkout accept, set, register, or read in templates."""
+    """Return the variables that a checkout's roles accept, set, register, or read in templates.
+
+    Variables that its playbooks set or register are included.
+    """
     names = _settable_variables(root) | _results(root)
     for path in sorted(root.glob("roles/*/vars/*.yml")):
         names |= set(_load(path) or {})
@@ -424,7 +430,7 @@ def known_variables(root: Path) -> set[str]:
 
 
 def task_results(root: Path) -> set[str]:
-    """Return the variables that only tasks of a checkout's roles set or register."""
+    """Return the variables of roles that only tasks and playbooks set or register, not the operator."""
     prefixes = ("rackproof_", *role_prefixes(root))
     return {name for name in _results(root) - _settable_variables(root) if name.startswith(prefixes)}
 

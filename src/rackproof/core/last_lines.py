@@ -12,15 +12,18 @@ from pathlib import Path
 from rackproof.core.text import sanitize
 
 _MOST_BYTES = 16 * 1024
-"""Number of bytes that are read from the end of a log."""
+"""Largest number of bytes that are read from the end of a log."""
 _MOST_WORDS = 200
-"""Largest number of characters of each line in a reason."""
+"""Largest number of characters of each of the lines that :func:`last_words` returns."""
 # Matches events, which are not for people, and the line in which Rackproof's programs repeat the exit status.
 _NOT_WORDS = re.compile(r":::MLL|:::RACKPROOF|rackproof: \S+ ended with exit status")
 
 
 def read_last_lines(path: Path, most: int) -> tuple[str, ...]:
-    """Return up to ``most`` last lines of a file, sanitized, or none if the file cannot be read."""
+    """Return up to ``most`` last lines of a file, sanitized and cut to 300 characters each.
+
+    If the file cannot be read, return none.
+    """
     try:
         with path.open("rb") as stream:
             stream.seek(max(path.stat().st_size - _MOST_BYTES, 0))

@@ -1,14 +1,15 @@
-"""Define the rules of a definition for the plain output of a program, and check them.
+"""Define the rules by which the plain output of a program is read, and check the rules. No I/O.
 
-The rules (``result.lines``) contain one pattern for each metric, and one for a good end. A definition states
-them for a program that logs no events (STREAM, HPL)::
+The rules (``result.lines`` of a benchmark's definition) contain one pattern for each metric, and one for a
+good end. A definition states them for a program that logs no events (STREAM, HPL)::
 
     lines:
       good_end: "^Solution Validates"
       metrics: {triad: {pattern: "^Triad: +([0-9.]+)", unit: MB/s, direction: higher}}
 
-:mod:`rackproof.logs.plain_lines` reads logs by them. A format that several programs share, or that
-contradicts itself, needs its own parser in :mod:`rackproof.logs`.
+:mod:`rackproof.core.definitions` reads the rules from a definition, and :mod:`rackproof.logs.plain_lines`
+reads logs by them. A format that several programs share, or that contradicts itself, needs its own parser in
+:mod:`rackproof.logs`. Begin with :class:`LineRules`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _checked(text: str) -> Any:
     """Return the compiled pattern.
 
     Raises:
-        ValueError: RE2 does not take the pattern, or it matches every line.
+        ValueError: RE2 does not accept the pattern, or the pattern matches every line.
     """
     try:
         compiled = compiled_pattern(text)
@@ -45,6 +46,7 @@ def _checked(text: str) -> Any:
 
 
 Pattern = Annotated[str, Field(min_length=1, max_length=500)]
+"""A regular expression of RE2 for one line, of 1 to 500 characters."""
 
 
 class LineMetric(Record):
@@ -69,7 +71,7 @@ class LineMetric(Record):
     def _one_number(cls, text: str) -> str:
         """Refuse a pattern without exactly one group for the number."""
         compiled = _checked(text)
-        # RE2 takes several groups of one name, and knows only the first by it.
+        # RE2 accepts several groups of one name, and returns only the first of them by the name.
         if compiled.groups != 1 and (b"value" not in compiled.groupindex or len(_VALUE.findall(text)) > 1):
             raise ValueError(
                 f"{text!r:.200} has {compiled.groups} groups: put the number into one group, or call one of "
@@ -95,7 +97,7 @@ class LineRules(Record):
     @field_validator("good_end", "failures")
     @classmethod
     def _patterns(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        """Refuse a pattern that RE2 does not take, or that matches every line."""
+        """Refuse a pattern that RE2 does not accept, or that matches every line."""
         for text in (value,) if isinstance(value, str) else value:
             _checked(text)
         return value

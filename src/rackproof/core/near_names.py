@@ -10,13 +10,13 @@ import difflib
 from collections.abc import Iterable
 
 _MOST_LISTED = 40
-"""Largest number of known names in a message."""
+"""Largest number of known names that a message lists."""
 
 
 def near_names(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """Return up to three similar names as text, the most similar one first, or "" if there is none.
 
-    ``cutoff`` is as in :func:`near_text`.
+    The arguments are as in :func:`near_text`.
     """
     # Case is ignored, because names that differ in nothing else would have no similarity (`GEMM`, `gemm`).
     folded = {known_name.casefold(): known_name for known_name in known}
@@ -29,7 +29,8 @@ def near_text(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
     Args:
         name: The name as typed.
-        known: The names that exist. Of many, only the first ones are listed.
+        known: The names that exist. Without a similar name, the message lists the first ones in the order
+            of the alphabet.
         cutoff: The least similarity of a suggestion, from 0 to 1.
     """
     names = sorted(set(known))

@@ -19,7 +19,8 @@ _MOST_BYTES = 1 << 18
 The limit bounds the pattern's states, and therefore the time for each character of a line.
 """
 _NO_LEAST = re.compile(r"(?<!\\)\{,\d+\}")
-"""Pattern of a repeat without a least count (``x{,3}``), which Python reads as a repeat and RE2 as text."""
+"""Pattern of a repeat without a smallest count (``x{,3}``), which Python reads as a repeat and RE2 as
+text."""
 _REMEDIES = (
     (r"^invalid perl operator: \(\?<?[=!]", "write the text that the line has, outside the number's group"),
     (r"^invalid perl operator: \(\?P|^invalid escape sequence: \\[1-9]", "write the text out again"),
@@ -36,7 +37,8 @@ def compiled_pattern(text: str) -> Any:
     """Return an operator's pattern as a pattern of :mod:`re2` for lines in UTF-8, as bytes.
 
     Raises:
-        ValueError: RE2 does not take the pattern. The message completes "PATTERN …", with the remedy.
+        ValueError: RE2 does not accept the pattern. The message completes a sentence that begins with the
+            pattern, and gives the remedy.
     """
     if repeat := _NO_LEAST.search(text):
         least = repeat[0].replace("{", "{0")

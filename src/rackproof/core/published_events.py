@@ -1,12 +1,14 @@
 """Return the events that a log of an MLPerf Training benchmark must contain.
 
 The parsers of MLPerf logs call :func:`events_of`. A log without one of these events has lost lines. The table
-``published_events.csv`` lists the events that every published log of a successful run contains (rounds 0.6
-and 4.0 to 5.1)::
+``published_events.csv``, beside this file, lists the events that every published log of a successful run
+contains (rounds 0.6 and 4.0 to 5.1)::
 
     mll06 | transformer | 2018-01-01 | submission init … evals progress second_evaluation | 120
 
-The last cell is the number of logs. Reading this table is the only I/O.
+The cells are the format, the benchmark, the date from which the row is valid, the events, and the number of
+published logs that were read for the row. A cell of events also contains *marks* such as ``progress``, which
+require more than one event. Reading this table is the only I/O.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from functools import lru_cache
 from importlib.resources import files
 
 TABLE = "published_events.csv"
+"""Name of the table's file in this package."""
 THROUGHPUT = "throughput"
 """Mark in the table that a log must contain statistics with samples per second, or the time of a step."""
 PROGRESS = "progress"
@@ -48,7 +51,7 @@ class PublishedEvents:
         notation: The format of the logs, ``mllog`` or ``mll06`` (the notation of round 0.6).
         benchmark: The name in MLPerf's rules.
         since: The row is valid for logs from this date on.
-        events: The events. An entry ``A/B`` means that a log with B must contain A.
+        events: The events and marks. An entry ``A/B`` means that a log with B must contain A.
     """
 
     notation: str
@@ -75,7 +78,7 @@ def _rows(text: str) -> Iterator[PublishedEvents]:
 def events_of(
     notation: str, benchmark: str, day: date, logged: Collection[str] = frozenset()
 ) -> frozenset[str]:
-    """Return the events and marks that the table requires of a log, or none if no row is valid for it.
+    """Return the events and marks that the table requires of a log. The set is empty if no row is valid.
 
     Args:
         notation: The format of the log, ``mllog`` or ``mll06``.
@@ -94,7 +97,7 @@ def events_of(
 
 @lru_cache
 def watched_events() -> frozenset[str]:
-    """Return every event that any row requires or uses as a condition."""
+    """Return every event and mark that any row requires or uses as a condition."""
     return frozenset(
         event for row in read_published_events() for entry in row.events for event in entry.split("/")
     )

@@ -1,10 +1,12 @@
 """Define the data model, which all other modules use to exchange records.
 
-The docstrings of :class:`Run` and its parts are also the descriptions in ``docs/schema/run.schema.json``.
+The docstrings of :class:`Run` and its parts are also the descriptions in ``docs/schema/run.schema.json``,
+which ``rackproof schema`` prints.
 
 All models are frozen and refuse unknown keys, so a damaged record causes a validation error and is never
 read in part. Durations are in seconds, sizes in bytes, and times of day in UTC, unless a ``unit`` states
-otherwise.
+otherwise. An empty text, list or mapping means that the value is unknown or does not apply, unless a field's
+description states otherwise.
 
 Begin with :class:`Run`, the record of a run.
 """
@@ -49,13 +51,17 @@ class Verdict(StrEnum):
     """The possible outcomes of judging. ``unproven`` is never a pass."""
 
     PASS = "pass"  # noqa: S105  (a verdict, not a password)
+    """The evidence shows that the judged object is good."""
     DEGRADED = "degraded"
+    """A pass with a weakness, such as a speed between the warning and the floor."""
     FAIL = "fail"
+    """The evidence shows a fault."""
     UNPROVEN = "unproven"
+    """The evidence is missing, damaged or contradictory."""
 
     @property
     def gates(self) -> bool:
-        """Return whether a playbook run or a command with this verdict ends with a non-zero status."""
+        """Return whether a playbook or command ends with a non-zero exit status after this verdict."""
         return self in (Verdict.FAIL, Verdict.UNPROVEN)
 
 
@@ -76,11 +82,14 @@ class Direction(StrEnum):
 
 
 class Source(Record):
-    """The place where a fact was read: the file (as the reader names it), the line (from 1) and the rank."""
+    """The place where a fact was read. Each part that is unknown is None."""
 
     file: str | None = None
+    """The name of the file, or the name of the node, as the reader calls it."""
     line: int | None = Field(default=None, ge=1)
+    """The number of the line, from 1."""
     rank: int | None = Field(default=None, ge=0)
+    """The rank of the process that wrote the line, from 0."""
 
     def __str__(self) -> str:
         """Return file, line and rank on one line."""
@@ -103,8 +112,11 @@ class Spread(Record):
     count: int = Field(ge=1)
     """The number of samples."""
     low: FiniteFloat
+    """The low end of the samples."""
     median: FiniteFloat
+    """The median of the samples."""
     high: FiniteFloat
+    """The high end of the samples."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Spread:
@@ -125,18 +137,21 @@ class Measurement(Record):
     """A named number with its unit, direction and origin, read from a log or computed.
 
     ``labels`` distinguish measurements with the same name, for example ``{"gpu": "GPU-…", "size_bytes":
-    "8388608"}``. NaN and infinity are allowed, so that pages can show what was measured. Judged, such numbers
-    are ``unproven``.
+    "8388608"}``. NaN and infinity are allowed, so that pages can show the number that was measured. The
+    verdict on such a number is ``unproven``.
     """
 
     name: Name
     value: float
     unit: str
+    """The unit of the value, such as ``GB/s``, or empty for a plain number."""
     direction: Direction | None = None
+    """The direction in which a value is better, or None if neither is better."""
     labels: dict[str, str] = {}
     spread: Spread | None = None
-    """The spread of its samples, or None if there is only one number."""
+    """The spread of the samples of this value, or None if there is only one number."""
     source: Source = Source()
+    """The place where the value was read."""
 
     @property
     def finite(self) -> bool:
@@ -145,17 +160,19 @@ class Measurement(Record):
 
 
 class Series(Record):
-    """A curve for the report, such as loss or throughput, with a bounded number of points.
-
-    ``x`` never decreases. ``x_unit`` is, for example, ``"s"``, ``"step"`` or ``"epoch"``.
-    """
+    """A curve for the report, such as loss or throughput, with a bounded number of points."""
 
     name: Name
     unit: str
+    """The unit of ``y``."""
     x_unit: str
+    """The unit of ``x``, for example ``s``, ``step`` or ``epoch``."""
     x: tuple[float, ...]
+    """The times or the progress of the points. They never decrease."""
     y: tuple[float, ...]
+    """The values of the points, as many as in ``x``."""
     labels: dict[str, str] = {}
+    """Labels that distinguish curves with the same name."""
 
 
 class Finding(Record):
@@ -197,9 +214,9 @@ class ParsedLog(Record):
     findings: tuple[Finding, ...] = ()
     tags: dict[str, str] = {}
     first_event_s: float | None = None
-    """Earliest moment that its events state, in seconds since 1970, or None without such events."""
+    """The earliest moment that the log's events state, in seconds since 1970, or None without such events."""
     last_event_s: float | None = None
-    """Latest moment that its events state."""
+    """The latest moment that the log's events state, in seconds since 1970, or None without such events."""
     verdict: Verdict = Verdict.UNPROVEN
 
     def measurement(self, name: str, **labels: str) -> Measurement | None:
@@ -213,10 +230,10 @@ class ParsedLog(Record):
 class Reference(Record):
     """A value to compare a measurement with, and bounds relative to it, as in ReFrame.
 
-    ``low`` and ``high`` are fractions of ``value`` (-0.07 allows 7 % less). ``None`` means no bound on that
-    side. A measurement beyond the bound on the bad side is ``fail``, and between ``warn`` and that bound it
-    is ``degraded``. Beyond the bound on the good side, a measurement is too good to be true, and therefore
-    ``unproven``. ``source`` is the origin of the number.
+    ``low``, ``high`` and ``warn`` are fractions of ``value`` (-0.07 allows 7 % less). ``None`` means no bound
+    on that side. A measurement beyond the bound on the bad side is ``fail``, and between ``warn`` and that
+    bound it is ``degraded``. Beyond the bound on the good side, a measurement is too good to be true, and
+    therefore ``unproven``. ``source`` is the origin of the number.
     """
 
     value: float
@@ -246,12 +263,15 @@ class Judgement(Record):
     value: float | None = None
     unit: str = ""
     spread: Spread | None = None
-    """The spread of the measurement's samples."""
+    """The spread of the measurement's samples, or None if there is only one number."""
     reference: Reference | None = None
+    """The reference, or None if there is none. The verdict is then ``unproven``."""
     verdict: Verdict
     gating: bool = True
     reason: Text
+    """The reason for the verdict."""
     source: Source = Source()
+    """The place where the measurement was read."""
 
 
 class Gpu(Record):
@@ -261,33 +281,45 @@ class Gpu(Record):
     uuid: str
     """The identity of the GPU in the history."""
     name: str = ""
+    """The product name."""
     serial: str = ""
+    """The serial number."""
     bus_id: str = ""
+    """The PCI address, such as ``00000000:07:00.0``."""
     vbios: str = ""
+    """The version of the VBIOS."""
     memory_bytes: int = 0
-    """Bytes of the GPU's memory."""
+    """Bytes of the GPU's memory, or 0 if unknown."""
     power_limit_w: float | None = None
-    """The power limit in watts."""
+    """The power limit in watts, or None if unknown."""
 
 
 class Node(Record):
     """One node as it was when the run started."""
 
     name: Name
+    """The node's name in the inventory."""
     sku: str = ""
     """The node's model, which is the value of ``bench_sku``."""
     addresses: tuple[str, ...] = ()
     """The node's network addresses."""
     serial: str = ""
+    """The node's serial number."""
     chassis_serial: str = ""
+    """The serial number of the node's chassis, which several nodes may share."""
     hostname: str = ""
-    """The name that the node reports for itself. For `localhost`, it identifies the machine."""
+    """The name that the node reports for itself. If ``name`` is `localhost`, this name identifies the
+    machine."""
     machine_id: str = ""
+    """The id of the installed system (/etc/machine-id)."""
     product: str = ""
+    """The vendor and the product name of the machine."""
     cpu: str = ""
+    """The model of the processors."""
     cpu_count: int = 0
+    """The number of logical processors, or 0 if unknown."""
     memory_bytes: int = 0
-    """Bytes of the node's main memory."""
+    """Bytes of the node's main memory, or 0 if unknown."""
     gpus: tuple[Gpu, ...] = ()
     software: dict[str, str] = {}
     """The version of each part of the software (OS, kernel, driver, CUDA, cuDNN, NCCL, OFED, MPI,
@@ -299,9 +331,10 @@ class Node(Record):
     def hardware_key(self) -> str:
         """Return the node's identity in the history.
 
-        The identity is the serial number, the UUIDs of the GPUs, or the machine id, so that it remains the
-        same if the node gets a new hostname. Without any of these, it is the name. The node's own serial
-        number comes before the chassis's, because several nodes may share a chassis.
+        The identity is the first of these that is known: the node's serial number, the serial number of the
+        chassis, the UUIDs of the GPUs, the machine id, and the name in the inventory. All but the name remain
+        the same if the node gets a new name. The node's own serial number comes before that of the chassis,
+        because several nodes may share a chassis.
         """
         if self.serial or self.chassis_serial:
             return self.serial or self.chassis_serial
@@ -324,25 +357,31 @@ class LogFile(Record):
     path: str
     """The path relative to the run folder."""
     sha256: str
+    """The SHA-256 of the file."""
     size_bytes: int
     format: str = ""
     """The name of the format that was read."""
     verdict: Verdict = Verdict.UNPROVEN
+    """The verdict of the parser on this log alone."""
 
 
 def tags_under(tags: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Return the tags of a log whose names begin with a prefix, by the rest of their names. No I/O."""
+    """Return the tags of a log whose names begin with a prefix, by their names without the prefix. No I/O."""
     return {name.removeprefix(prefix): text for name, text in tags.items() if name.startswith(prefix)}
 
 
 class Dataset(Record):
-    """The data that a run read."""
+    """The data that a run read, as the log of the run describes them."""
 
     name: str = ""
     source: str = ""
+    """The origin of the data, such as a URL or a folder."""
     objects: int | None = None
+    """The number of files or samples, or None if unknown."""
     size_bytes: int | None = None
+    """Bytes of all objects together, or None if unknown."""
     sha256: str = ""
+    """A SHA-256 of the data."""
 
     @classmethod
     def from_tags(cls, tags: Mapping[str, str]) -> Dataset | None:
@@ -370,12 +409,12 @@ class MachineMoment(Record):
     """Processes that ran or waited to run, averaged over the last minute."""
     pressure: float | None = None
     """The percentage of the last ten seconds in which a process waited for a processor."""
-    # The frequency governor of the first processor, such as "performance".
     governor: str | None = None
-    # The mean clock of the processors.
+    """The frequency governor of the first processor, such as ``performance``."""
     mhz: float | None = None
-    # The highest temperature that a sensor of the machine reports.
+    """The mean clock of the processors in MHz."""
     celsius: float | None = None
+    """The highest temperature in °C that a sensor of the machine reports."""
     slowed: float | None = None
     """The number of times that heat slowed a processor since boot."""
 
@@ -386,17 +425,19 @@ class MachineUse(Record):
     cpus: int
     """The number of processors that the job may use."""
     seconds: float
-    """Seconds that were watched."""
+    """The length in seconds of the time for which the supervisor measured the use."""
     disturbed_s: float
-    """The total length in seconds of the windows in which others slowed the run down."""
+    """The total length in seconds of the windows in which other processes slowed the run down."""
     others_s: float
-    """Processor seconds that others used."""
+    """Processor seconds that other processes used."""
     stolen_s: float
     """Processor seconds that the hypervisor gave to other machines."""
     names: tuple[str, ...] = ()
     """Names of the other processes."""
     begin: MachineMoment | None = None
+    """The state of the machine at the start of the run, or None if unknown."""
     end: MachineMoment | None = None
+    """The state of the machine at the end of the run, or None if unknown."""
 
 
 class Run(Record):
@@ -412,20 +453,27 @@ class Run(Record):
     """The plan (one command's list of runs) that this run belongs to."""
     benchmark: Name
     suite: str = ""
+    """The suite by which the benchmark was selected, or empty if it was selected by its name."""
     description: str = ""
+    """The operator's description of the run, or the job's own."""
     provenance: Literal["ran", "imported"] = "ran"
     """``ran`` by Rackproof, or ``imported`` from logs that were made elsewhere."""
     started: datetime | None = None
+    """The time at which the job started, or None if it is unknown or the job did not start."""
     ended: datetime | None = None
+    """The time at which the job ended, or None if it is unknown or the job did not start."""
     parameters: dict[str, str | int | float | bool | None] = {}
     """The point of the matrix, e.g. ``{"batch_size": 128, "gpus": 1}``."""
     command: tuple[str, ...] = ()
     """The command line of the workload."""
     environment: dict[str, str] = {}
+    """Environment variables of the job, without secrets."""
     container: str = ""
+    """The name of the container image, or empty without a container."""
     container_digest: str = ""
     """The digest of the container image."""
     launcher: str = ""
+    """The launcher (``local``, ``mpirun``, ``docker``, ``slurm``)."""
     nodes: tuple[Node, ...] = ()
     asked_nodes: tuple[str, ...] = ()
     """The names of the nodes in the run's plan."""
@@ -436,16 +484,24 @@ class Run(Record):
     """The versions that the workload itself reports (framework, CUDA, cuDNN, NCCL), in addition to the
     nodes' facts."""
     configuration: str = ""
+    """The name of the system for comparisons. Rackproof's jobs leave it empty."""
     dataset: Dataset | None = None
+    """The data, or None if no log describes them."""
     storage: str = ""
+    """The storage of the data, as text, from the operator or from the checked setup of an experiment."""
     network: str = ""
+    """The network between the nodes, as text, from the operator or from the checked setup of an
+    experiment."""
     seeds: tuple[int, ...] = ()
+    """The seeds that the logs state. If logs differ, only the last one counts."""
     exit_status: int | None = None
     """The exit status of the job, or None if it is unknown."""
     measurements: tuple[Measurement, ...] = ()
     series: tuple[Series, ...] = ()
     findings: tuple[Finding, ...] = ()
+    """The findings of the logs, and those about the job and its nodes."""
     judgements: tuple[Judgement, ...] = ()
+    """The judgements of the measurements by the rules of the definition."""
     verdict: Verdict = Verdict.UNPROVEN
     reasons: tuple[str, ...] = ()
     """The reasons why the verdict is not ``pass``, or the open questions of a pass. The most important
@@ -454,7 +510,9 @@ class Run(Record):
     definition_sha256: str = ""
     """SHA-256 of the benchmark's definition, as it was when the run was planned."""
     rackproof_version: str = ""
+    """The version of Rackproof that wrote the record."""
     notes: str = ""
+    """The operator's notes on the run."""
 
     @property
     def title(self) -> str:

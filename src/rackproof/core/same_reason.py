@@ -1,6 +1,9 @@
-"""Compare the reasons of several nodes. Texts that differ only in the node's own name are equal. No I/O.
+"""Rewrite the reasons of failures, so that nodes with the same reason can be shown on one line. No I/O.
 
-Summaries, messages of nights and the live lines of commands group nodes by :func:`general_reason`.
+Reasons of different nodes often differ only in the node's name or address. :func:`general_reason` replaces
+the name and removes the address. The summary of provision.yml, the messages of nights, the live lines of
+commands, and the callback ``rackproof_events`` use the result as the key of a group of nodes. Begin with this
+function. The module also has the operator's next step after an error of ssh (:func:`unreachable_step`).
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ import re
 from rackproof.core.hostlist import compress_hostlist
 
 THE_NODE = "the node"
+"""Text in place of a node's name in a general reason."""
+# Matches the words that Ansible puts before a message of ssh.
 _WRAPPINGS = re.compile(r"(?:Task failed: |Failed to connect to the host via ssh: )+")
 # Matches the address in "connect to host 10.0.0.7 port 22", which is not the node's name in the inventory.
 _SSH_PLACE = re.compile(
@@ -44,21 +49,21 @@ def plain_reason(text: str) -> str:
 
 
 def general_reason(text: str, node: str) -> str:
-    """Return a reason with "the node" in place of the node's name, and without an address that ssh names.
+    """Return a reason with "the node" in place of the node's name, and without the address in ssh's messages.
 
-    The texts of different nodes with equal reasons are then the same.
+    Nodes with equal results have the same reason.
 
     Args:
-        text: The reason.
-        node: The name of the node in the inventory.
+        text: The reason, perhaps with the words that Ansible puts before it, which are removed.
+        node: The name of the node in the inventory. If it is empty, no name is replaced.
     """
     general = _SSH_PLACE.sub("", plain_reason(text))
-    # A part of a longer name is another name.
+    # "n1" is not replaced in "n1-bmc" or "n1.example", which are other names.
     return re.sub(rf"(?<![\w.-]){re.escape(node)}(?![\w-]|\.\w)", THE_NODE, general) if node else general
 
 
 def unreachable_step(text: str) -> str:
-    """Return the operator's next step if ssh cannot reach a node, or "" if the reason is not from ssh."""
+    """Return the operator's next step if ssh cannot reach a node, or "" if no step fits the reason."""
     return next((step for words, step in _NEXT_STEPS if words in text), "")
 
 

@@ -1,9 +1,10 @@
 """Find variables with secrets by name and value.
 
-Plans, records and arguments must not contain secrets. Definitions, ``bench_environment`` and the Slurm
-launch therefore refuse such variables, and reports hide their values.
+Plans, records and arguments must not contain secrets. Definitions, ``bench_environment`` and the Slurm launch
+therefore refuse such variables, reports and comparisons hide their values, and the environment of other
+programs lacks them (:mod:`.child_environment`).
 
-Begin with :func:`secret_variables`.
+Begin with :func:`secret_variables`. No I/O.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ HIDDEN = "(secret)"
 visible."""
 # The beginning and the end of a word in a name.
 _BEGINS, _ENDS = r"(?:^|[_.-])", r"(?![A-Z])"
+# Matches names in capitals that suggest a secret.
 _NAMED_SO = re.compile(
     r"PASSW|PASSPHRASE|SECRET|CREDENTIAL|API[_-]?KEY|WEBHOOK"
     # TOKENIZERS_PARALLELISM and MAX_TOKENS are not secrets.
@@ -24,8 +26,10 @@ _NAMED_SO = re.compile(
     rf"|(?:[_.-]|SSH|DB)(?:PASS|PWD){_ENDS}"
     rf"|{_BEGINS}(?:PASS|AUTH|AUTHORIZATION|BEARER|COOKIE|CREDS?|DSN|JWT|PAT|SAS){_ENDS}"
 )
-# Tokens of a text (PAD_TOKEN_ID), and the working directory that every shell exports.
+# Matches harmless names that look secret: tokens of a text (PAD_TOKEN_ID), and the working directory that
+# every shell exports.
 _HARMLESS = re.compile(r"(?:PAD|EOS|BOS|UNK|SEP|CLS|MASK|END|START|STOP|PER)_?TOKEN(?:_ID)?|PWD|OLDPWD")
+# Matches values that look secret.
 _VALUED_SO = re.compile(
     # A login in a URL.
     r"\w://[^/\s:@]{0,200}:[^/\s@]{1,200}@"

@@ -19,13 +19,14 @@ Healthy GPUs in tests/corpus stay below 1.3. Between 1.3 and this factor, the sp
 takes half of a GPU's time gives about 1.8, and the lower speed fails against its reference.
 """
 _FEWEST_FOR_TAILS = 5
-"""With fewer samples, low and high are the smallest and the largest sample."""
+"""Number of samples from which low and high leave out the ends. With fewer samples, low and high are the
+smallest and the largest sample."""
 _TAIL = 0.05
-"""Share of the samples at each end that low and high leave out. At least one is left out."""
+"""Share of the samples at each end that low and high leave out. At least one sample is left out."""
 
 
 def spread_of(samples: Iterable[float]) -> Spread | None:
-    """Return the spread of samples, or None for fewer than two, or if one is not finite."""
+    """Return the spread of samples, or None if there are fewer than two samples or one is not finite."""
     ordered = sorted(samples)
     if len(ordered) < 2 or not all(map(math.isfinite, ordered)):
         return None
@@ -39,11 +40,11 @@ def spread_of(samples: Iterable[float]) -> Spread | None:
 
 
 def spread_doubt(spread: Spread | None, unit: str) -> str:
-    """Return why the samples vary too much to state one speed, or "".
+    """Return why the samples vary too much to state one speed, or "" if they do not.
 
     Args:
-        spread: The spread of the speed's samples, or None.
-        unit: The unit of the speed.
+        spread: The spread of the speed's samples, or None if there is only one number.
+        unit: The unit of the speed, for the text.
     """
     if spread is None or spread.factor <= WIDEST_FACTOR:
         return ""

@@ -1,6 +1,7 @@
 """Explain why a task of a playbook failed.
 
-The filter task_failure, the records of job bench, and the live lines of the playbooks use this module.
+The filter ``task_failure``, the records of job bench, the nights of job validate, and the live lines of the
+playbooks call this module with the result of a task. Begin with :func:`failure_reasons`.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ def failure_reasons(result: Mapping[str, Any]) -> list[str]:
 
 
 def answer_text(result: Mapping[str, Any]) -> str:
-    """Return the message of a task's result in one line, or the reason of a failure. No I/O.
+    """Return the message of a task's result in one line, or the reason if the task failed. No I/O.
 
-    If Python is missing on a node, only the module's output states it.
+    ``msg`` alone would not be enough. If Python is missing on a node, for example, only the module's output
+    states this.
     """
     text = failure_reasons(result)[0] if result.get("failed") else message_text(result.get("msg"))
     return " ".join(line.strip() for line in text.splitlines() if line.strip())

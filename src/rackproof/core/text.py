@@ -1,7 +1,8 @@
-"""Format text for people. Make hostile strings harmless, and show numbers with units.
+"""Format text for people: make hostile strings harmless, quote words for a shell, show numbers with units.
 
-Text from a log passes through :func:`sanitize` before a terminal, page or file shows it. This module
-imports only the standard library, so that all other modules can use it.
+Text from a log passes through :func:`sanitize` before a terminal, page or file shows it. Messages, tables and
+pages format numbers with :func:`quantity`, :func:`duration` and :func:`percent`. This module imports only the
+standard library, so that all other modules can use it.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ _ESCAPE = re.compile(
 )
 _SPACE = re.compile(r"\s+")
 _FORMAT_KEPT = {"\u200d"}  # The zero-width joiner joins emoji, and is harmless on its own.
-# Python reads the undecodable bytes of a name as U+DC80 to U+DCFF, which are therefore allowed.
+# Matches characters that no word of a command can contain. Python reads the undecodable bytes of a name as
+# U+DC80 to U+DCFF, which are therefore allowed.
 _IN_NO_WORD = re.compile(r"[\x00\ud800-\udc7f\udd00-\udfff]")
 ELLIPSIS = "…"
+"""Text at the end of a text that was cut."""
 NOTHING = "\N{EN DASH}"
 """Text in place of a missing value."""
 # Names of units that mean that there is no unit.
 _PLAIN = frozenset({"1", "fraction"})
+# The minus sign of shown numbers.
 _MINUS = "\N{MINUS SIGN}"
 
 
@@ -55,7 +59,10 @@ def utf8_locale() -> dict[str, str]:
 
 
 def _harmless_or_empty(character: str, newlines: bool) -> str:
-    """Return the character, a space for white space, or "" if it could deceive or do damage."""
+    """Return the character, a space for white space, or "" if the character could deceive or do damage.
+
+    ``newlines`` is whether a line feed is kept.
+    """
     if newlines and character == "\n":
         return character
     category = unicodedata.category(character)
@@ -93,8 +100,8 @@ def sanitize(text: object, limit: int = 500, *, newlines: bool = False) -> str:
 def shell_word(text: str) -> str:
     """Return a text as one word of a command for bash or zsh, without line ends and control characters.
 
-    A path may contain any bytes. In a table or a message, they would break the line, or be removed. What no
-    word can contain (NUL, and a surrogate without a byte) is shown as U+FFFD.
+    A path may contain any bytes. In a table or a message, some bytes would break the line, or be removed. A
+    character that no word can contain (NUL, and a surrogate without a byte) is shown as U+FFFD.
     """
     text = _IN_NO_WORD.sub("\N{REPLACEMENT CHARACTER}", text)
     if text.isprintable():
@@ -115,8 +122,9 @@ def shell_command(words: Iterable[str]) -> str:
 def number(value: float | None) -> str:
     """Format a number for reading: ``12,346``, ``123.5``, ``1.235``, ``0.0012``, ``1.235e-4``.
 
-    Numbers from 1 on are rounded to four digits or more, and smaller ones to four decimal places. Those below
-    0.001, and from 1e15 on, have an exponent. ``NaN`` and ``∞`` remain as they are. None becomes a dash.
+    Numbers from 1 on are rounded to four digits or more, and smaller ones to four decimal places. Numbers
+    below 0.001, and from 1e15 on, have an exponent. NaN is shown as ``NaN``, infinity as ``∞``, and None as a
+    dash.
     """
     if value is None:
         return NOTHING
@@ -149,7 +157,12 @@ def unit_text(unit: str) -> str:
 
 
 def quantity(value: float | None, unit: str = "") -> str:
-    """Format a number with its unit, if any. Bytes become a size, and small values get a smaller unit."""
+    """Format a number with its unit. Bytes become a size, and small values get a smaller unit.
+
+    Args:
+        value: The number, or None, which becomes a dash.
+        unit: The unit, or "" for a plain number.
+    """
     if value is not None and unit in ("bytes", "B", "byte") and math.isfinite(value):
         return size(value)
     if value is not None:
@@ -162,9 +175,9 @@ def amount(count: int, noun: str, plural: str = "") -> str:
     """Format a number of things: ``1 node``, ``18 nodes``. No I/O.
 
     Args:
-        count: The number.
-        noun: The word for one of them.
-        plural: The word for several, if it is not the noun with an ``s``.
+        count: The number of things.
+        noun: The word for one thing.
+        plural: The word for several things, or "" if it is the noun with an ``s``.
     """
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
@@ -184,7 +197,7 @@ def _fitting(value: float, unit: str) -> tuple[float, str]:
 
 
 def size(value: float) -> str:
-    """Format a number of bytes with binary units: ``8 MiB``."""
+    """Format a number of bytes with binary units, up to PiB: ``8 MiB``."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"{number(value)} B"
     # A number in a log may be of any length, but float() is limited.
@@ -199,7 +212,10 @@ def size(value: float) -> str:
 
 
 def percent(fraction: float | None, *, sign: bool = True) -> str:
-    """Format a fraction in per cent, by default with its sign: ``+3.5 %``."""
+    """Format a fraction in per cent, by default with its sign: 0.035 becomes ``+3.5 %``.
+
+    None, NaN and infinity become a dash.
+    """
     if fraction is None or not math.isfinite(fraction):
         return NOTHING
     hundred = fraction * 100
@@ -209,7 +225,10 @@ def percent(fraction: float | None, *, sign: bool = True) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format seconds for reading: ``3.1 s``, ``2 min 05 s``, ``4 h 10 min``."""
+    """Format seconds for reading: ``3.1 s``, ``2 min 05 s``, ``4 h 10 min``.
+
+    None, NaN and infinity become a dash.
+    """
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
     if seconds < 60:
@@ -222,7 +241,10 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(when: datetime | None) -> str:
-    """Format a time in UTC, as in ``2026-11-21 10:35:18 UTC``. A time without a zone is taken as UTC."""
+    """Format a time in UTC, as in ``2026-11-21 10:35:18 UTC``. None becomes a dash.
+
+    A time without a zone is taken as UTC.
+    """
     if when is None:
         return NOTHING
     if when.tzinfo is not None:
@@ -231,14 +253,18 @@ def moment(when: datetime | None) -> str:
 
 
 def elapsed(start: datetime | None, end: datetime | None) -> timedelta | None:
-    """Return the time between two moments, or None if one is missing or they are out of order."""
+    """Return the time between two moments, or None if it is unknown.
+
+    The time is unknown if a moment is None, if only one of the moments has a zone, or if the end is before
+    the start.
+    """
     if start is None or end is None or (start.tzinfo is None) != (end.tzinfo is None) or end < start:
         return None
     return end - start
 
 
 def width(text: str) -> int:
-    """Return the number of terminal cells that a (clean) text needs."""
+    """Return the number of terminal cells that a sanitized text needs."""
     cells = 0
     for character in text:
         if unicodedata.combining(character) or character == "\u200d":
@@ -248,6 +274,10 @@ def width(text: str) -> int:
 
 
 def slug(text: str, limit: int = 60) -> str:
-    """Return a text for a file name or an id, with only ASCII letters, digits, ``.``, ``_`` and ``-``."""
+    """Return a text for a file name or an id, with only ASCII letters, digits, ``.``, ``_`` and ``-``.
+
+    Each sequence of other characters becomes one ``-``. The result has at most ``limit`` characters, and may
+    be empty.
+    """
     clean = re.sub(r"[^A-Za-z0-9._-]+", "-", sanitize(text, 4 * limit))
     return clean.strip("-._")[:limit].rstrip("-._")

@@ -1,8 +1,8 @@
 """Limit the time of a call to a BMC, object store, webhook or mail server.
 
-The libraries limit only the time between two bytes of an answer, not the time of the whole call.
-
-Begin with :func:`answer_within`.
+The libraries limit only the time between two bytes of an answer, not the time of the whole call. Job reimage
+calls :func:`answer_within` for BMCs, ``rackproof nightly`` for webhooks and mail servers, and the upload of
+results for object stores.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ _Answer = TypeVar("_Answer")
 
 def answer_within(limit_s: float, ask: Callable[[], _Answer]) -> _Answer:
     """Return the result of a function, or raise its exception.
+
+    Args:
+        limit_s: The number of seconds to wait.
+        ask: The function, which runs in a thread of its own. After the limit, this thread continues, but
+            its result is lost.
 
     Raises:
         TimeoutError: The function does not end within ``limit_s`` seconds.

@@ -2,7 +2,11 @@
 
 The readers of MLPerf logs and the checks of repeats call this module with the speeds, the samples and the
 hyperparameters of a log. A number beyond its limit is not plausible for the stated training and GPUs. The
-limits are in four tables beside this file, whose comments give their origin.
+limits are in four tables beside this file, whose comments give the origin of the numbers. Reading these
+tables is the only I/O.
+
+Begin with :func:`impossible_speeds`, :func:`beside_stated`, :func:`faster_than_itself` and
+:func:`too_few_samples`. Each yields the text of a finding if a log breaks its limit.
 """
 
 from __future__ import annotations
@@ -20,24 +24,25 @@ from rackproof.core.gpu_models import is_model
 
 TABLE, SPEEDS, SAMPLES = "training_limits.csv", "published_speeds.csv", "published_samples.csv"
 HYPERPARAMETERS = "published_hyperparameters.csv"
-"""Names of the tables in this package."""
+"""Files of the four tables in this package: the work of a training and the peaks of GPUs (:data:`TABLE`), the
+fastest published speeds, the fewest published samples, and the published hyperparameters."""
 FASTER_THAN_PUBLISHED_GPUS = 1.8
-"""Largest plausible ratio of a run's speed to the fastest published result on the same GPUs. The fastest new
-round reached 1.45."""
+"""Largest plausible ratio of a run's speed per GPU to the fastest published speed per GPU of the same model,
+if as many GPUs or fewer train together. The fastest new round reached 1.45."""
 FASTER_THAN_FEW_RESULTS = 2.5
-"""The ratio for GPUs with one or two published results.
+"""The ratio :data:`FASTER_THAN_PUBLISHED_GPUS` for GPUs with one or two published results.
 
 In rounds 4.0 to 5.1, 0.75 % of 697 results exceeded this ratio to another result of the same GPU.
 """
 FEW_RESULTS = 2
-"""Largest number of published results that are few."""
+"""Largest number of published results for which :data:`FASTER_THAN_FEW_RESULTS` applies."""
 FASTER_THAN_STATED = 1.2
-"""Largest ratio of a whole run's throughput to the throughput in its log.
+"""Largest plausible ratio of a whole run's throughput to the throughput that its log states.
 
 In published results of the rounds 2.1, 4.1, 5.0 and 5.1, the ratio is at most 1.12.
 """
 _STATES_HALF = frozenset({"dlrm"})
-"""Some logs of these benchmarks state half of the throughput (HugeCTR)."""
+"""Benchmarks of which some logs state half of the throughput (with the framework HugeCTR)."""
 _SLOWEST: Mapping[str, float] = {
     "bert": 0.6, "dlrm_dcnv2": 0.6, "flux1": 0.4, "gnn": 0.4, "gpt3": 0.6, "llama2_70b_lora": 0.4,
     "llama31_405b": 0.4, "llama31_8b": 0.4, "maskrcnn": 0.5, "resnet": 0.5, "retinanet": 0.2, "rgat": 0.5,
@@ -50,18 +55,19 @@ gpt3), 0.48 (stable_diffusion), 0.36 (retinanet), and 0.63 (all other benchmarks
 round 1.0 have at least 0.45.
 """
 _SLOWEST_OF_PROCESSES = 0.5
-"""Smallest ratio of a run's throughput to the stated throughput of one process times the processes.
+"""Smallest ratio of a run's throughput to the stated throughput of one process times the number of processes.
 
 Published logs of ssd have at least 0.82.
 """
 _WITHOUT_TRAINING_S = 30.0
 """Seconds that a run may spend without training. In round 3.0, resnet on 512 H100 trains for 12 of 32 s."""
 STATES_PROCESS = frozenset({"retinanet", "ssd"})
-"""In some logs of these benchmarks, the throughput is that of one process, on one GPU."""
+"""Benchmarks of which some logs state the throughput of one process, which trains on one GPU."""
 _MOST_OF_PROCESS = 1200.0
-"""Samples per second of these benchmarks that no single GPU reaches. The fastest one reaches 454."""
+"""Samples per second of :data:`STATES_PROCESS` that no single GPU reaches. The fastest GPU reaches 454."""
 NOISE_S = 2.0
-"""Seconds by which a busy processor may delay a training. No real benchmark is so short."""
+"""Seconds by which a busy processor may delay a training. A smaller difference of times is no contradiction.
+Real benchmarks take much longer than this."""
 FASTER_THAN_ITSELF = 1.5
 """Largest plausible ratio of a whole run's pace to the median pace between its evaluations.
 
@@ -70,54 +76,60 @@ In published results, the ratio is at most 1.22.
 MOST_OF_NODE = 72
 """Largest number of GPUs of a node in a log. An NVL72 counts as one node, and other nodes have at most 16."""
 FEWER_THAN_PUBLISHED = 0.8
-"""Share of the fewest samples of published results with this or a larger batch that a run needs at least.
+"""Smallest plausible ratio of a run's samples to the fewest samples of published results.
 
-The table's comment says how often a new round needed less.
+Published results with a smaller batch than the run's do not count. The comment in
+``published_samples.csv`` says how often a new round needed less.
 """
 
 OTHER_LEARNING_RATE = 3.0
 """Largest plausible ratio of a learning rate to the nearest published one.
 
-The learning rates of a new round differed from the range of earlier rounds by a factor of at most 2 (of the
-benchmarks with a range in the table).
+The learning rates of a new round differed from the range of earlier rounds by a factor of at most 2. This is
+the result for the benchmarks whose range is in ``published_hyperparameters.csv``.
 """
 _ROUNDED = 1e-6
-"""Share by which a value may differ from that of the rules, because a program may store it in 32 bits."""
+"""Share by which a hyperparameter may differ from the value in the rules, because a program may store the
+value in 32 bits."""
 
 PROGRESS_KEYS = ("samples_count", "epoch_num", "step_num")
-"""Keys with which an evaluation states the training's progress. Epochs may be fractions and start at 0."""
+"""Keys with which an evaluation in a log states the training's progress. Epochs may be fractions and start
+at 0."""
 WITHOUT_PACE = frozenset({"dlrm", "minigo", "stable_diffusion"})
 """Benchmarks that are evaluated after the training or at uneven intervals, and therefore show no pace."""
 MOST_EPOCHS = 1000
-"""Largest number of epochs. Larger values are samples, which bert, gpt3 and unet3d log in place of epochs
-(rounds 3.1 to 5.0)."""
+"""Largest ``epoch_num`` that is a number of epochs. Larger values are numbers of samples, which logs of bert,
+gpt3 and unet3d contain in place of epochs (rounds 3.1 to 5.0)."""
 _MOST_EPOCHS_OF = {"unet3d": 20_000}
-"""The same limit for benchmarks whose data set has few samples.
+"""The limit :data:`MOST_EPOCHS` for benchmarks whose data set has few samples.
 
 In round 3.1, 756 logs of unet3d have up to 9,700 epochs.
 """
 EARLY_SSD = "ssd_coco"
 """Name in these tables for ssd before round 2.0, which trains on the smaller data set COCO."""
 COCO_IMAGES = frozenset({117_266, 118_287})
-"""Values of ``train_samples`` in all logs of ssd of rounds 0.7 to 1.1. Those of 0.6 state none."""
+"""Values of ``train_samples`` in the logs of ssd of rounds 0.7 to 1.1. Logs of round 0.6 lack
+``train_samples``."""
 _IMAGES_OF_EPOCH = {EARLY_SSD: 117_266, "maskrcnn": 117_266, "retinanet": 1_170_301, "ssd": 1_170_301}
-"""Images per epoch of these benchmarks. Some submitters' logs state ``train_samples`` in
-batches, or state none."""
+"""Images per epoch of the benchmarks of which some submitters' logs state ``train_samples`` in batches, or
+not at all."""
 FEWEST_IMAGES = 100_000
-"""Smallest ``train_samples`` of these benchmarks that counts as images. A smaller value is in batches."""
+"""Smallest ``train_samples`` of the benchmarks in :data:`_IMAGES_OF_EPOCH` that is a number of images. A
+smaller value is a number of batches."""
 
 
 class RunTimes(NamedTuple):
-    """The time of a run, and what its log states about its speed.
+    """The time of a run, its samples, and the throughput that its log states.
 
     Attributes:
-        benchmark: The name in MLPerf's rules.
-        start: The time of run_start in seconds.
-        stop: The time of run_stop in seconds.
+        benchmark: The name in MLPerf's rules, or the name that :func:`trained_benchmark` returns.
+        start: The time of run_start in seconds since 1970.
+        stop: The time of run_stop in seconds since 1970.
         samples: The number of samples trained until the last evaluation, or None if unknown.
         stated: The throughput in the log in samples per second, or None.
         processes: The largest possible number of processes, or None if unknown.
-        exact_processes: The number of processes by the sizes of their batches, or None if unknown.
+        exact_processes: The number of processes that follows from the global batch and the batch of one
+            process, or None if unknown.
     """
 
     benchmark: str
@@ -130,7 +142,7 @@ class RunTimes(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return the duration of the run."""
+        """Return the duration of the run in seconds."""
         return self.stop - self.start
 
 
@@ -182,7 +194,8 @@ def too_few_samples(benchmark: str, batch: float, samples: float | None) -> Iter
 
     Args:
         benchmark: The name that :func:`trained_benchmark` returns.
-        batch: The global batch size, or 0 if it is unknown. Larger batches need more samples.
+        batch: The global batch size, or 0 if it is unknown. Larger batches need more samples, so 0 gives the
+            mildest limit.
         samples: The number of samples trained until the target, or None if it is unknown.
     """
     table = read_fewest_samples().get(benchmark)
@@ -199,8 +212,9 @@ def too_few_samples(benchmark: str, batch: float, samples: float | None) -> Iter
 class PublishedSpeeds(NamedTuple):
     """The fastest published speeds of a benchmark on a GPU model.
 
-    ``of_gpu`` has the samples per second of one GPU by the number of GPUs that train together. ``results`` is
-    the number of published results.
+    ``of_gpu`` has samples per second of one GPU. Its key is a number of GPUs that train together, and the
+    value is the fastest of all results with that many GPUs or more. ``results`` is the number of published
+    results.
     """
 
     of_gpu: Mapping[int, float]
@@ -226,7 +240,7 @@ def _read_cells(table: str) -> Iterator[list[str]]:
 
 
 def lacks_gpu(benchmark: str, product_name: str) -> bool:
-    """Return whether a benchmark's speed is unlimited only because this GPU is not in the table."""
+    """Return whether a benchmark's speed has no limit only because this GPU is not in the table of limits."""
     return benchmark in read_limits()["benchmark"] and not _peaks(product_name)
 
 
@@ -251,9 +265,11 @@ def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | No
 
 @lru_cache
 def fastest_published(benchmark: str, product_name: str, gpus: int) -> float | None:
-    """Return the samples per second of the fastest published result on this number of GPUs, or None.
+    """Return the samples per second that GPUs would reach at the fastest published speed per GPU, or None.
 
-    The arguments are as in :func:`fastest_possible`.
+    The published speed per GPU is the fastest of the results with as many GPUs or, if there is no such entry,
+    of the nearest entry in the table. It is multiplied by the number of GPUs. The result is None if no
+    published result is comparable. The arguments are as in :func:`fastest_possible`.
     """
     published = _published(benchmark, product_name, gpus)
     if published is None:
@@ -263,17 +279,20 @@ def fastest_published(benchmark: str, product_name: str, gpus: int) -> float | N
 
 
 def _published(benchmark: str, product_name: str, gpus: int) -> PublishedSpeeds | None:
-    """Return the published speeds of a benchmark on a GPU, or None if they say nothing about this number."""
+    """Return the published speeds of a benchmark on a GPU model, or None if there are no comparable ones.
+
+    Results are comparable if the smallest of them has at most twice as many GPUs.
+    """
     for (name, model), published in read_speeds().items():
-        # A GPU is faster if fewer of them train together. Far below the smallest published number, there
-        # is no evidence.
+        # Each GPU is faster if fewer GPUs train together. The speed far below the smallest published number
+        # of GPUs is therefore unknown.
         if name == benchmark and is_model(product_name, model) and 2 * gpus >= min(published.of_gpu):
             return published
     return None
 
 
 def fastest_believable(benchmark: str, product_name: str, gpus: int) -> float | None:
-    """Return the largest plausible samples per second by the published results, or None without any.
+    """Return the largest plausible samples per second, or None if no published result is comparable.
 
     The arguments are as in :func:`fastest_possible`.
     """
@@ -289,9 +308,10 @@ def fastest_believable(benchmark: str, product_name: str, gpus: int) -> float | 
 def gpus_of_platform(platform: str) -> tuple[str, int] | None:
     """Return the model and the number of GPUs in a log's ``submission_platform``, or None.
 
-    Its form is ``NODESxSYSTEM``. The system's name may include the number of GPUs per node
-    (``2xXE9680Lx8B200-SXM-180GB``). If it does not (``18xNVIDIA GB200``), the largest possible number is
-    assumed.
+    The form of ``submission_platform`` is ``NODESxSYSTEM``. The system's name may include the number of GPUs
+    per node (``2xXE9680Lx8B200-SXM-180GB``). If it does not (``18xNVIDIA GB200``), :data:`MOST_OF_NODE` GPUs
+    per node are assumed. The result is None for another form, and for a GPU that is not in the table of
+    limits.
     """
     nodes = re.match(r"([1-9][0-9]{0,4})x(?=.*[A-Za-z])", platform)
     models = "|".join(map(re.escape, read_limits()["gpu"]))
@@ -304,19 +324,19 @@ def gpus_of_platform(platform: str) -> tuple[str, int] | None:
 
 
 def images_of_epoch(benchmark: str) -> int | None:
-    """Return the images per epoch of a benchmark whose logs may state batches instead, or None.
+    """Return the images per epoch of a benchmark whose logs may state batches instead, or None for others.
 
-    maskrcnn is left out, because its logs state neither images nor batches.
+    The result for maskrcnn is None, because its logs state neither images nor batches.
     """
     return None if benchmark == "maskrcnn" else _IMAGES_OF_EPOCH.get(benchmark)
 
 
 def trained_benchmark(benchmark: str, train_samples: float | None, *, before_2_0: bool = False) -> str:
-    """Return a benchmark's name in these tables, which tell the two data sets of ssd apart.
+    """Return a benchmark's name in these tables, which distinguish the two data sets of ssd.
 
     Args:
         benchmark: The name in MLPerf's rules.
-        train_samples: The number of samples per epoch in the log.
+        train_samples: The number of samples per epoch in the log, or None if the log states none.
         before_2_0: Whether the rules are those of a round before 2.0.
     """
     is_early = benchmark == "ssd" and (before_2_0 or train_samples in COCO_IMAGES)
@@ -328,9 +348,10 @@ def samples_trained(benchmark: str, kind: str, amount: float, train_samples: flo
 
     Args:
         benchmark: The name that :func:`trained_benchmark` returns.
-        kind: The name of the progress in the log (``samples_count`` or ``epoch_num``).
+        kind: The name of the progress in the log, one of :data:`PROGRESS_KEYS`. A number of steps
+            (``step_num``) gives None.
         amount: The progress.
-        train_samples: The number of samples per epoch in the log.
+        train_samples: The number of samples per epoch in the log, or None if the log states none.
     """
     if kind == "samples_count" or (
         kind == "epoch_num" and amount > _MOST_EPOCHS_OF.get(benchmark, MOST_EPOCHS)
@@ -349,9 +370,10 @@ def impossible_speeds(
 
     Args:
         benchmark: The name in MLPerf's rules.
-        gpus: The name and number of the GPUs, or None if unknown.
-        speeds: The kind of each speed (``states``, or ``trained`` for a whole run) and its samples per
-            second, or None if unknown.
+        gpus: The name and number of the GPUs, or None if unknown. Then no speed is impossible.
+        speeds: The kind of each speed (``states`` for the throughput that the log states, ``trained`` for
+            that of the whole run), and its samples per second, or None if unknown. Only ``trained`` is
+            compared with published results.
     """
     if gpus is None:
         return
@@ -371,7 +393,7 @@ def impossible_speeds(
 
 
 def beside_stated(run: RunTimes) -> Iterator[str]:
-    """Yield the contradiction between a run's samples per second and those that its log states."""
+    """Yield a text if a run's samples per second contradict the throughput that its log states."""
     if not run.samples or not run.stated or run.seconds <= 0:
         return
     lost_s = run.seconds - run.samples / run.stated
@@ -394,7 +416,13 @@ def _meanings_of_stated(run: RunTimes) -> Iterator[tuple[float, float]]:
 
 
 def _fits_stated(run: RunTimes, stated: float, least: float) -> bool:
-    """Return whether a run's speed fits a stated throughput. A run that lost little time is not too slow."""
+    """Return whether a run's speed fits a stated throughput. A run that lost little time is not too slow.
+
+    Args:
+        run: The run, whose samples are known.
+        stated: The stated throughput of all processes in samples per second.
+        least: The smallest share of the stated throughput that a run reaches, or 0.
+    """
     most = FASTER_THAN_STATED * (2 if run.benchmark in _STATES_HALF else 1)
     needed_s = (run.samples or 0.0) / stated
     is_slow = needed_s < least * run.seconds and run.seconds - needed_s > _WITHOUT_TRAINING_S
@@ -405,7 +433,7 @@ def paces_between(points: Sequence[tuple[float, float]]) -> list[float]:
     """Return the progress per second between evaluations. Intervals without time are left out.
 
     Args:
-        points: The time and the progress of each evaluation.
+        points: The time in seconds and the progress of each evaluation, in the order of the log.
     """
     return [
         (amount - before) / (time - began)
@@ -415,13 +443,13 @@ def paces_between(points: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def faster_than_itself(run: RunTimes, points: Sequence[tuple[float, float]]) -> Iterator[str]:
-    """Yield the evidence that the whole run is faster than the training between its evaluations.
+    """Yield a text if the whole run is faster than the training between its evaluations.
 
     The arguments are as in :func:`beside_stated` and :func:`paces_between`.
     """
     paces = paces_between(points)
     usual = statistics.median(paces) if paces else 0.0
-    # The pace of progress by the smallest numbers is 0.
+    # The pace is 0 if numbers are so small that their differences are rounded to 0.
     if not usual or run.benchmark in WITHOUT_PACE or run.seconds <= 0:
         return
     times = points[-1][1] / run.seconds / usual

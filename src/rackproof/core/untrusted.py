@@ -1,8 +1,8 @@
 """Read raw answers of nodes and files, which may contain any value in any place. No I/O.
 
-Readers of facts, snapshots, BMC answers and inventories pass decoded JSON or YAML. If a value is of an
-unexpected type, the functions return an empty value or None, so that callers need no check of the type. The
-callers judge missing and damaged answers.
+The readers of facts, snapshots, states of jobs, BMC answers and inventories call this module with decoded
+JSON or YAML. If a value is of an unexpected type, the functions return an empty value or None, so that
+callers need no check of the type. The callers judge missing and damaged answers.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from itertools import chain, islice
 from typing import Any
 
 MOST_ENTRIES = 512
-"""Largest number of keys in a mapping or entries in a list.
+"""Largest number of keys in a mapping or entries in a list that :func:`bounded` keeps.
 
 The largest node of a rack needs fewer than half as many.
 """
 MOST_CHARACTERS = 4 << 20
-"""Largest length of a text from a node. Modules on nodes return no longer texts."""
+"""Largest number of characters of a text from a node. The modules on nodes return no longer output of a tool
+(``OUTPUT_BYTES`` in plugins/module_utils/rackproof_tools.py)."""
 MOST_DEPTH = 12
-"""Largest nesting depth of mappings and lists."""
+"""Largest nesting depth of mappings and lists that :func:`bounded` keeps."""
 
 # Matches no part of a longer number: neither "1e5" nor 16 digits.
 _LEADING_NUMBER = re.compile(r"\s*(-?\d{1,15}+(?:\.\d{1,9}+)?+)(?!\d|[eE][-+]?\d)")
@@ -49,14 +50,14 @@ def as_int(value: object) -> int | None:
 
 
 def bounded(value: Any, name: str = "", depth: int = 0) -> tuple[Any, list[str]]:
-    """Return a node's answer within the limits above, and the positions of the parts that were cut.
+    """Return a node's answer within the limits of this module, and the positions of the parts that were cut.
 
-    A part that is nested too deeply becomes None.
+    A part that is nested too deeply becomes None. Positions are keys joined with dots.
 
     Args:
-        value: The node's answer.
-        name: Its position in the answer, as keys joined with dots.
-        depth: Its nesting depth.
+        value: The node's answer, or a part of it.
+        name: The position of this part, or "" for the whole answer.
+        depth: The nesting depth of this part, which is 0 for the whole answer.
     """
     if isinstance(value, str):
         return (value, []) if len(value) <= MOST_CHARACTERS else (value[:MOST_CHARACTERS], [name])
@@ -95,7 +96,7 @@ def text_at(value: object, key: str) -> str:
 def stdout_of(tools: object, name: str) -> str:
     """Return the output of a tool, or "" if it did not end well.
 
-    ``tools`` has the form ``{"lspci": {"status": "ok", "stdout": "…"}}``.
+    ``tools`` has the form ``{"lspci": {"status": "ok", "stdout": "…"}}``, and ``name`` is one of its keys.
     """
     answer = mapping_at(tools, name)
     return text_at(answer, "stdout") if answer.get("status") == "ok" else ""
@@ -104,7 +105,8 @@ def stdout_of(tools: object, name: str) -> str:
 def leading_number(text: str) -> float | None:
     """Return the number at the beginning of a text, or None.
 
-    ``"700.00 W"`` gives 700. A part of a longer number does not count.
+    ``"700.00 W"`` gives 700. A number with an exponent, or with more than 15 digits before the decimal point,
+    gives None.
     """
     match = _LEADING_NUMBER.match(text)
     return float(match[1]) if match else None

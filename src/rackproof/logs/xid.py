@@ -1,11 +1,14 @@
-"""Parse a kernel log (dmesg, journalctl -k, syslog) for :func:`rackproof.logs.parse`.
+"""Parse a kernel log (dmesg, journalctl -k, /dev/kmsg, syslog) for :func:`rackproof.logs.parse`.
 
 XIDs are numbered errors of NVIDIA's GPU driver, and SXids those of NVSwitches:
 
     [ 1234.567890] NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.
 
 :mod:`rackproof.logs.kernel_events` reads such lines, and those about memory, processors, PCIe, disks and
-networks. This module recognizes the notations of kernel logs, and judges what several lines show together.
+networks. This module recognizes the notations of kernel logs, and judges what several lines show together:
+the registers of an SXid, and the links of network ports during a start. Begin with :class:`XidParser`. The
+result has the format name ``xid``, a finding for each fault, and the number of lines of each XID and SXid.
+Nights read kernel logs by the same rules, but without this module.
 """
 
 from __future__ import annotations
@@ -29,11 +32,12 @@ _LABEL = (
 )
 """Pattern of the host that pdsh and clush write before a line (``n01: ``), if a kernel's prefix follows."""
 _OF_HOST, _OF_HOST_BYTES = re.compile(_LABEL), re.compile(_LABEL.encode())
+"""That pattern for text and for bytes."""
 _HEAD = re.compile(
     rb"NVRM: Xid|NVRM: [^\n]{0,200}(?:fallen off the bus|RmInitAdapter failed)|SXid \(|\[Hardware Error\]|"
     rb"EDAC \w{1,20}: [^\n]{0,20}\b[CU]E\b|PCIe Bus Error: severity="
 )
-"""Pattern of faults that identify a kernel log wherever they are."""
+"""Pattern of texts about faults that only a kernel log has. One of them anywhere identifies such a log."""
 _RING = re.compile(
     rb"\s*(?:-- (?:Logs|Journal) [^\n]*\n)?(?:(?:" + _LABEL.encode() + rb")?(?:"
     rb"(?:<\d{1,3}>|kern *:\w+ *: )?"
@@ -45,12 +49,14 @@ _RING = re.compile(
     rb"\d{9,12}\.\d{1,9} \S{1,255} kernel: "
     rb")[^\n]*\n){3}"
 )
-"""Pattern of three lines of dmesg, /dev/kmsg or ``journalctl -k`` at the start of a log without a fault."""
+"""Pattern of three lines of dmesg, /dev/kmsg, ``journalctl -k`` or syslog at the start of a log. They
+identify a kernel log without a fault."""
 _DATED = re.compile(
     rb"\s*(?:(?:" + _LABEL.encode() + rb")?(?:(?:\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\]|"
     rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d) [^\n]*\n)){3}"
 )
-"""Pattern of three lines of `dmesg -T` or `--time-format iso`. Programs write such dates, too."""
+"""Pattern of three lines of `dmesg -T` or `--time-format iso` at the start of a log. Programs write such
+dates, too, so a text of :data:`_SUBSYSTEM` is needed as well."""
 _SUBSYSTEM = re.compile(
     rb":\d\d(?: \d{4}\]|,\d{6}[+-]\d\d:\d\d) (?:\[drm\] |(?:ACPI|BIOS|EXT4-fs|IPv6|NVRM|PCI|XFS|audit|"
     rb"clocksource|mlx5_core|nvidia|nvme|pci|pcieport|rcu|scsi|systemd|usb)\b)"
@@ -62,7 +68,7 @@ _START = re.compile(
     rb":\d\d \d{4}\] |[.\d]>\] |,\d{6}[+-]\d\d:\d\d |;)(?:\[ *[CT]\d{1,10}\] )?"
     rb"Linux version \d"
 )
-"""Pattern of the first line that a kernel writes when it starts."""
+"""Pattern of the first line that a kernel writes when it starts (``Linux version …``)."""
 _LINE = re.compile(
     r"^\[\s*(?:\+?\d+\.\d+|<[ .\d]{1,20}>\]|\w{3} \w{3}|\w{3}[ \d]\d \d\d:\d\d\])|^<\d{1,3}>|^kern\s*:|"
     r"^\d{9,11}\.\d+ |\bkernel: |^\w{3} [ \d]\d \d\d:\d\d|^(?:1 )?\d{4}-\d\d-\d\d[T ]\d\d:\d\d|"
@@ -79,18 +85,20 @@ _MOMENT = re.compile(
     r"^\[\w{3} (\w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})(?: <[ .\d]{1,20}>)?\] |"
     r"^(?:(?:<\d{1,3}>)?1 )?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)"
 )
-"""Pattern of the date in lines of `dmesg -T` and of journalctl; lines of syslog and plain dmesg
-have no year."""
+"""Pattern of the date in lines of `dmesg -T`, journalctl and syslog (RFC 5424). Lines of plain dmesg and of
+older syslog have no year."""
 _OF_KERNEL = re.compile(
     rb"^\[\s*(?:\+?\d+\.\d+(?: <[ .\d]{1,20}>)?\]|<[ .\d]{1,20}>\]|\w{3} \w{3}|\w{3}[ \d]\d \d\d:\d\d\])|"
     rb"^<\d{1,3}>(?!1 \d{4}-)|^kern\s*:|\bkernel: |^(?:<\d{1,3}>)?1 \d{4}-\S{1,60} \S{1,255} kernel |"
     rb"^\d{1,4},\d+,\d+,[^;]{1,40};|^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]|NVRM: |SXid \(|^EDAC "
 )
-"""Pattern of the kernel's own messages; messages about a node's programs are not faults of the node."""
+"""Pattern of the kernel's own messages. Messages of programs, which a syslog has as well, are not judged as
+errors of the kernel."""
 _LOST_LINES = re.compile(
     r"systemd-journald\[\d{1,9}\]: (?:Missed \d{1,12} kernel messages|/dev/kmsg buffer overrun)"
 )
-"""Pattern of journald's message that the kernel logged faster than it could read."""
+"""Pattern of journald's message that kernel lines were lost, because the kernel logs faster than journald
+reads."""
 _MESSAGES = {
     "gpu_lost": "a GPU has fallen off the bus",
     "gpu_init_failed": "the driver cannot initialize a GPU",
@@ -109,17 +117,19 @@ _MESSAGES = {
     "declared_harmless": "a line that is declared harmless",
     "damaged_line": "an XID line that cannot be read",
 }
-"""Message of a finding, by the kind of event. XIDs have messages of their own."""
+"""Message of a finding, by the kind of event. XIDs and SXids have messages of their own
+(:func:`_message`)."""
 
 
 _MOST_LINKS_DOWN = 200
-"""Number of lines about lost links that wait for a verdict on each host's start. Further ones are findings
-at once, because a start has fewer."""
+"""Largest number of lines about lost links that are stored for each host until its start is judged. Further
+lines are findings at once, because a start has fewer lost links."""
 _MOST_SXIDS = 1000
-"""Largest number of SXids whose severity, or whose registers, are stored."""
+"""Largest number of SXids that are stored with a severity, and also of those stored without one. A further
+SXid without a severity is unproven at once."""
 _MOST_PORTS = 100_000
-"""Largest number of ports, and of hosts, whose links are stored. Each lost link of a further port is a
-finding, because its start is not known."""
+"""Largest number of hosts and ports, counted together, whose links are stored. A lost link of a further host
+or port is a finding at once, because nothing shows whether the link was lost only during a start."""
 
 
 class _HostLinks:
@@ -129,11 +139,15 @@ class _HostLinks:
         self.clock = BootClock()
         self.history = LinkHistory()
         self.downs: list[tuple[str, KernelEvent, int, str]] = []
-        """Port, event, number and text of each line about a lost link."""
+        """Port, event, line number and text of each line about a lost link."""
 
 
 class XidParser(LogParser):
-    """The parser of kernel logs: errors of GPUs, switches, memory, PCIe and disks, killed or hung tasks."""
+    """The parser of kernel logs.
+
+    Findings are errors of GPUs, NVSwitches, processors, memory, PCIe, network cards, disks and the kernel
+    itself, lost links, and killed or hung tasks.
+    """
 
     format: ClassVar[str] = "xid"
     description: ClassVar[str] = "kernel log with XIDs of GPUs and SXids of switches"
@@ -154,9 +168,9 @@ class XidParser(LogParser):
         self.xids: Counter[tuple[str, str]] = Counter()
         """Number of lines by kind (``xid``, ``sxid``) and code."""
         self.first: dict[tuple[str, str], int] = {}
-        """First line of each of these."""
+        """Number of the first line by kind and code, as in ``xids``."""
         self.details: dict[tuple[str, str, int | None], int] = {}
-        """Line of the registers of an SXid without a severity so far, by host, bus address and code."""
+        """Line number of the registers of each SXid without a severity so far, by host, address and code."""
         self.judged: set[tuple[str, str, int | None]] = set()
         """Host, bus address and code of each SXid whose severity a line stated."""
         self.links: dict[str, _HostLinks] = {}
@@ -197,9 +211,10 @@ class XidParser(LogParser):
         return event
 
     def _is_follow_up(self, event: KernelEvent, host: str, at: int, text: str) -> bool:
-        """Return whether a line only adds registers to an SXid, without saying how bad it was.
+        """Return whether a line of an SXid has only registers and no severity.
 
-        A line with the severity may come before or after it. Without one, the SXid is unproven at the end.
+        The line with the severity may come before or after that line. Without a severity, the SXid is
+        unproven at the end of the log.
         """
         key = (host, event.bus_id, event.code)
         if not is_detail(text):
@@ -219,20 +234,26 @@ class XidParser(LogParser):
         self.log.find(f"sxid_{code}", message, Verdict.UNPROVEN, line=line)
 
     def _start_of_kernel(self, host: str, text: str) -> None:
-        """Judge the links of a host's last boot, and begin with those of its next one."""
+        """Judge the lost links of a host's previous boot, and forget them for the boot that begins now."""
         self._judge_links(host)
         if self._is_stored(host, ""):
             self.links[host] = _HostLinks()
             self.links[host].clock.start(text)
 
     def _is_stored(self, host: str, port: str) -> bool:
-        """Return whether there is a place for the links of a host's port, and reserve it."""
+        """Return whether the links of a host's port are stored, and reserve a place for a new port.
+
+        ``port`` is "" for the host itself.
+        """
         if len(self.ports) < _MOST_PORTS:
             self.ports.add((host, port))
         return (host, port) in self.ports
 
     def _is_kept_link(self, event: KernelEvent | None, host: str, at: int, text: str) -> bool:
-        """Return whether a line is about a lost link, which is judged when the start of its host is known."""
+        """Return whether a line is about a lost link that is stored, to be judged with the host's whole boot.
+
+        Store the change of any link that the line reports.
+        """
         if event is not None and event.kind != "unknown_kernel_error":
             return False
         if (change := read_link_change(text)) is None:
@@ -247,7 +268,11 @@ class XidParser(LogParser):
         return True
 
     def _judge_links(self, host: str) -> None:
-        """Record the lost links of a host, but not those of its start."""
+        """Record a finding for each stored lost link of a host, except for ports that are harmless.
+
+        A port is harmless if its link was lost only during the start
+        (:meth:`~rackproof.logs.network_links.LinkHistory.harmless_ports`).
+        """
         links = self.links.get(host, _HostLinks())
         harmless = links.history.harmless_ports()
         for port, event, at, excerpt in links.downs:
@@ -255,7 +280,10 @@ class XidParser(LogParser):
                 self.log.find(event.name, _message(event), event.verdict, line=at, excerpt=excerpt)
 
     def count(self, kind: str, code: str, at: int) -> None:
-        """Count an XID or SXid. At most 1000 different ones are counted separately."""
+        """Count an XID or SXid. Only the first 1000 different ones are counted.
+
+        If the findings have more than 50 codes, record as a failure that not all of them are listed.
+        """
         key = (kind, code)
         if key in self.xids or len(self.xids) < 1000:
             self.xids[key] += 1
@@ -280,7 +308,7 @@ class XidParser(LogParser):
             self.log.tags["ended"] = moment.isoformat()
 
     def finish(self) -> ParsedLog:
-        """Return the log with the number of each XID and SXid.
+        """Return the parsed log. Its measurements are the number of lines of each XID and SXid.
 
         A kernel log without faults passes. Text that is not a kernel log is unproven.
         """

@@ -1,8 +1,9 @@
 """Log which runs operators accepted or withdrew as references.
 
-``rackproof accept`` and ``withdraw`` add a line to ``results/acceptances.jsonl`` with the user, the time and
-the reason. Records of runs do not contain the acceptances, so a database that is built again from records
-lacks them. The commands of the history find them in this log.
+``rackproof accept`` and ``rackproof withdraw`` call :func:`note_acceptance`, which adds a line to
+``results/acceptances.jsonl`` with the user, the time and the reason. Records of runs do not contain the
+acceptances, so a database that is built again from records lacks them. The history and ``rackproof status``
+therefore read them from this log, and name the runs that must be accepted again.
 """
 
 from __future__ import annotations
@@ -17,10 +18,21 @@ from rackproof.store.append_log import acting_user, append_text, read_log_of_act
 from rackproof.store.run_folder import ResultsError
 
 LOG_NAME = "acceptances.jsonl"
+"""File of the log in the results folder."""
 
 
 class Acceptance(Record):
-    """One act that makes a run's numbers references, or withdraws them. ``references`` is their number."""
+    """One act that makes a run's numbers references, or withdraws them.
+
+    Attributes:
+        moment: The time of the act, in UTC.
+        act: The kind of the act.
+        run_id: The id of the run.
+        references: The number of references that were made or withdrawn.
+        user: The user who acted.
+        host: The machine on which the user acted.
+        reason: The user's reason, or "". ``accept`` needs a reason only for numbers that it would refuse.
+    """
 
     moment: datetime
     act: Literal["accept", "withdraw"]
@@ -35,6 +47,13 @@ def note_acceptance(
     results: Path, act: Literal["accept", "withdraw"], run_id: str, references: int, reason: str = ""
 ) -> None:
     """Add an act of the current user to the log.
+
+    Args:
+        results: The results folder.
+        act: The kind of the act.
+        run_id: The whole id of the run.
+        references: The number of references that are made or withdrawn.
+        reason: The user's reason, or "".
 
     Raises:
         ResultsError: The log cannot be written.
@@ -74,8 +93,9 @@ def standing_acceptances(results: Path) -> tuple[list[str], int]:
 def bounding_acceptances(results: Path) -> dict[str, datetime]:
     """Return the runs that limit later acceptances, with the time when each was accepted.
 
-    A run stops limiting them only if it was withdrawn with a reason, such as changed hardware.
-    Otherwise, an operator could accept slower and slower runs by withdrawing each before the next.
+    A run no longer limits later acceptances if it was withdrawn with a reason, such as changed hardware. A
+    withdrawal without a reason is not enough. Otherwise, an operator could accept slower and slower runs by
+    withdrawing each before the next.
 
     Raises:
         ResultsError: The log exists but cannot be read.

@@ -1,7 +1,8 @@
-"""Write and read the logs of acts. Lines are only added to them.
+"""Write and read the logs of acts, to which lines are only added.
 
-The audit log and the acceptance log use these functions. Each act, such as one drain of a node, is one line
-of JSON in a file of the results folder.
+The audit log (:mod:`.audit_log`) and the acceptance log (:mod:`.acceptance_log`) use these functions. Each
+act, such as one drain of a node, is one line of JSON in a file of the results folder. Begin with
+:func:`append_text` and :func:`read_log_of_acts`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from rackproof.store.plain_file import open_plain
 from rackproof.store.run_folder import ResultsError
 
 Act = TypeVar("Act", bound=Record)
+"""The record type of a log's lines."""
 
 
 def acting_user() -> str:
-    """Return the current user or, under sudo, the user who called sudo."""
+    """Return the name of the current user or, under sudo, of the user who called sudo.
+
+    A user without a name gives ``uid NUMBER``.
+    """
     try:
         return sanitize(os.environ.get("SUDO_USER") or getpass.getuser(), 60)
     except (KeyError, OSError):
@@ -45,7 +50,7 @@ def append_text(path: Path, text: str) -> None:
     """
     handle = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     with open(handle, "a+b", buffering=0) as log:
-        # A full disk may have left an incomplete line. End that line, so that it does not spoil this one.
+        # A full disk may have left an incomplete line. End that line, so that the new line begins on its own.
         data = (b"" if _ends_a_line(log) else b"\n") + text.encode()
         # A full disk may accept a part of the data without an error.
         if log.write(data) != len(data):

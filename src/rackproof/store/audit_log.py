@@ -1,10 +1,12 @@
-"""Log all drains and resumes in ``results/audit.jsonl``, and store the results of provisioning.
+"""Log drains and resumes by playbooks in ``results/audit.jsonl``, and store the results of provisioning.
 
-The callback of every playbook calls this module, so that each drain gets an entry, whichever job made it. The
-input is the results of tasks on Slurm nodes. ``rackproof audit`` and ``status`` read the log.
+The callback of every playbook calls :func:`acts_of` and :func:`append_acts` after each task that reports
+states of Slurm nodes (results of ``rackproof_slurm_node``). Drains by other means, such as an operator's
+``scontrol`` or Slurm itself, are not logged. ``rackproof audit``, ``status`` and ``nightly`` read the log.
 
-Each entry names the author, and the entry of a drain its reason. Entries are only added, never changed. The
-results of provisioning are in ``results/provisions``, with a file for each execution of provision.yml.
+An entry has the user, the controller, the playbook, and for a drain its reason. Entries are only added, never
+changed. The results of provisioning are in ``results/provisions``, with a file for each execution of
+provision.yml that got as far as the open problems of a node. ``rackproof status`` and ``explain`` read them.
 """
 
 from __future__ import annotations
@@ -24,15 +26,27 @@ from rackproof.store.append_log import acting_user, append_text, read_log_of_act
 from rackproof.store.run_folder import RECORD_LIMIT_BYTES, ResultsError, read_file, write_file
 
 LOG_NAME = "audit.jsonl"
+"""File of the log, in the results folder."""
 PROVISIONS = "provisions"
+"""Folder of the results of provisioning, in the results folder."""
 _REASON = 400
 """Longest reason of a drain in the log, in characters."""
 _UNKNOWN_STATES = ("", "unknown")
-"""States that ``rackproof_slurm_node`` returns if it does not know Slurm's. They prove no resume."""
+"""Values of ``state_after`` with which ``rackproof_slurm_node`` says that the node's state in Slurm is not
+known. A node with one of them has no act, neither a drain nor a resume."""
 
 
 class AuditEntry(Record):
-    """One act on one node: a drain or a resume."""
+    """One act on one node: a drain or a resume.
+
+    Attributes:
+        moment: The time when the callback got the result of the task, in UTC.
+        node: The name of the node in Slurm.
+        reason: The reason of a drain, or "" for a resume.
+        actor: The user who ran the playbook. Under sudo, it is the user who called sudo.
+        host: The name of the machine where the playbook ran.
+        playbook: The file name of the playbook.
+    """
 
     moment: datetime
     act: Literal["drain", "resume"]
@@ -46,7 +60,10 @@ class AuditEntry(Record):
 class NodeProvision(Record):
     """The result of provisioning a node.
 
-    ``changed`` lists the tasks that changed something, and ``attention`` the open problems.
+    Attributes:
+        changed: The names of the tasks that changed something.
+        attention: Texts about open problems, such as a failed task. Empty if there are none.
+        failed: Whether provisioning the node failed.
     """
 
     changed: tuple[str, ...] = ()
@@ -55,7 +72,18 @@ class NodeProvision(Record):
 
 
 class ProvisionRecord(Record):
-    """One execution of provision.yml that changed or could have changed nodes."""
+    """One execution of provision.yml that got as far as the open problems of at least one node.
+
+    Attributes:
+        provision_id: The name of the record's file, without ``.json``.
+        began: The time when the playbook began, in UTC.
+        ended: The time when the record was written, in UTC.
+        actor: The user who ran the playbook. Under sudo, it is the user who called sudo.
+        host: The name of the machine where the playbook ran.
+        playbook: The file name of the playbook.
+        limit: The value of ``-l``, or "" without it.
+        nodes: The result for each node, by inventory host.
+    """
 
     provision_id: str
     began: datetime
@@ -98,7 +126,12 @@ def is_drained(state: object) -> bool:
 def append_acts(
     results: Path, acts: Sequence[tuple[str, Literal["drain", "resume"], str]], playbook: str
 ) -> None:
-    """Add acts of the current user to the log.
+    """Add acts of the current user to the log. Without acts, nothing is written.
+
+    Args:
+        results: The results folder.
+        acts: The acts, as :func:`acts_of` returns them.
+        playbook: The file name of the playbook that made them.
 
     Raises:
         ResultsError: The log cannot be written.
@@ -119,7 +152,7 @@ def append_acts(
 
 
 def read_acts(results: Path) -> tuple[list[AuditEntry], int]:
-    """Return the acts, oldest first, and the number of damaged lines in the log.
+    """Return the acts, oldest first, and the number of damaged lines in the log of a results folder.
 
     Raises:
         ResultsError: The log exists but cannot be read.
@@ -131,6 +164,13 @@ def write_provision(
     results: Path, began: datetime, nodes: Mapping[str, NodeProvision], *, playbook: str, limit: str
 ) -> Path:
     """Store the outcome of one provisioning. Return the path of the file.
+
+    Args:
+        results: The results folder.
+        began: The time when the playbook began, in UTC.
+        nodes: The outcome of each node, by inventory host.
+        playbook: The file name of the playbook.
+        limit: The value of ``-l``, or "" without it.
 
     Raises:
         ResultsError: The outcome cannot be written.
@@ -156,7 +196,7 @@ def write_provision(
 
 
 def read_provisions(results: Path) -> tuple[list[ProvisionRecord], int]:
-    """Return the provisionings, oldest first, and the number of damaged records.
+    """Return the provisionings of a results folder, oldest first, and the number of damaged records.
 
     Raises:
         ResultsError: The folder of the provisionings exists but cannot be listed.

@@ -2,10 +2,12 @@
 
 Two playbooks on the same nodes would slow each other down and spoil both results. bench.yml and reimage.yml
 claim their hosts in the results folder, reimage.yml also in its subfolder ``.reimages``, and validate.yml
-only in ``.nights``. A night and a benchmark therefore do not exclude each other here, and need not: a night
-measures only nodes that are idle in Slurm. The input is the hosts and the process id of the playbook.
+only in ``.nights``. A night and a benchmark therefore do not exclude each other here. A night measures only
+nodes that are idle in Slurm, and nodes that nights keep drained. The input is the hosts and the process id of
+the playbook.
 
-A claim lasts until that process ends, so a killed playbook leaves no claim behind.
+A claim lasts until that process ends, so a killed playbook leaves no claim behind. Begin with
+:func:`claim_hosts`.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ from rackproof.store.plain_file import hold_lock
 from rackproof.store.run_folder import ResultsError, read_file, write_file
 
 CLAIMS = ".claims.json"
-"""File of the claims: for each host, ``pid``, ``start_ticks`` and ``since``."""
+"""File of the claims in the results folder, a JSON object. By host, it has the id of the playbook's process
+(``pid``), the start of this process in clock ticks since boot (``start_ticks``), and the time of the claim in
+UTC (``since``)."""
 _LARGEST_BYTES = 64 * 2**20
+"""Largest size in bytes of a file of claims that is read."""
 
 
 class HostClaimedError(RackproofError):
@@ -37,7 +42,8 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
         results: The folder of the claims. Claims in another folder are independent.
         hosts: The hosts.
         owner_pid: The process id of the owner.
-        doing: The action on the hosts, for the message.
+        doing: The action on the hosts as a participle (``benchmarked``), for the message that other playbooks
+            get about a claimed host.
 
     Raises:
         HostClaimedError: Another living process claimed one of the hosts.
@@ -95,12 +101,12 @@ def start_ticks(pid: int) -> int | None:
 
 
 def _alive(claim: dict[str, object]) -> bool:
-    """Return whether the process of a claim still runs."""
+    """Return whether the process of a claim is still running."""
     pid = claim.get("pid")
     if not isinstance(pid, int):
         return False
     started = start_ticks(pid)
-    # Process ids are reused. Only the same start time shows the same process.
+    # Process ids are reused. A process with another start time is another process.
     return started is not None and started == claim.get("start_ticks")
 
 

@@ -2,7 +2,7 @@
 
 The jobs bench and validate call this module before they store numbers, so that no number is stored for
 another node's GPU. The input is the record of a node as it reported itself, and earlier nights. A part is a
-text: the serial number of a machine, or the UUID of a GPU.
+text: the serial number of a machine, or the UUID of a GPU. Begin with :func:`parts_of_others`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ def parts_of(about: Node) -> set[str]:
 
 
 def identity_parts(previous: StoredSnapshot | None) -> set[str]:
-    """Return the parts that identify a node. They are from its first night, or an operator accepted them."""
+    """Return the parts that identify a node, as its latest snapshot stores them.
+
+    These parts are from the node's first night, or an operator accepted them later. ``previous`` is the
+    snapshot, or None for a node that was in no night yet. The result is then empty.
+    """
     if previous is None:
         return set()
     before = previous.snapshot
@@ -46,7 +50,7 @@ def parts_of_others(past: Sequence[Path], about: Node) -> dict[str, str]:
 
 
 def without_parts(about: Node, parts: Collection[str] | Mapping[str, str]) -> Node:
-    """Return a node without these parts."""
+    """Return the record of a node without these parts. ``parts`` may be the result of parts_of_others."""
     if about.serial in parts:
         # Remove the serial number of the chassis, too, because it identifies the same hardware.
         about = about.model_copy(update={"serial": "", "chassis_serial": ""})

@@ -4,11 +4,13 @@ A night is one run of validate.yml. Job validate writes a folder such as
 ``results/20260131T020000Z-health-0a1b2c``, which also has the night's ``run.json``. Later nights, job reimage
 and several commands read it. This module handles these files:
 
-* ``snapshots/NODE.json``, written when the node answers;
-* ``conditions.json``, the firmware and rack of each node, by its hardware key;
-* ``night.json``, written when all nodes are judged, and again at the end.
+* ``snapshots/NODE.json``, the snapshot of a node, written when the node answers;
+* ``conditions.json``, the firmware and rack of each node, by its hardware key, written with ``night.json``;
+* ``night.json``, the judgements, written when all nodes are judged, and again when all acts are done.
 
-A folder without ``night.json`` and ``run.json`` is an unfinished night, which no comparison uses.
+A folder that has neither ``night.json`` nor ``run.json`` is an unfinished night, which no comparison uses.
+
+Begin with :func:`night_folders`, :func:`read_night` and :func:`read_snapshot`.
 """
 
 from __future__ import annotations
@@ -33,11 +35,14 @@ from rackproof.store.run_folder import RECORD_NAME, ResultsError, read_file, sta
 from rackproof.store.sealed_json import SealError, open_sealed, seal_json
 
 NIGHT_FILE = "night.json"
+"""File of a night's record in its folder."""
 CONDITIONS_FILE = "conditions.json"
+"""File with the firmware and rack of a night's nodes in its folder."""
 SNAPSHOTS_FOLDER = "snapshots"
+"""Folder of the nodes' snapshots in a night's folder."""
 EARLIER_SNAPSHOTS_FOLDER = "looks"
-"""Nights of earlier versions have their snapshots in this folder. The files there have the key ``look``
-instead of ``snapshot``. Rackproof reads them, and does not rename anything."""
+"""Folder of the nodes' snapshots in the nights of earlier versions. The files there have the key ``look``
+instead of ``snapshot``. Rackproof reads the files, and does not rename anything."""
 BENCHMARK = "health"
 """Benchmark of a night in the history and in its id."""
 DRAIN_PREFIX = "rackproof-night:"
@@ -46,23 +51,33 @@ DRAIN_PREFIX = "rackproof-night:"
 Provisioning uses other prefixes, and nights do not change its drains.
 """
 NIGHTS_BACK = 60
-"""A node is searched in this many nights. A node that is in none of them counts as new."""
+"""Number of nights, newest first, in which a node is searched. A node that is in none of them counts as
+new."""
 _LARGEST = 512 << 20
-"""A file of at most this many bytes is read."""
+"""Largest size in bytes of a night's file that is read."""
 MOST_SEARCHED = 20_000
-"""At most this many snapshots are searched for a part, newest first. Without a limit, the search for a part
-that is new from the vendor would read all of them."""
+"""Largest number of snapshots, newest first, in which a part is searched. Without this limit, the search for
+a part that is new from the vendor would read all snapshots."""
 _QUOTED = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"?', re.DOTALL)
 """A text between two quotation marks of a snapshot's file, such as a serial number, with its escapes.
 
 Every text must match. After a text that does not, the marks would be paired wrongly. The last mark is
 optional, so that the search takes linear time in a damaged file, too.
 """
+# Matches the name of a night's folder, such as "20260131T020000Z-health-0a1b2c".
 _NIGHT_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
 class NightContext(Record):
-    """The places of a night in progress, for its tasks. In a dry run, its folder is temporary."""
+    """The handle of a night in progress, which the playbook passes from task to task.
+
+    Attributes:
+        night_id: The id of the night, which is the name of its folder in the results folder.
+        folder: The path of the night's folder. In a dry run, this is a temporary folder.
+        results: The path of the results folder.
+        prefix: The beginning of the reasons with which this night drains.
+        inventory: The inventories that the playbook reads.
+    """
 
     night_id: str
     folder: str
@@ -77,14 +92,22 @@ class StoredSnapshot(Record):
     snapshot: NodeSnapshot = Field(validation_alias=AliasChoices("snapshot", "look"))
     about: Node
     rack: str = ""
-    expected: dict[str, Any] = Field(default={}, description="As rackproof.nodes.health_checks.Expectation.")
-    limits: dict[str, float] = Field(default={}, description="As rackproof.nodes.health_checks.Limits.")
-    references: tuple[dict[str, Any], ...] = ()
-    night: str = Field(default="", description="Folder of the night that it was taken in.")
-    sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
+    expected: dict[str, Any] = Field(
+        default={}, description="Fields of `rackproof.nodes.health_subjects.Expectation`, with their values."
+    )
+    limits: dict[str, float] = Field(
+        default={}, description="Fields of `rackproof.nodes.health_subjects.Limits`, with their values."
+    )
+    references: tuple[dict[str, Any], ...] = Field(
+        default=(), description="The SKU's references as in `bench_sku_references`."
+    )
+    night: str = Field(
+        default="", description="Name of the folder of the night in which the snapshot was taken."
+    )
+    sha256: str = Field(default="", exclude=True, description="Digest of the file, which its readers set.")
 
     def sku_references(self) -> list[SkuReference]:
-        """Return the references of its SKU, as the inventory had them at that time.
+        """Return the references of the node's SKU, as the inventory had them at that time.
 
         Raises:
             SkuReferenceError: A reference cannot be used.
@@ -93,7 +116,18 @@ class StoredSnapshot(Record):
 
 
 class NightReason(Record):
-    """A measurement that does not pass. ``deviation`` is its relative deviation from the reference."""
+    """A measurement that does not pass.
+
+    Attributes:
+        check: The comparison that did not pass, such as ``floor`` or ``drift``.
+        verdict: The verdict on the measurement.
+        metric: The name of the measurement, or "" if no single measurement is meant.
+        part: The part that was measured: a GPU or another part of a node, the node, or the nodes of a pair,
+            joined by ``+``. Empty if the reason is for no single part.
+        text: The reason, for operators.
+        deviation: The relative deviation from the reference, such as -0.1 for 10 % less, or None if unknown.
+        fleetwide: Whether the whole fleet deviates, so that the node itself is not at fault.
+    """
 
     check: str
     verdict: Verdict
@@ -110,9 +144,15 @@ class NightReason(Record):
 
 
 class SlurmState(Record):
-    """The state of a node in Slurm. ``drained_by`` is none, ours (by nights) or other.
+    """The state of a node in Slurm.
 
-    ``known`` is whether Slurm lists the node. ``set_by`` is the user who set the reason, and the time.
+    Attributes:
+        known: Whether Slurm lists the node.
+        state: The state as Slurm writes it, such as ``IDLE+DRAIN``.
+        drained_by: The owner of the drain: ``none``, ``ours`` (nights) or ``other``.
+        reason: The reason that Slurm stores.
+        set_by: The user who set the reason, and the time.
+        jobs: The ids of the jobs on the node, at most 50.
     """
 
     known: bool = False
@@ -168,16 +208,16 @@ class NodeNight(Record):
         findings: The findings of the health checks.
         reasons: The measurements that do not pass.
         measured: Whether there are numbers of the last 24 hours.
-        read_again: The evidence about a drained node since the night before. It consists of metrics, programs
-            that found no fault, comparisons (``fleet:METRIC``, ``drift:METRIC``), and readings of its health
-            (``health:NAME``).
+        read_again: The evidence about a drained node that this night read. An entry is a metric, a program
+            that found no fault, a comparison (``fleet:METRIC``, ``drift:METRIC``), or a reading of the node's
+            health (``health:NAME``).
         unreached: The reason why the node did not answer, or empty.
         asked_as_root: Whether the node was queried as root, or None if unknown.
         slurm: The state in Slurm after the night's own act, or None if Slurm did not answer.
         hold: The drain by nights, if there is one.
         plan: The planned action. ``return`` means to resume the node.
         why: The reason for the plan, or why nothing is planned.
-        did: The action that was done.
+        did: The action that was done, or empty if none was done.
     """
 
     node: str
@@ -243,7 +283,7 @@ class NodeNight(Record):
 
 
 class NightRecord(Record):
-    """A night of a fleet, as stored in ``night.json``."""
+    """A night of a fleet, as stored in ``night.json``. ``remarks`` are lines about the whole night."""
 
     schema_version: Literal[1] = 1
     night_id: str
@@ -255,12 +295,15 @@ class NightRecord(Record):
     remarks: tuple[str, ...] = ()
     acts: tuple[str, ...] = Field(default=(), description="The allowed acts: drain, return.")
     inventory: tuple[str, ...] = Field(default=(), description="Inventories that the playbook read.")
-    closed: bool = Field(default=False, description="Whether acting was over when this was written.")
-    sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
+    closed: bool = Field(default=False, description="Whether all acts were done when this was written.")
+    sha256: str = Field(default="", exclude=True, description="Digest of the file, which its readers set.")
 
 
 def _is_certain_failure(finding: HealthFinding) -> bool:
-    """Return whether a finding is a certain failure of this node alone. A night drains the node for it."""
+    """Return whether a finding is a failure of this node alone, and more than a hint.
+
+    A night drains the node for such a finding.
+    """
     return finding.verdict is Verdict.FAIL and not finding.fleetwide and finding.confidence != "hint"
 
 
@@ -286,7 +329,10 @@ def snapshot_path(folder: Path, node: str) -> Path:
 
 
 def snapshots_folder(folder: Path) -> Path:
-    """Return the folder of a night's snapshots. If only the one of earlier versions exists, return that."""
+    """Return the folder of a night's snapshots.
+
+    If only the folder with the name of earlier versions exists, return that one.
+    """
     earlier_folder, present_folder = folder / EARLIER_SNAPSHOTS_FOLDER, folder / SNAPSHOTS_FOLDER
     return earlier_folder if earlier_folder.is_dir() and not present_folder.is_dir() else present_folder
 
@@ -393,15 +439,16 @@ def firmware_of(snapshot: NodeSnapshot) -> str:
 def read_conditions(
     folders: Iterable[Path], tonight: Iterable[StoredSnapshot], now: datetime, nights: int
 ) -> list[dict[str, tuple[str, str]]]:
-    """Return firmware and rack by hardware key, one mapping per night, tonight first.
+    """Return pairs of firmware and rack by hardware key, one mapping per day of 24 hours, tonight first.
 
-    The mapping of a night without a record is empty.
+    The mapping of a day without a night, or whose record is lost, is empty. If a day has several nights, the
+    newest one with a record counts.
 
     Args:
         folders: The folders of earlier nights, newest first.
         tonight: Tonight's snapshots.
         now: The end of tonight.
-        nights: The number of earlier nights to search.
+        nights: The number of days before tonight.
     """
     conditions: list[dict[str, tuple[str, str]]] = [{} for _ in range(nights + 1)]
     conditions[0] = {
@@ -423,7 +470,7 @@ def _stored_conditions(folder: Path) -> dict[str, tuple[str, str]]:
         conditions = json.loads(read_file(folder / CONDITIONS_FILE, _LARGEST))
         return {str(key): (str(firmware), str(rack)) for key, (firmware, rack) in conditions.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        # The file is damaged or missing. The night is then treated like the night after it.
+        # The file is damaged or missing. The comparison of nights then uses the conditions of the next night.
         return {}
 
 
@@ -433,7 +480,7 @@ def is_night(name: str) -> bool:
 
 
 def night_folders(results: Path, *, before: str = "") -> list[Path]:
-    """Return the folders of nights, newest first, at most :data:`NIGHTS_BACK`.
+    """Return the folders of finished nights, newest first, at most :data:`NIGHTS_BACK`.
 
     Args:
         results: The results folder.
@@ -465,13 +512,13 @@ def last_inventory(results: Path) -> tuple[str, ...]:
     for folder in night_folders(results):
         try:
             return read_night(folder).inventory
-        except ResultsError:  # Its readers report it.
+        except ResultsError:  # Other callers report the damaged night.
             continue
     return ()
 
 
 def _is_finished(folder: Path) -> bool:
-    """Return whether a night is finished. If its ``night.json`` is lost, its ``run.json`` is still there."""
+    """Return whether a night is finished, which one of its two records shows if the other is lost."""
     return (folder / NIGHT_FILE).exists() or (folder / RECORD_NAME).exists()
 
 
@@ -544,7 +591,9 @@ def nights_of_node(
 def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tuple[str, ...]:
     """Return the serial number and UUIDs that are new in a node.
 
-    If no night includes the node, all of them are new.
+    Args:
+        kept: The node's present snapshot.
+        previous: The node's snapshot of an earlier night, or None if there is none. Then all parts are new.
     """
     snapshot = kept.snapshot
     if previous is None:
@@ -562,6 +611,8 @@ def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tupl
 
 def find_last_places(folders: Sequence[Path], parts: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Return for each part the last other node that reported it, with the day (``2026-01-31``).
+
+    A part that no other node reported is not in the result.
 
     Args:
         folders: The folders of nights, newest first.

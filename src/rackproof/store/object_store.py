@@ -37,29 +37,30 @@ from rackproof.store.run_folder import RECORD_NAME
 MOST_BYTES = 5 << 30
 """S3 accepts at most this many bytes in one piece."""
 CONNECT_S, ANSWER_S = 5.0, 300.0
-"""Seconds to connect, and between two bytes of an answer."""
+"""Largest number of seconds to connect, and between two bytes of an answer."""
 FOLDER_S, LEAST_BYTES_S = 600.0, 100_000
-"""Time limit of a folder's upload in seconds. The time of its bytes at this rate is added."""
+"""Time limit for the upload of a folder without its bytes, in seconds, and the lowest allowed rate of the
+bytes, in bytes per second. The time of the bytes at this rate is added to the limit."""
 PAUSES_S = (1.0, 4.0)
 """A request that got no answer, status 429 or 5xx is repeated after each of these pauses, in seconds."""
 DIGEST = "x-amz-meta-sha256"
 """Header with which the store keeps and returns the SHA-256 of an object."""
 _NOTHING = hashlib.sha256(b"").hexdigest()
-"""Digest of a request without a body."""
+"""SHA-256 of the empty body, which is signed in a request without a body."""
 _CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,60})</Code>")
-"""Code in an error of S3: ``<Error><Code>AccessDenied</Code>…``."""
+"""Pattern of the code in an error of S3: ``<Error><Code>AccessDenied</Code>…``."""
 _CHUNK = 1 << 20
-"""Bytes that are read at once."""
+"""Largest number of bytes that are read at once."""
 _MOST_ERROR_BYTES = 4096
 """At most this many bytes of an answer that is not an object are read."""
 
 
 class ObjectStoreError(RackproofError):
-    """Files that cannot be uploaded. The text gives the cause and the remedy."""
+    """A failed upload, or a bucket that cannot be used. The message gives the cause."""
 
 
 def _is_address(url: str) -> bool:
-    """Return whether a text is the URL of a store."""
+    """Return whether a text is a URL of HTTP or HTTPS with a host."""
     try:
         address = urlsplit(url)
         # The port raises an error if it is no number.
@@ -198,7 +199,14 @@ class LocalFile:
 
 @dataclass(frozen=True)
 class StoreAnswer:
-    """An answer of a store: its status and headers, the SHA-256 of its body, and text for an operator."""
+    """An answer of a store.
+
+    Attributes:
+        status: The HTTP status, or 0 if the store gave no readable answer.
+        headers: The headers.
+        sha256: The SHA-256 of the part of the body that was read.
+        text: The status and S3's error code, or the reason for no answer, as text for an operator.
+    """
 
     status: int
     headers: Mapping[str, str]
@@ -211,7 +219,7 @@ class ObjectStore:
 
     Args:
         bucket: The bucket to use.
-        sleep: A function that waits between attempts.
+        sleep: A function that waits a number of seconds between attempts.
     """
 
     def __init__(self, bucket: Bucket, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -223,7 +231,7 @@ class ObjectStore:
         self._session.auth = lambda request: request
 
     def upload_folder(self, folder: Path) -> tuple[int, int]:
-        """Upload a folder under its name. Return the number of files, and of the new ones among them.
+        """Upload a folder under its name. Return the number of files, and how many of them were sent.
 
         The record is uploaded last, so its presence in the store proves that the whole run is there.
 
@@ -244,7 +252,7 @@ class ObjectStore:
             ) from None
 
     def _upload_files(self, folder: Path, paths: Sequence[Path]) -> tuple[int, int]:
-        """Upload the files that are not in the bucket. Return the numbers of all and of new files."""
+        """Upload the files that are not in the bucket. Return the number of files, and of those sent."""
         new = 0
         for path in paths:
             name = f"{folder.name}/{path.relative_to(folder).as_posix()}"

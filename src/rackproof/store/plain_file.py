@@ -1,8 +1,9 @@
 """Open locks, journals and logs of a results folder, and refuse anything but a plain file.
 
-Other users may be able to write the folder. A link there would lead to another file of this user, a pipe
-would wait for its other end, and a lock that another process never releases would stop every playbook. The
-jobs and the other modules of this room call these functions.
+Other users may be able to write the folder. A link there could lead to another file of this user, the opening
+of a pipe would wait for its other end, and a lock that another process never releases would stop every
+playbook. The jobs reimage and validate, and the other modules of this room, call :func:`open_plain` for
+journals and logs, and :func:`hold_lock` for locks.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ LOCK_WAIT_S = 120.0
 """Seconds to wait for a lock. Rackproof itself holds a lock only while it writes a few files."""
 
 _POLL_S = 0.05
+"""Seconds between two attempts to get a lock."""
 
 
 def open_plain(path: Path, flags: int, mode: int = 0o640) -> int:
@@ -50,8 +52,9 @@ def open_plain(path: Path, flags: int, mode: int = 0o640) -> int:
 def open_lock(path: Path) -> int:
     """Open a file that is only a lock, and return its descriptor.
 
-    A user who can open a file can hold its lock. Only the owner can open this file, and the folder's group if
-    it can write the folder. A lock that root makes is given to the owner of the folder, who needs it later.
+    A user who can open a file can hold its lock. Therefore only the owner can open this file, and the
+    folder's group if the group can write the folder. A lock that root makes is given to the owner of the
+    folder, who needs it later.
 
     Raises:
         OSError: As for :func:`open_plain`.
@@ -59,14 +62,15 @@ def open_lock(path: Path) -> int:
     handle = open_plain(path, os.O_RDWR | os.O_CREAT, 0o600)
     folder = path.parent.stat()
     lock = os.fstat(handle)
-    # A file with several names may be root's: another user can make a second name for it here.
+    # A file with several names may be another file of root, for which another user made a second name here.
     is_only_name = lock.st_nlink == 1
     if os.geteuid() == 0 and is_only_name:
         with suppress(OSError):
             os.fchown(handle, folder.st_uid, folder.st_gid)
             lock = os.fstat(handle)
     is_shared = is_only_name and folder.st_mode & stat.S_IWGRP and folder.st_gid == lock.st_gid
-    # The umask is that of one member. Locks of earlier versions were readable by all.
+    # Set the mode, because a new file has the umask of one member of the group, and locks of earlier versions
+    # were readable by all.
     with suppress(OSError):
         os.fchmod(handle, 0o660 if is_shared else 0o600)
     return handle

@@ -1,7 +1,9 @@
 """Write and read a night's own measurements, which are ``probes.json`` in the night's folder.
 
-Job validate writes the file after the probes of a night, which measure single nodes and pairs of nodes. Later
-nights read it to choose and compare pairs.
+Job validate writes the file after the probes of a night, which measure single nodes and pairs of nodes. Job
+reimage writes it after the acceptance of a node. The judgement and the page of the night read the file, and
+later nights read it to choose tests, to choose and compare pairs, and to confirm suspicions. Begin with
+:class:`ProbeNight`.
 """
 
 from __future__ import annotations
@@ -17,18 +19,20 @@ from rackproof.store.run_folder import RECORD_LIMIT_BYTES, read_file, write_file
 from rackproof.store.sealed_json import open_sealed, seal_json
 
 PROBES_FILE = "probes.json"
+"""File of the measurements in a night's folder."""
 BENCHMARK = "probes"
 """Name of the benchmark of nights' measurements in the history."""
 DIRECT = "direct"
-"""Folder for the output of drained nodes."""
+"""Folder in a night's folder for the output of probes on drained nodes, which run without Slurm."""
 
 
 class PairResult(Record):
     """The result of nodes that ran an all-reduce together.
 
     Attributes:
+        nodes: The names of the nodes.
         passed: Whether the nodes finished with right sums and no failure of their speed.
-        value: The bus bandwidth at the largest size, in GB/s.
+        value: The bus bandwidth at the largest size, in GB/s, or None if it was not measured.
         text: The measured value, or the reason for a failure.
         speed: The verdict of a floor or of other pairs, or None if there was no comparison.
     """
@@ -46,25 +50,29 @@ class ProbeNight(Record):
     Attributes:
         asked: The budget in GPU-minutes.
         spent: The GPU-minutes used, without those of drained nodes.
+        turns: The number of nights with pairs so far, by rack and SKU.
         measured: The nodes whose jobs ended well.
         sound: The programs of each node that ended well and found no fault, and ``job`` if the whole job
             ended well.
+        tests: The optional tests that ran on a node, by node.
         again: The nodes whose suspect numbers were measured again.
         unconfirmed: The nodes that should have been measured again, but were not. No speed fails them.
         suspected: The suspicions about each node that no second measurement withdrew.
-        left_out: The reason why a node was not measured. This is not a finding.
-        reasons: The reasons why a node does not pass.
+        left_out: The reason why a node was not measured, by node. This is not a finding.
+        reasons: The reasons why a node does not pass, by node.
         between: The failures and warnings about links between two nodes.
+        pairs: The results of pairs of nodes.
         digests: The digests on which most devices agreed, by kind.
+        remarks: Lines about the measurements, for operators.
     """
 
     schema_version: Literal[1] = 1
     asked: float
     spent: float = 0.0
-    turns: dict[str, int] = Field(default={}, description="By rack how many nights of pairs there were.")
+    turns: dict[str, int] = Field(default={})
     measured: tuple[str, ...] = ()
     sound: dict[str, tuple[str, ...]] = Field(default={})
-    tests: dict[str, tuple[str, ...]] = Field(default={}, description="By node the optional tests it had.")
+    tests: dict[str, tuple[str, ...]] = Field(default={})
     again: tuple[str, ...] = ()
     unconfirmed: tuple[str, ...] = ()
     suspected: dict[str, tuple[NightReason, ...]] = Field(default={})
@@ -74,8 +82,8 @@ class ProbeNight(Record):
     pairs: tuple[PairResult, ...] = ()
     digests: dict[str, str] = Field(default={})
     remarks: tuple[str, ...] = ()
-    night: str = Field(default="", description="Folder of the night that it was measured in.")
-    sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
+    night: str = Field(default="", description="Name of the folder of this night.")
+    sha256: str = Field(default="", exclude=True, description="Digest of the file, which its readers set.")
 
 
 def write_probes(folder: Path, night: ProbeNight) -> None:
@@ -100,5 +108,5 @@ def read_probes(folder: Path) -> ProbeNight | None:
 
 
 def probes_are_lost(folder: Path) -> bool:
-    """Return whether a night made measurements that can no longer be read."""
+    """Return whether the file of a night's measurements exists but cannot be read."""
     return (folder / PROBES_FILE).exists() and read_probes(folder) is None

@@ -1,7 +1,8 @@
 """Check that the folder of a run still contains its record and its raw logs, unchanged.
 
-Job bench, certificates, ``rackproof history`` and ``references`` call this module before they rely on a
-run. The input is the run from the history or from its folder.
+Job bench, certificates, ``rackproof accept``, ``rackproof history`` and ``rackproof references`` call this
+module before they rely on a run. The input is the run from the history or from its folder, and the output is
+text for operators about each difference. Begin with :func:`record_objection`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def log_objections(run: Run, folder: Path) -> list[str]:
 def record_objection(run: Run, folder: Path) -> str:
     """Return why a folder no longer proves a run in the history, or "" if it does.
 
-    It proves the run if its ``run.json`` equals the run, and all raw logs are as recorded.
+    A folder proves a run if its ``run.json`` equals the run, and all raw logs are as recorded.
     """
     try:
         recorded = read_run(folder)
@@ -44,7 +45,7 @@ def digest_file(path: Path) -> tuple[str, int]:
 
 
 def _log_objection(log: LogFile, path: Path) -> str:
-    """Return why a log is not the recorded one (gone or changed), or an empty string."""
+    """Return why a log is not the recorded one (gone or changed), or "" if it is."""
     try:
         # Compare size and type first. Reading a pipe or a device in place of the log might never end.
         if path.stat().st_size != log.size_bytes or not path.is_file():

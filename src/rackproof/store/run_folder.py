@@ -2,10 +2,11 @@
 
 Every job writes its record through this module. Reports, history and commands read records here.
 ``results/RUN_ID/run.json`` is the only authoritative record of a run. History and reports can be made again
-from it.
+from this file. A record is therefore written completely or not at all. The error about a damaged record names
+the file and the field.
 
-A record is therefore written completely or not at all. The error about a damaged record names the file
-and the field.
+Begin with :func:`write_run`, :func:`read_run` and :func:`iter_runs`. Modules that write other files of the
+results folder use :func:`read_file` and :func:`write_file`.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ from rackproof.core.records import SCHEMA_VERSION, Finding, Run, Verdict, worst
 from rackproof.store.sealed_json import SealError, has_digest, open_sealed, seal_json
 
 RECORD_NAME = "run.json"
+"""File of a run's record in the run's folder."""
 RECORD_LIMIT_BYTES = 256 * 2**20
-"""A ``run.json`` of at most this size is read. Logs and long curves do not belong in it."""
+"""Largest size of a ``run.json`` that is read. Logs and long curves do not belong in a record."""
 
 _SLUG_LIMIT = 60
 """Longest name of a benchmark in a run id, in characters."""
 _ERRORS_SHOWN = 3
-"""The message about a damaged record names this many of its fields."""
+"""Largest number of damaged fields that the message about a record names."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""A byte that is not UTF-8, as Python decodes it from a command line."""
+"""Pattern of a byte that is not UTF-8, in the form in which Python decodes it from a command line."""
 
 
 class ResultsError(RackproofError):
@@ -87,7 +89,7 @@ def dump_run(run: Run) -> bytes:
 
 
 def load_run(data: bytes, name: str) -> Run:
-    """Return the run in ``data``, the content of a ``run.json``. Without a digest, it is unproven.
+    """Return the run in the content of a ``run.json``. A run whose record has no digest is unproven.
 
     Args:
         data: The bytes of the record.
@@ -208,7 +210,7 @@ def read_run(path: Path) -> Run:
 
 
 def run_folders(results: Path) -> Iterator[Path]:
-    """Yield the run folders of a results folder by name. Rackproof's ids sort by time.
+    """Yield the run folders of a results folder, sorted by name. Names that Rackproof gives sort by time.
 
     Links (such as ``latest``) and hidden folders are not runs. A results folder that does not exist contains
     no runs.
@@ -230,12 +232,12 @@ def run_folders(results: Path) -> Iterator[Path]:
 
 
 def iter_runs(results: Path, *, on_error: Callable[[ResultsError], None] | None = None) -> Iterator[Run]:
-    """Yield every run of a results folder, oldest first.
+    """Yield every run of a results folder, in the order of :func:`run_folders`.
 
     Args:
         results: The results folder.
-        on_error: A function that is called with the error about a damaged record, which is then skipped.
-            Without it, the first damaged record ends the iteration.
+        on_error: A function that is called with the error about a damaged record, which is then skipped. If
+            it is None, the first damaged record raises its error.
 
     Raises:
         ResultsError: A record is damaged and there is no ``on_error``, or the folder cannot be listed.
@@ -336,7 +338,7 @@ def _explain(error: OSError, path: Path) -> str:
 
 
 def why_unwritable(folder: Path) -> str:
-    """Return why this user can neither create nor write a folder, or ""."""
+    """Return why this user can neither create nor write a folder, or "" if the user can."""
     place = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     if not place.is_dir():
         return f"cannot write {folder}: {place} is a file"

@@ -1,9 +1,11 @@
 """Write and read JSON files with a seal, which shows whether a file was changed. No I/O.
 
-Plans, runs, nights and certificates are stored in this way: ``{"sha256":"0a1b…","night_id":…}``. The first
-key is the digest of all bytes after it. Without a digest, a lost entry would pass unnoticed, such as an XID
-of a snapshot or a rule of a plan. A file without a digest is from an earlier version, or its digest was
-removed.
+Plans, runs, nights, snapshots, probes and certificates are stored in this way:
+``{"sha256":"0a1b…","night_id":…}``. The value of the first key is the SHA-256 of all bytes after this key and
+its comma. Without a digest, a lost entry would pass unnoticed, such as an XID of a snapshot or a rule of a
+plan. A file without a digest is from an earlier version, or its digest was removed.
+
+Writers call :func:`seal_json`, and readers :func:`open_sealed`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 
+# Matches the beginning of a sealed file, up to the comma after the digest.
 _HEAD = re.compile(rb'\s*\{\s*"sha256":\s*"([0-9a-f]{64})",')
 
 
@@ -19,7 +22,7 @@ class SealError(ValueError):
 
 
 def seal_json(text: str) -> bytes:
-    """Return the text of a non-empty JSON object with its digest."""
+    """Return a JSON object, given as text and not empty, as bytes with its digest as the first key."""
     content = text.encode().partition(b"{")[2]
     return b'{"sha256":"' + hashlib.sha256(content).hexdigest().encode() + b'",' + content
 

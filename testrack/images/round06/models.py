@@ -1,7 +1,10 @@
-"""Define what logs show of the six models of MLPerf Training 0.6: names, keys of the rules, lines of speed.
+"""Define the models of MLPerf Training 0.6 for the fake of their sources: names, folders, logged values.
 
-training.py reads them. Nothing here is measured. Batches and rates satisfy the rules, and mean nothing for
-the small training.
+pack.py packs one folder of fake sources for each model, and training.py, the fake of the training, logs the
+values. They replace NVIDIA's sources of round 0.6, whose models need GPUs and large data sets. training.py
+trains a small linear model instead, so batches and learning rates are only values for the log. They satisfy
+the rules of the round and do not influence the small training. The lines from which the speed is read are in
+training.py.
 """
 
 from __future__ import annotations
@@ -15,22 +18,25 @@ class Model:
     """One model, with the values in its log."""
 
     name: str
-    """The name of the model in its events."""
+    """The name of the model in its events (``submission_benchmark``)."""
     folder: str
-    """The model's folder below NVIDIA/benchmarks."""
+    """The model's folder below NVIDIA/benchmarks in the sources."""
     image: str
+    """The name of the benchmark in the model's run.sub, and of the model's folder in the container image."""
     result: str
-    """The name in its RESULT line."""
+    """The name in the model's RESULT line."""
     data: str
-    """File of the training data below the mount /data, or empty if the model makes its own data."""
+    """A file of the training data below the mount /data, or "" if the model makes its own data."""
     batch: int
+    """The global batch size, with which training.py computes the logged speed."""
     before: dict[str, Any] = field(default_factory=dict)
-    """Events between init_start and init_stop."""
+    """Events between init_start and init_stop, as keys with their values."""
     after: dict[str, Any] = field(default_factory=dict)
-    """Events after run_start."""
+    """Events after run_start, as keys with their values."""
     targets: dict[str, float] = field(default_factory=dict)
-    """The targets to reach. They have names only if there are several."""
+    """The accuracies that an evaluation must reach, by name. A single target has the name ""."""
     prefix: str = ""
+    """Text before each event on its line, as mpirun writes it for resnet."""
 
 
 MODELS = {
@@ -149,3 +155,4 @@ MODELS = {
         ),
     )
 }
+"""The models by name. A model's values are in the order of the fields of :class:`Model`."""

@@ -215,7 +215,12 @@ class Training:
         return 0
 
     def speed(self, number: int, seconds: float) -> None:
-        """Return how fast an epoch was, in the model's own words."""
+        """Print the speed of an epoch in the form of the model's log.
+
+        Args:
+            number: The number of the epoch, from 1.
+            seconds: The time of the epoch.
+        """
         rate = self.model.batch * STEPS / seconds
         if self.model.name == "resnet":
             words = f"Node[0] Epoch[{number - 1}] Batch [0-{STEPS}]\tSpeed: {rate:.2f} samples/sec"

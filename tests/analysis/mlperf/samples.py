@@ -1,7 +1,8 @@
 """Make logs that follow the rules of MLPerf Training 5.1, for the tests of scores.
 
-:func:`result` returns a compliant log of llama2_70b_lora, and :func:`fill` writes a folder of ten such runs,
-as a result needs them. Other arguments make a log that breaks a rule.
+:func:`result` returns a compliant log of llama2_70b_lora, and :func:`fill` writes a folder with ten such
+logs, because the rules require ten runs for a result. Other arguments make a log that breaks a rule. The
+values are made up, but agree with each other and with the published results of the benchmark.
 """
 
 from __future__ import annotations
@@ -11,12 +12,21 @@ from pathlib import Path
 from typing import Any
 
 TARGET = 0.925
+"""The target of llama2_70b_lora, a loss. A run ends at the first evaluation with this loss or a smaller
+one."""
 START_MS = 1_759_852_000_000
-"""The start of the first run, as Unix time in milliseconds. It is in the time of round 5.1."""
+"""The start of the first run, as Unix time in milliseconds. This moment is in the time of round 5.1."""
 
 
 def event(time_ms: int, key: str, value: Any = None, **metadata: Any) -> str:
-    """Return one MLLOG event as text."""
+    """Return one MLLOG event as text.
+
+    Args:
+        time_ms: The time of the event, as Unix time in milliseconds.
+        key: The key of the event.
+        value: The value of the event.
+        **metadata: More metadata of the event, such as ``samples_count``.
+    """
     body = {
         "namespace": "",
         "time_ms": time_ms,
@@ -38,7 +48,17 @@ def result(
     benchmark: str = "llama2_70b_lora",
     accuracy: float = 0.92,
 ) -> list[str]:
-    """Return the lines of a compliant llama2_70b_lora log. ``number`` makes the times and seed its own."""
+    """Return the lines of a log, which is a compliant one of llama2_70b_lora by default.
+
+    Args:
+        number: The number of the run, from 0. Runs with different numbers have different times and seeds.
+        minutes: The time to train in minutes.
+        status: The status of run_stop.
+        samples: The number of samples that are trained until the last evaluation.
+        batch: The global batch size.
+        benchmark: The name of the benchmark in the log.
+        accuracy: The value of the last evaluation. For this benchmark, it is a loss.
+    """
     start = START_MS + number * 10_000_000
     stop = start + round(minutes * 60_000)
     middle = (start + stop) // 2
@@ -85,12 +105,19 @@ def result(
 
 
 def write(path: Path, lines: list[str]) -> None:
-    """Write lines as a log."""
+    """Write lines as a log in UTF-8, with a line feed after each."""
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def fill(folder: Path, runs: int = 10, name: str = "result_{}.txt", **changes: Any) -> Path:
-    """Fill a folder with compliant logs of 10.0, 10.1, 10.2 … minutes."""
+    """Write logs into a folder, which is created if it is missing. Return the folder.
+
+    Args:
+        folder: The path of the folder.
+        runs: The number of logs.
+        name: The name of each log, in which ``{}`` is replaced by the number of the run, from 0.
+        **changes: Arguments of :func:`result`. Without ``minutes``, the runs take 10.0, 10.1, 10.2 … minutes.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(runs):
         minutes = changes.get("minutes", 10 + number / 10)

@@ -1,9 +1,13 @@
 """Test that the convergence of a result is compared as the round's package checker compares it.
 
 MLCommons publishes reference convergence points (RCP), which are the samples or epochs that a benchmark needs
-with a batch size. A result that converges faster is scaled or rejected, or is neither in some rounds. These
-tests check which rounds do what, and that a result is unproven if nothing was published for it
-(:mod:`rackproof.analysis.mlperf.score`).
+with a batch size. The times of a result that converges a little faster are scaled in some rounds, and a
+result that converges much faster is rejected. These tests check the rounds 1.0 to 5.1
+(:mod:`rackproof.analysis.mlperf.score`):
+
+- dlrm is compared with the points of its round, and minigo is not compared.
+- A result is unproven if the round has no points for its benchmark, and fails if its batch size has none.
+- Only some rounds scale times, and a factor in ``scaling.json`` is used.
 """
 
 from __future__ import annotations
@@ -20,7 +24,15 @@ from .samples import fill, result, write
 
 
 def epochs(folder: Path, benchmark: str, *, runs: int, batch: int, until: float) -> Path:
-    """Fill a folder with logs that count epochs, as those of older rounds do."""
+    """Fill a folder with logs that count epochs, as those of older rounds do. Return the folder.
+
+    Args:
+        folder: The folder of the logs.
+        benchmark: The name of the benchmark in MLPerf's logs.
+        runs: The number of logs.
+        batch: The global batch size.
+        until: The number of epochs after which each run reaches its target.
+    """
     for number in range(runs):
         lines = result(number, minutes=10 + number / 10, benchmark=benchmark, batch=batch)
         lines = [line.replace('"samples_count": 3456', f'"epoch_num": {until}') for line in lines]
@@ -32,10 +44,10 @@ def epochs(folder: Path, benchmark: str, *, runs: int, batch: int, until: float)
 @pytest.mark.slow
 @pytest.mark.parametrize("ruleset", ["1.0.0", "1.1.0", "2.0.0", "2.1.0"])
 @pytest.mark.parametrize(("until", "passed"), [(1.9, True), (1.0, False)])
-def test_dlrm_is_compared_with_the_points_of_its_round(
+def test_dlrm_is_compared_with_the_reference_points_of_its_round(
     tmp_path: Path, ruleset: str, until: float, passed: bool
 ) -> None:
-    # Batch sizes for which the round has points.
+    # The round has reference points for this batch size.
     batch = 32768 if ruleset == "1.0.0" else 55296
     score = score_folder(epochs(tmp_path, "dlrm", runs=5, batch=batch, until=until), ruleset=ruleset)
     assert score.rcp is not None
@@ -58,15 +70,14 @@ def test_convergence_without_published_points_is_unproven(tmp_path: Path, name: 
     assert any("convergence not compared: Missing RCP" in reason for reason in score.reasons)
 
 
-def test_minigo_is_compared_in_no_round(tmp_path: Path) -> None:
-    # Of all rounds, only 2.1 is tried.
+def test_minigo_is_not_compared_in_round_2_1(tmp_path: Path) -> None:
     score = score_folder(epochs(tmp_path, "minigo", runs=10, batch=8192, until=3), ruleset="2.1.0")
     assert score.rcp is not None
     assert score.rcp.applies is False
 
 
 def resnet(folder: Path, ruleset: str) -> FolderScore:
-    """Score runs of resnet that converge a little faster than the reference."""
+    """Return the score of five runs of resnet that converge a little faster than the reference."""
     return score_folder(epochs(folder, "resnet", runs=5, batch=408, until=34), ruleset=ruleset)
 
 
@@ -82,7 +93,9 @@ def resnet(folder: Path, ruleset: str) -> FolderScore:
         ("3.1.0", True),
     ],
 )
-def test_rounds_that_scaled_nothing_are_not_scaled(tmp_path: Path, ruleset: str, scaled: bool) -> None:
+def test_only_some_rounds_scale_the_times_of_a_fast_convergence(
+    tmp_path: Path, ruleset: str, scaled: bool
+) -> None:
     score = resnet(tmp_path, ruleset)
     assert score.rcp is not None
     assert score.rcp.passed is True
@@ -92,12 +105,12 @@ def test_rounds_that_scaled_nothing_are_not_scaled(tmp_path: Path, ruleset: str,
     assert (score.scaling_factor > 1) is scaled
 
 
-def test_the_factor_in_the_folder_is_that_of_the_review(tmp_path: Path) -> None:
+def test_the_factor_in_scaling_json_is_used(tmp_path: Path) -> None:
     (tmp_path / "scaling.json").write_text(json.dumps({"scaling_factor": 1.023}))
     assert resnet(tmp_path, "2.0.0").scaling_factor == 1.023
 
 
-def test_a_batch_size_without_points_is_refused_as_the_checker_does(tmp_path: Path) -> None:
+def test_a_batch_size_without_reference_points_fails(tmp_path: Path) -> None:
     score = score_folder(fill(tmp_path, batch=1_000_000), ruleset="5.1.0")
     assert score.verdict is Verdict.FAIL
     assert any("Missing RCP, please submit" in reason for reason in score.reasons)

@@ -2,11 +2,17 @@
 
     PYTHONPATH=src python tests/data/real/trim.py PUBLISHED [DESTINATION]
 
-PUBLISHED is a folder laid out as this one. DESTINATION is this folder unless another is named. The logs of
-rounds 0.6 and 5.1 of MLPerf Training are trimmed: a line is kept or left out, but never changed. Of one study
-(ddl-benchmarking.md), only headings and tables are kept. All other files of PUBLISHED are kept whole. A file
-of more than 20 kB is then compressed. The parsers must find the same in a trimmed log as in the whole one:
-verdict, measurements, tags and findings, and each at the same text.
+Run it by hand after a new log was added, or after the rules below were changed. README.md in this folder
+lists the logs and their origin.
+
+PUBLISHED is a folder with whole logs, laid out as this one. DESTINATION is the folder to write, which is this
+folder if none is given. The logs of rounds 0.6 and 5.1 of MLPerf Training are trimmed: a line is kept or left
+out, but never changed. Of one study (ddl-benchmarking.md), only headings and tables are kept. All other files
+of PUBLISHED, and JSON files, are kept whole. A file of more than 20 kB is then compressed.
+
+The parsers must find the same in a trimmed log as in the whole one: format, verdict, measurements, tags and
+findings, and each of them on a line with the same text. Only curves and the numbers of bytes and lines may
+differ. The program prints the size of each file before and after.
 """
 
 from __future__ import annotations
@@ -22,11 +28,11 @@ from typing import Any
 from rackproof import logs
 
 TRIMMED = ("mlperf-0.6", "mlperf-5.1")
-"""Folders whose logs are trimmed."""
+"""Folders below PUBLISHED whose logs are trimmed."""
 LARGEST_PLAIN = 20_000
 """Largest size in bytes of a file that is not compressed."""
 ENDS = 10
-"""Number of lines that are kept at the start and at the end of a log, whatever they contain."""
+"""Number of lines at the start and at the end of a log that :data:`KEPT` need not match."""
 KEPT = re.compile(
     # Events and notes, the run script's times and results,
     rb":::|RESULT,|(?:RUNANDTIME|EXPERIMENT|PROLOG|NCCL_TEST)_ST|^\+? ?(?:export )?SEED=|Beginning trial"
@@ -37,17 +43,20 @@ KEPT = re.compile(
     rb"|ut of memory|Traceback \(most recent|: error: |Watchdog caught collective|NVRM: Xid"
     rb"|No space left on device|(?i:loss[^,]{0,40}\bnan\b)"
 )
+"""Pattern of the other lines of a log that are kept."""
 STATISTICS = re.compile(rb'"key": "tracked_stats", "value": \{(.*?)\}')
+"""Pattern of a line with statistics. Its group contains their names and values."""
 SPEED = re.compile(rb"train_step_time|throughput")
+"""Pattern of the names of statistics that are all kept, because throughput is computed from them."""
 FEW = 5
-"""Number of statistics of a kind that are kept at the start and at the end."""
+"""Number of lines with one kind of statistics that are kept at the start and at the end of a log."""
 
 
 def thinned(lines: list[bytes]) -> list[bytes]:
-    """Return the lines without the middle of each kind of statistics, such as losses.
+    """Return the lines of a log without the middle of each kind of statistics, such as losses.
 
-    A kind is the set of its names. The first and the last few of each kind remain, and all
-    statistics with a throughput or the time of a step.
+    Lines are of one kind if they have the same names in the same order. The first and the last
+    :data:`FEW` lines of each kind remain, and all lines with a throughput or the time of a step.
     """
     kinds: dict[tuple[bytes, ...], list[int]] = {}
     for at, line in enumerate(lines):
@@ -59,7 +68,7 @@ def thinned(lines: list[bytes]) -> list[bytes]:
 
 
 def trim(data: bytes) -> bytes:
-    """Return the lines of a training's log that carry information."""
+    """Return the log of a training without the lines that no parser needs."""
     lines = re.findall(rb"[^\n]*\n|[^\n]+", data)
     some = [
         line for at, line in enumerate(lines) if at < ENDS or at >= len(lines) - ENDS or KEPT.search(line)
@@ -68,21 +77,26 @@ def trim(data: bytes) -> bytes:
 
 
 def tables(data: bytes) -> bytes:
-    """Return headings and tables of a document, without the notes that it keeps for reference at its end."""
+    """Return the headings, tables and empty lines of a Markdown document.
+
+    The notes at the end, below a line of equals signs, are left out.
+    """
     lines = data.partition(b"\n=====")[0].splitlines(keepends=True)
     return b"".join(line for line in lines if line.startswith((b"#", b"|", b"\n")))
 
 
 def findings_at_text(data: bytes) -> dict[str, Any]:
-    """Return what the parsers find in a log. Each line number is replaced with the text of its line."""
+    """Return the result of parsing a log, in which each line number is replaced by the text of the line."""
     lines = data.split(b"\n")
 
     def placed(one: Any) -> Any:
+        """Return a part of the result with texts in place of line numbers."""
         if isinstance(one, dict):
             return {key: text(value) if key == "line" else placed(value) for key, value in one.items()}
         return [placed(item) for item in one] if isinstance(one, list) else one
 
     def text(line: int | None) -> str | None:
+        """Return the text of a line, counted from 1."""
         return None if line is None else lines[line - 1].decode("utf-8", "replace")
 
     parsed = json.loads(logs.parse(io.BytesIO(data)).model_dump_json())

@@ -2,9 +2,15 @@
 
 An experiment compares points of one benchmark: one node with several nodes, the host's network with an
 overlay network (VXLAN), a local disk with s3fs, or accuracies with a target. The trainings are real but tiny,
-with PyTorch or tf_cnn_benchmarks on the CPU. The tests show that each point was measured on the network and
-storage that it names, that a failed point loses no other one, and that no overlay is left. One of the longer
-tests (marked ``proof``) needs four nodes, which RACK_TEST_NODES names.
+with PyTorch or tf_cnn_benchmarks on the CPU. The tests show that
+
+* each point was measured on the network and storage that it names, and the accuracy on both nodes;
+* a point that fails or cannot be set up does not prevent the other points;
+* a second playbook continues the job of a killed one, and no overlay is left in any case;
+* playbooks/openmpi.yml adds the ssh keys that mpirun needs, and removes them.
+
+The nodes are the idle ones of RACK_TEST_NODES, or else of the first four (:func:`provisioned`). Tests marked
+``proof`` take longer. One of them needs four nodes, and is skipped on fewer.
 """
 
 from __future__ import annotations
@@ -29,16 +35,20 @@ from testrack.tests.on_rack import CONTROLLER, NAMED, SHARED, Command, changes, 
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.torch]
 
-# The S3 of the test rack, the folder of the images in its bucket, and the same images on a node's disk.
 ENDPOINT = "http://gb300-r01-svc:9000"
+"""URL of the fake S3 of the test rack."""
 BUCKET = "rackproof"
+"""Name of the bucket in the fake S3."""
 PREFIX = "experiments/pictures"
+"""Folder of the images in the bucket."""
 LOCAL = "/var/lib/rackproof/data/pictures"
-# One colour (RGB) for each class of images.
+"""Folder of the same images on a node's disk."""
 COLOURS = ((220, 30, 30), (30, 220, 30), (30, 30, 220), (200, 200, 40))
+"""One colour (RGB) for each class of images."""
 FOUR = [f"gb300-r01-n{number:02}" for number in range(1, 5)]
-# A network so small that two cores can train it on four nodes. With more threads than cores, threads would
-# wait for each other.
+"""The first four nodes of the test rack."""
+# The parameters make the network so small that two cores can train it on four nodes. Each process has one
+# thread, because more threads than cores would wait for each other.
 TINY = {
     "gpus": 0,
     "processes": 1,
@@ -55,14 +65,17 @@ STORAGES = {
         "folder": f"/mnt/experiments/{PREFIX}",
         "mount": {"path": "/mnt/experiments", "kind": "s3fs", "source": BUCKET},
     },
-    # A mistake in the inventory: the folder is on the system disk, and no s3fs is mounted there.
+    # This entry is a mistake in the inventory: the folder is on the system disk, and no s3fs is mounted
+    # there.
     "lost": {"kind": "s3fs", "folder": LOCAL},
 }
+"""The value of ``bench_storages``: the storages that the parameter ``storage`` may name."""
 
 
 def pictures() -> dict[str, bytes]:
-    """Return images of four classes by path. An image is noise around a colour, in the format PPM, which
-    needs no decoder.
+    """Return images of four classes by path.
+
+    The pixels of an image are its class's colour with noise. The format is PPM, which needs no decoder.
     """
     chance = random.Random(3)
     found = {}
@@ -79,17 +92,28 @@ def pictures() -> dict[str, bytes]:
 
 
 TfCnn = Callable[[dict[str, Any]], tuple[int, str]]
-"""Function that runs tf_cnn_benchmarks with parameters, and returns the status and output of bench.yml."""
+"""Type of a function that runs tf_cnn_benchmarks with parameters, and returns exit status and output of
+bench.yml."""
 
 
 class Lab:
-    """Nodes and a results folder. A call runs bench.yml there, and returns its status and output."""
+    """Nodes and a results folder for bench.yml.
+
+    A call runs bench.yml on the first ``count`` nodes to its end, and returns its exit status and output.
+
+    Args:
+        root: The path of the checkout.
+        ssh: A function that runs a command on a node.
+        nodes: The names of the nodes.
+        python: The path of a Python with PyTorch on the nodes.
+        results: The results folder.
+    """
 
     def __init__(self, root: Path, ssh: Command, nodes: list[str], python: str, results: Path) -> None:
         self.root, self.ssh, self.nodes, self.python, self.results = root, ssh, nodes, python, results
 
     def given(self, benchmark: str, parameters: dict[str, Any], **variables: Any) -> dict[str, Any]:
-        """Return the variables of bench.yml for a benchmark with parameters."""
+        """Return the variables of bench.yml for a benchmark with parameters, and other given variables."""
         return {
             "benchmark": benchmark,
             "bench_parameters": parameters if benchmark == "tf-cnn-cpu" else {**TINY, **parameters},
@@ -121,7 +145,7 @@ class Lab:
         return sorted(iter_runs(self.results), key=lambda run: run.started.isoformat() if run.started else "")
 
     def links(self) -> str:
-        """Return the overlay networks that are on the nodes, "" without any."""
+        """Return the overlay networks on all nodes as ``ip`` prints them, or "" if there are none."""
         return "".join(self.ssh(node, "ip -oneline link show type vxlan").stdout for node in self.nodes)
 
 
@@ -141,7 +165,11 @@ def lab(root: Path, rack: Command, nodes: list[str], shared_torch: str, tmp_path
 
 @pytest.fixture(scope="module")
 def tf_cnn(lab: Lab, tf_cnn_archive: Path, shared_tensorflow: str) -> Iterator[TfCnn]:
-    """Put the real program, TensorFlow and Open MPI on the last two nodes. Yield a function that runs it."""
+    """Yield a function that runs the real tf_cnn_benchmarks on the last two nodes.
+
+    Before, put its sources on the shared file system, and install Open MPI with ssh keys between the nodes.
+    Afterwards, remove the keys.
+    """
     pair = lab.nodes[-2:]
     own = Lab(lab.root, lab.ssh, pair, lab.python, lab.results)
     archive = f"{SHARED}/tf_cnn_benchmarks.tar"
@@ -166,6 +194,7 @@ def tf_cnn(lab: Lab, tf_cnn_archive: Path, shared_tensorflow: str) -> Iterator[T
 
 @pytest.fixture(scope="module")
 def four(lab: Lab) -> Lab:
+    """Return the lab, or skip the test if there are fewer than four nodes."""
     if len(lab.nodes) < 4:
         pytest.skip("four provisioned nodes are needed: name them in RACK_TEST_NODES")
     return lab
@@ -176,8 +205,8 @@ def data(lab: Lab) -> int:
     """Put the same images on every node's disk and into the bucket. Return their number."""
     found = pictures()
     for path, content in found.items():
-        # Without a content type, urllib declares a form, for which the fake S3 would wait forever. It accepts
-        # any key.
+        # Without a content type, urllib declares a form, for which the fake S3 would wait forever. The fake
+        # accepts any key.
         request = urllib.request.Request(
             f"{ENDPOINT}/{BUCKET}/{PREFIX}/{path}",
             data=content,
@@ -204,10 +233,10 @@ def bandwidths(run: Run) -> list[float]:
 
 
 def check_networks(runs: list[Run], sizes: tuple[int, ...]) -> None:
-    """Check the runs on the host's network and on the overlay, for each number of nodes.
+    """Check that there is a good run on the host's network and on the overlay for each number of nodes.
 
     Each run passed, used the network that its point names, and measured the first node's links to all others
-    in both directions.
+    in both directions, at more than 0.05 Gbit/s.
     """
     assert [(run.parameters["network"], run.parameters["nodes"]) for run in runs] == [
         (network, size) for network in ("host", "overlay") for size in sizes
@@ -244,7 +273,7 @@ def test_four_nodes_scale_over_both_networks(four: Lab, network: str) -> None:
     assert four.links() == ""
 
 
-def test_s3fs_against_the_local_disk_with_a_cold_cache(lab: Lab, data: int) -> None:
+def test_runs_on_s3fs_and_on_the_local_disk_read_the_same_data_from_a_cold_cache(lab: Lab, data: int) -> None:
     before = {run.run_id for run in lab.runs}
     points = {
         "nodes": 2,
@@ -298,7 +327,7 @@ def test_accuracy_is_evaluated_on_two_nodes_and_a_miss_fails(lab: Lab, data: int
 
 
 @pytest.mark.proof
-def test_a_point_that_cannot_be_loses_no_other_one(lab: Lab, data: int) -> None:
+def test_a_point_that_cannot_be_set_up_does_not_end_the_other_points(lab: Lab, data: int) -> None:
     before = {run.run_id for run in lab.runs}
     points = {"nodes": 2, "storage": ["lost", "tape", "local"], "steps": 3, "workers": 0}
     status, _ = lab("resnet50", points)
@@ -312,7 +341,7 @@ def test_a_point_that_cannot_be_loses_no_other_one(lab: Lab, data: int) -> None:
 
 
 @pytest.mark.proof
-def test_a_playbook_that_was_killed_goes_on_with_its_job_and_its_overlay(lab: Lab) -> None:
+def test_a_second_playbook_continues_the_job_and_the_overlay_of_a_killed_one(lab: Lab) -> None:
     before = {run.run_id for run in lab.runs}
     points = {"nodes": [2, 1], "network": "overlay", "steps": 150, "seed": 7}
     first = lab.start("resnet50", points, 2)
@@ -334,7 +363,7 @@ def test_a_playbook_that_was_killed_goes_on_with_its_job_and_its_overlay(lab: La
 
 
 @pytest.mark.proof
-def test_a_node_that_dies_ends_the_run_and_leaves_no_overlay(lab: Lab) -> None:
+def test_a_killed_program_on_one_node_ends_the_run_and_leaves_no_overlay(lab: Lab) -> None:
     before = {run.run_id for run in lab.runs}
     points = {"nodes": 2, "network": "overlay", "steps": 3000, "seed": 8}
     playbook = lab.start("resnet50", points, 2)
@@ -354,7 +383,7 @@ def test_a_node_that_dies_ends_the_run_and_leaves_no_overlay(lab: Lab) -> None:
 
 
 @pytest.mark.proof
-def test_keys_between_nodes_are_given_once_and_taken_away(lab: Lab) -> None:
+def test_openmpi_adds_ssh_keys_between_nodes_once_and_removes_them(lab: Lab) -> None:
     pair = lab.nodes[-2:]
     there = f"ssh -o BatchMode=yes -o StrictHostKeyChecking=yes {pair[1]} true"
     for words, status in (((), 0), (("-e", "openmpi_keys=false"), 255)):
@@ -364,12 +393,13 @@ def test_keys_between_nodes_are_given_once_and_taken_away(lab: Lab) -> None:
         assert lab.ssh(pair[0], there).returncode == status
 
 
-# Six batches, after one to warm up. The program prints its speed after every third one.
 SHORT = {"model": "resnet50", "batch_per_gpu": 1, "num_batches": 6, "display_every": 3, "warmup_batches": 1}
+"""Parameters of a short run of tf_cnn_benchmarks: one batch to warm up, and six measured batches. The program
+prints its speed after every third batch."""
 
 
 @pytest.mark.proof
-def test_the_real_tf_cnn_benchmarks_over_both_networks(lab: Lab, tf_cnn: TfCnn) -> None:
+def test_tf_cnn_benchmarks_trains_over_both_networks(lab: Lab, tf_cnn: TfCnn) -> None:
     before = {run.run_id for run in lab.runs}
     status, said = tf_cnn({**SHORT, "nodes": [1, 2], "network": ["host", "overlay"], "rank_file": "on"})
     assert status == 0, said[-4000:]
@@ -379,7 +409,7 @@ def test_the_real_tf_cnn_benchmarks_over_both_networks(lab: Lab, tf_cnn: TfCnn) 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("way", ["distributed_replicated", "distributed_all_reduce"])
-def test_the_real_one_s_other_ways_over_two_nodes(lab: Lab, tf_cnn: TfCnn, way: str) -> None:
+def test_tf_cnn_benchmarks_trains_with_its_other_variable_updates(lab: Lab, tf_cnn: TfCnn, way: str) -> None:
     before = {run.run_id for run in lab.runs}
     status, said = tf_cnn({**SHORT, "nodes": 2, "network": "overlay", "variable_update": way})
     assert status == 0, said[-4000:]
@@ -395,7 +425,9 @@ def test_the_real_one_s_other_ways_over_two_nodes(lab: Lab, tf_cnn: TfCnn, way: 
         ({"more": "--batch_size=0"}, "log_of_another_point"),
     ],
 )
-def test_the_real_one_broken_is_no_pass(lab: Lab, tf_cnn: TfCnn, wrong: dict[str, Any], word: str) -> None:
+def test_tf_cnn_benchmarks_with_a_wrong_option_does_not_pass(
+    lab: Lab, tf_cnn: TfCnn, wrong: dict[str, Any], word: str
+) -> None:
     before = {run.run_id for run in lab.runs}
     status, _ = tf_cnn({**SHORT, "nodes": 2, "network": "host", **wrong})
     assert status == 2

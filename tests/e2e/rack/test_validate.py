@@ -1,8 +1,12 @@
 """Test validate.yml on two provisioned nodes of the test rack, with fake hardware and a real Slurm.
 
-A night (one run of validate.yml) must find each fault on its node and part, and nothing else. It drains a bad
-node, and resumes it after two nights without the fault. A drain by an operator remains. Idle nodes are
-measured by Slurm jobs, alone and as a pair.
+A night is one run of validate.yml. The tests check that:
+
+- a night drains a node with a fault, and the second night without the fault resumes it
+- a drain by an operator remains
+- a night finds each fault on its node and part, and nothing else
+- a night finds a node that left its NVLink domain
+- Slurm jobs measure idle nodes, alone and as a pair.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ pytestmark = [pytest.mark.rack, pytest.mark.slow]
 BAD, THEIRS = PROVISIONED[:2]
 """The node with the fault, and a node that an operator drains."""
 STRANGER = "bob: waits for a cable"
-"""The operator's reason."""
-# For each night, the faults of the first and of the second node.
+"""The reason with which an operator drains the second node."""
+# For each night, the faults of the first and of the second node. A number is the index of the faulty GPU or
+# port.
 NIGHTS: list[tuple[list[Fault], list[Fault]]] = [
     (
         [
@@ -59,14 +64,14 @@ def reason(slurm: Command, node: str) -> str:
 
 @pytest.fixture
 def sound(slurm: Command, driver: Command) -> Iterator[None]:
-    """End the fault, and resume both nodes after the test."""
+    """End the fault ``link-trained-down`` of the first node, and resume both nodes, after the test."""
     yield
     driver("fault", BAD, "link-trained-down", "--off")
     slurm(f"scontrol update nodename={BAD},{THEIRS} state=resume")
 
 
 @pytest.mark.usefixtures("sound")
-def test_a_bad_node_is_found_drained_and_returned(
+def test_a_night_drains_a_bad_node_and_a_later_night_resumes_it(
     root: Path, tmp_path: Path, slurm: Command, driver: Command
 ) -> None:
     """The first of three nights drains the node, and the third one resumes it."""
@@ -84,7 +89,7 @@ def test_a_bad_node_is_found_drained_and_returned(
     assert slurm(f"scontrol update nodename={THEIRS} state=drain reason='{STRANGER}'").returncode == 0
     done, found = night()
     assert done.returncode == 2, done.stdout
-    # Its hardware is sound, but the night still reports that an operator drained it.
+    # The second node has no fault, but the night reports that an operator drained it.
     assert [(one.code, one.verdict.value) for one in found[THEIRS].findings] == [
         ("slurm_drained", "degraded")
     ]
@@ -120,12 +125,13 @@ def broken(slurm: Command, driver: Command, rack: Command) -> Iterator[list[str]
         slurm(f"scontrol update nodename={BAD},{THEIRS} state=resume")
 
 
-def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
+def test_a_night_finds_each_fault_on_its_node_and_part_and_nothing_else(
     root: Path, tmp_path: Path, driver: Command, rack: Command, broken: list[str]
 ) -> None:
-    """Check two nights without faults, whose snapshots later nights compare, and three nights with faults.
+    """Run two nights before the faults, three nights with faults, and one after a reboot.
 
-    After a reboot, both nodes pass again.
+    Both nodes pass in the second night and after the reboot. Nights compare a node with the snapshot of the
+    night before.
     """
     results = tmp_path / "results"
     asked = ("-e", f"validate_results={results}", "-e", "validate_tool_timeout_s=4")
@@ -151,7 +157,7 @@ def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
     assert len(slots) == 8
 
     def news(one: NodeNight) -> set[tuple[str, str]]:
-        # XIDs stay until the node was booted: those of an earlier night are not new.
+        # XIDs remain until the next boot of the node. Those of an earlier night are left out.
         return {
             (found.code, slots.get(found.name, found.name))
             for found in one.findings
@@ -180,10 +186,10 @@ def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
 
 
 @pytest.mark.usefixtures("sound")
-def test_a_node_that_left_its_nvlink_domain_is_found(
+def test_a_night_finds_a_node_that_left_its_nvlink_domain(
     root: Path, tmp_path: Path, rack: Command, driver: Command
 ) -> None:
-    """The node is first in another NVLink domain than the night before, and then in none.
+    """Put the node first into another NVLink domain than the night before, and then into none.
 
     An NVLink domain is the group of nodes whose GPUs are connected by one set of switches. All other checks
     of the GPUs still pass.
@@ -217,11 +223,12 @@ def test_a_node_that_left_its_nvlink_domain_is_found(
 
 
 @pytest.mark.torch
-def test_idle_nodes_are_measured_by_slurm_s_jobs_alone_and_as_a_pair(
+def test_slurm_jobs_measure_idle_nodes_alone_and_as_a_pair(
     root: Path, tmp_path: Path, slurm: Command, shared_torch: str
 ) -> None:
     slurm(f"scontrol update nodename={BAD},{THEIRS} state=resume")
     results = tmp_path / "results"
+    # Measure on CPUs, all nodes in one night, within a budget that is large enough for all jobs.
     given = {
         "validate_results": str(results),
         "validate_probe_gpu_minutes": 500,

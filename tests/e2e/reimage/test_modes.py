@@ -1,7 +1,8 @@
 """Test the modes of the files that provision.yml, validate.yml and reimage.yml keep on the controller.
 
-Records, journals and pages may show a site's nodes and faults. Each playbook runs with three umasks. Its
-results must never be readable for other users, or writable for the group.
+Records, journals and pages may show a site's nodes and faults. Each playbook runs with three umasks. The
+files and folders in the results folder must never be readable for other users, or writable for the group, and
+files must not be executable.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from .conftest import Rack
 
 pytestmark = pytest.mark.playbook
+# Each playbook with its arguments. With a budget of 44 GPU-minutes, the night also measures.
 JOBS = {
     "validate": ("validate.yml", "-e", "validate_probe_gpu_minutes=44", "-l", "n01,n02"),
     "provision": ("provision.yml", "-l", "n01"),
@@ -24,7 +26,7 @@ JOBS = {
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 @pytest.mark.parametrize("job", JOBS)
-def test_other_users_read_nothing_of_it(
+def test_other_users_cannot_read_the_results_of_a_playbook(
     rack: Rack, job: str, umask: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The callback stores here, too: the acts, and the record and page of a provisioning.

@@ -1,9 +1,13 @@
 """Test ``rackproof.jobs.bench.node_setup``, which plans and checks the network and storage of a run.
 
 The parameters ``nodes``, ``network``, ``storage`` and ``cache`` of a benchmark describe an experiment: on how
-many nodes it trains, over which network, and where its data are. The nodes are set up for each run, and
-report what they used. The tests check the plan, and that a run is unproven if a node reports another network,
-storage or cache than was planned, or nothing.
+many nodes it trains, over which network, where its data are, and whether the data are in the page cache. The
+nodes are set up for each run, and report the network and storage that they used.
+
+The first tests check the plan: the runs and their nodes, the order of the runs, the arguments, the mounts,
+the addresses, and the reasons why a point cannot be set up. The other tests check the judgement. A run is
+unproven if a node reports another network, storage or cache than was planned, a part of the job that did not
+end well, or nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ launch:
 result:
   judge: [{metric: eval_accuracy, at_least: 0.9}]
 """
+"""Definition of the benchmark that all plans contain."""
 STORAGES = {
     "local": Storage(kind="local", folder="/data"),
     "synthetic": Storage(kind="synthetic"),
@@ -41,18 +46,29 @@ STORAGES = {
         kind="s3fs", folder="/mnt/s3/set", mount={"path": "/mnt/s3", "kind": "s3fs", "source": "b"}
     ),
 }
+"""The storages in the inventory, by the name that the parameter ``storage`` gives."""
 EXPERIMENT = ExperimentConfig(storages=STORAGES)
+"""The settings for experiments of each node."""
 NAMES = ("n1", "n2", "n3", "n4")
+"""The names of the nodes in a plan, unless a test gives others."""
 
 
 def loaded(tmp_path: Path) -> LoadedDefinition:
+    """Return the definition of the benchmark, read from a file."""
     path = tmp_path / "train.yml"
     path.write_text(TEXT)
     return definitions.load_definition(path, log_formats=FORMATS)
 
 
 def plan(tmp_path: Path, names: tuple[str, ...] = NAMES, gpus: int = 4, **options: Any) -> Plan:
-    """Return a plan of the benchmark on nodes with addresses 192.0.2.1, 192.0.2.2, …"""
+    """Return a plan of the benchmark on nodes with addresses 192.0.2.1, 192.0.2.2, …
+
+    Args:
+        tmp_path: A folder for the definition.
+        names: The names of the nodes that answered.
+        gpus: The number of GPUs of each node.
+        **options: More arguments of :func:`rackproof.jobs.bench.planning.make_plan`.
+    """
     found = tuple(Gpu(index=index, uuid=f"GPU-{index}") for index in range(gpus))
     options.setdefault("addresses", {name: f"192.0.2.{rank}" for rank, name in enumerate(names, 1)})
     return planning.make_plan(
@@ -64,7 +80,7 @@ def plan(tmp_path: Path, names: tuple[str, ...] = NAMES, gpus: int = 4, **option
     )
 
 
-def test_a_number_of_nodes_is_one_run_on_the_first_so_many(tmp_path: Path) -> None:
+def test_a_point_with_a_number_of_nodes_is_one_run_on_the_first_nodes(tmp_path: Path) -> None:
     made = plan(tmp_path, suite="sizes")
     assert [(run.lead, run.nodes) for run in made.runs] == [
         ("n1", ("n1",)),
@@ -79,17 +95,19 @@ def test_a_number_of_nodes_is_one_run_on_the_first_so_many(tmp_path: Path) -> No
     assert two.expires_s > made.runs[1].timeout_s
 
 
-def test_without_a_number_each_node_is_taken_by_itself_and_as_it_is(tmp_path: Path) -> None:
+def test_a_point_without_a_number_of_nodes_is_a_run_on_each_node_without_setup(tmp_path: Path) -> None:
     made = plan(tmp_path)
     assert [(run.nodes, run.setup) for run in made.runs] == [((name,), None) for name in NAMES]
 
 
-def test_racks_do_not_train_together(tmp_path: Path) -> None:
+def test_a_run_on_several_nodes_stays_within_a_rack(tmp_path: Path) -> None:
     sites = {name: Site(rack="a" if name < "n3" else "b") for name in NAMES}
     made = plan(tmp_path, overrides={"nodes": (2,)}, sites=sites)
     assert [run.nodes for run in made.runs] == [("n1", "n2"), ("n3", "n4")]
 
 
+# A case has parameters of the plan, the addresses of nodes (None for an address of each), and a part of the
+# reason.
 @pytest.mark.parametrize(
     ("overrides", "addresses", "reason"),
     [
@@ -101,7 +119,7 @@ def test_racks_do_not_train_together(tmp_path: Path) -> None:
         ({"storage": ("s3",), "cache": ("hot",)}, None, "cache is cold, warm or empty"),
     ],
 )
-def test_what_cannot_be_set_up_is_planned_as_unproven(
+def test_a_point_that_cannot_be_set_up_is_planned_as_unproven(
     tmp_path: Path, overrides: dict[str, Any], addresses: dict[str, str] | None, reason: str
 ) -> None:
     more = {} if addresses is None else {"addresses": addresses}
@@ -111,12 +129,12 @@ def test_what_cannot_be_set_up_is_planned_as_unproven(
 
 
 @pytest.mark.parametrize("nodes", [0, -1, "two", 1.5])
-def test_no_number_of_nodes_is_refused(tmp_path: Path, nodes: Any) -> None:
+def test_a_value_that_is_no_number_of_nodes_is_refused(tmp_path: Path, nodes: Any) -> None:
     with pytest.raises(DefinitionError, match="is not a number of nodes"):
         plan(tmp_path, overrides={"nodes": (nodes,)})
 
 
-def test_a_storage_names_where_the_data_lie_and_what_is_mounted(tmp_path: Path) -> None:
+def test_a_storage_gives_the_folder_of_the_data_and_the_mount(tmp_path: Path) -> None:
     made = plan(tmp_path, ("n1",), overrides={"storage": ("synthetic", "local", "s3")})
     assert [run.arguments for run in made.runs] == [(), ("--data=/data",), ("--data=/mnt/s3/set",)]
     points = [run.parameters for run in made.runs]
@@ -129,7 +147,7 @@ def test_a_storage_names_where_the_data_lie_and_what_is_mounted(tmp_path: Path) 
     assert bare.runs[0].arguments == ("--data=/elsewhere",)
 
 
-def test_networks_and_storages_change_least_of_all(tmp_path: Path) -> None:
+def test_runs_are_ordered_so_that_network_and_storage_change_least(tmp_path: Path) -> None:
     overrides = {"nodes": (1, 2), "storage": ("local", "s3"), "network": ("host", "overlay")}
     made = plan(tmp_path, overrides=overrides)
     order = [(run.parameters["network"], run.parameters["storage"], len(run.nodes)) for run in made.runs]
@@ -141,22 +159,22 @@ def test_networks_and_storages_change_least_of_all(tmp_path: Path) -> None:
     ]
 
 
-def test_the_address_is_that_of_the_first_interface_of_the_host_or_of_the_one_named() -> None:
-    said = (
+def test_the_address_is_that_of_the_named_interface_or_of_the_first_one_of_the_host() -> None:
+    printed = (
         "1: lo    inet 127.0.0.1/8 scope host lo\n"
         "2: docker0    inet 172.17.0.1/16 scope global docker0\n"
         "3: ens1    inet6 fe80::1/64 scope link\n"
         "3: ens1    inet 192.0.2.9/24 brd 192.0.2.255 scope global ens1\n"
         "4: bond0    inet 198.51.100.9/24 scope global bond0\n"
     )
-    raw = {"tools": {"ip": {"stdout": said}}}
+    raw = {"tools": {"ip": {"stdout": printed}}}
     assert node_setup.node_address(raw) == "192.0.2.9"
     assert node_setup.node_address(raw, "bond0") == "198.51.100.9"
     assert node_setup.node_address(raw, "ib0") == ""
     assert node_setup.node_address({"tools": None}) == ""
 
 
-# Reports of the nodes after a run.
+# The tests below are about judge_setup, which judges the reports of the nodes after a run.
 
 
 def node_setup_of(network: str = "overlay", storage: str = "", cache: str = "", count: int = 2) -> NodeSetup:
@@ -219,17 +237,24 @@ def report(planned: NodeSetup, name: str) -> dict[str, Any]:
 
 
 ENDED = {"phase": "ended", "succeeded": True, "exit_status": 0}
+"""The state of a node's part of the job that ended well."""
 
 
 def seen(planned: NodeSetup, reports: dict[str, Any] | None = None, **jobs: Any) -> node_setup.SetupEvidence:
-    """Return the evidence of a setup from its nodes' reports, by default from good ones."""
+    """Return the evidence of a setup, in a run with n1 as its lead.
+
+    Args:
+        planned: The planned setup.
+        reports: The report of each node, or None for reports of nodes on which everything is as planned.
+        **jobs: The state of a node's part of the job, if it is not :data:`ENDED`.
+    """
     names = [peer.name for peer in planned.nodes]
-    told = {name: report(planned, name) for name in names} if reports is None else reports
-    return node_setup.judge_setup(planned, "n1", told, {"n2": ENDED, **jobs}, started=True)
+    received = {name: report(planned, name) for name in names} if reports is None else reports
+    return node_setup.judge_setup(planned, "n1", received, {"n2": ENDED, **jobs}, started=True)
 
 
 @pytest.mark.parametrize("network", ["host", "overlay"])
-def test_a_setting_that_was_there_adds_its_bandwidth_and_no_finding(network: str) -> None:
+def test_a_setup_that_was_used_as_planned_gives_bandwidths_and_no_finding(network: str) -> None:
     found = seen(node_setup_of(network))
     assert found.findings == ()
     assert [(one.name, one.value, one.labels["to"]) for one in found.measurements] == [
@@ -249,7 +274,8 @@ def damage(reports: dict[str, Any], path: str, value: Any) -> None:
     place[last] = value
 
 
-# Each case changes one value of a good report. `tx` and `rx` are bytes that the interface sent and received.
+# Each case changes one value of a good report (its path and the new value), and has a part of the message.
+# `tx` and `rx` are the numbers of bytes that the interface sent and received.
 @pytest.mark.parametrize(
     ("path", "value", "why"),
     [
@@ -271,7 +297,7 @@ def damage(reports: dict[str, Any], path: str, value: Any) -> None:
         ("n2", "text", "nothing is known of it"),
     ],
 )
-def test_a_network_that_was_not_what_it_says_is_unproven(path: str, value: Any, why: str) -> None:
+def test_a_run_is_unproven_if_a_node_did_not_use_the_planned_network(path: str, value: Any, why: str) -> None:
     planned = node_setup_of()
     reports: dict[str, Any] = {name: report(planned, name) for name in ("n1", "n2")}
     damage(reports, path, value)
@@ -281,7 +307,7 @@ def test_a_network_that_was_not_what_it_says_is_unproven(path: str, value: Any, 
     assert why in found[0].message
 
 
-def test_the_host_s_network_is_no_tunnel() -> None:
+def test_a_run_on_the_host_s_network_is_unproven_if_a_node_used_a_tunnel() -> None:
     planned = node_setup_of("host")
     reports: dict[str, Any] = {name: report(planned, name) for name in ("n1", "n2")}
     damage(reports, "n2.link.kind", "vxlan")
@@ -291,6 +317,7 @@ def test_the_host_s_network_is_no_tunnel() -> None:
     )
 
 
+# Bandwidths in the lead's report, in bytes per second. In the last case, one direction is missing.
 @pytest.mark.parametrize(
     "bandwidth",
     [
@@ -304,7 +331,7 @@ def test_the_host_s_network_is_no_tunnel() -> None:
         [{"from": "n1", "to": "n2", "bytes_per_second": 1e9}],
     ],
 )
-def test_bandwidth_that_was_not_measured_both_ways_is_unproven(bandwidth: Any) -> None:
+def test_a_run_is_unproven_if_a_link_was_not_measured_in_both_directions(bandwidth: Any) -> None:
     planned = node_setup_of()
     reports: dict[str, Any] = {name: report(planned, name) for name in ("n1", "n2")}
     damage(reports, "n1.rendezvous.bandwidth", bandwidth)
@@ -313,6 +340,7 @@ def test_bandwidth_that_was_not_measured_both_ways_is_unproven(bandwidth: Any) -
     assert found.findings[0].verdict is Verdict.UNPROVEN
 
 
+# States of the part of the job on node n2 that contradict a good end or do not show one.
 @pytest.mark.parametrize(
     "job",
     [
@@ -326,14 +354,16 @@ def test_bandwidth_that_was_not_measured_both_ways_is_unproven(bandwidth: Any) -
         {"phase": "ended", "succeeded": True},
     ],
 )
-def test_a_part_of_the_job_that_did_not_end_well_is_unproven(job: Any) -> None:
+def test_a_run_is_unproven_if_another_node_s_part_of_the_job_did_not_end_well(job: Any) -> None:
     found = seen(node_setup_of(), n2=job).findings
     assert [one.verdict for one in found] == [Verdict.UNPROVEN]
     assert found[0].message.startswith("n2: ")
 
 
-# `resident` are the bytes of the sampled data that are in memory, and the sampled bytes. After a cold start,
-# at most 1 % may be in memory. A warm start has read the data first (`read_bytes`).
+# Each case changes one value of a good report. `resident` are the bytes of the sampled data that are in
+# memory, and all sampled bytes. If the cache is to be cold, at most 1 % may be in memory. If it is to be
+# warm, the data were read before the run (`read_bytes`). For s3fs, `how` is the way in which its own cache
+# was emptied.
 @pytest.mark.parametrize(
     ("storage", "cache", "path", "value", "why"),
     [
@@ -355,7 +385,7 @@ def test_a_part_of_the_job_that_did_not_end_well_is_unproven(job: Any) -> None:
         ("s3fs", "warm", "n2.storage.cache", "", "nothing is known of it"),
     ],
 )
-def test_storage_that_was_not_what_it_says_is_unproven(
+def test_a_run_is_unproven_if_a_node_did_not_use_the_planned_storage_or_cache(
     storage: str, cache: str, path: str, value: Any, why: str
 ) -> None:
     planned = node_setup_of("host", storage, cache)
@@ -368,7 +398,7 @@ def test_storage_that_was_not_what_it_says_is_unproven(
     assert found[0].message.startswith(path[:2])
 
 
-def test_an_overlay_that_may_remain_is_reported_and_nothing_else_of_a_run_that_never_began() -> None:
+def test_only_overlays_that_may_remain_are_reported_of_a_run_that_never_began() -> None:
     planned = node_setup_of()
     found = node_setup.judge_setup(planned, "n1", {}, {}, started=False)
     assert [(one.code, one.verdict) for one in found.findings] == [("setting_left", None)] * 2

@@ -1,6 +1,8 @@
-"""Define the parts of a healthy node's answers that tests change: nvidia-smi's XML, systemd, and PCIe.
+"""Define parts of a healthy node's answers: nvidia-smi's XML, systemd, a PCIe link, and a mount.
 
-healthy.py puts them together.
+healthy.py builds the answers of the node from these parts, and the tests of health checks change a text in
+them. The values are those of a node with H200 GPUs (SXM), as real programs print them. The sections have only
+the elements that Rackproof reads.
 """
 
 SECTIONS = (
@@ -32,13 +34,15 @@ SECTIONS = (
     "<gpu_power_readings><current_power_limit>700.00 W</current_power_limit>"
     "<default_power_limit>700.00 W</default_power_limit></gpu_power_readings>"
 )
-"""The sections of a healthy GPU in the output of ``nvidia-smi -q -x``, in which a test replaces a text."""
+"""The sections of a healthy GPU in the output of ``nvidia-smi -q -x``. healthy.py adds name, UUID, serial
+number and temperatures. A test replaces a text in the sections."""
 
 SYSTEMD = {
     name: {"status": "ok", "rc": 0, "stdout": text, "stderr": "", "seconds": 0.1}
     for name, text in (("failed_units", ""), ("units", ""), ("clock", "NTPSynchronized=yes\n"))
 }
-"""The answers of systemd on a node without findings."""
+"""The answers of systemd on a node without findings, in the form of the module ``rackproof_facts``: no failed
+unit, no required unit, and a synchronized clock."""
 CARD_LINKS = {
     "0000:03:00.0": {
         f"{which}_link_{name}": value
@@ -46,6 +50,7 @@ CARD_LINKS = {
         for name, value in (("speed", "32.0 GT/s PCIe"), ("width", "16"))
     }
 }
-"""The PCIe link of a network card."""
+"""The files of a network card's PCIe link below /sys, by the card's address and the file's name. The link has
+its full speed (PCIe 5.0) and width (16 lanes)."""
 ROOT_MOUNT = "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
-"""A line of /proc/self/mountinfo."""
+"""A line of /proc/self/mountinfo, in which the root file system is mounted with ``rw``."""

@@ -1,8 +1,10 @@
-"""Test which packages and files ofed, peer_memory and nvidia_container choose for an operating system.
+"""Test which packages and files the roles ofed, peer_memory and nvidia_container choose for a node.
 
 ofed installs network drivers, peer_memory connects them with GPU memory, and nvidia_container installs Docker
-with GPUs. The tests run only the roles' tasks that look and choose, for nodes that are made up, and compare
-the resulting variables.
+and the toolkit that gives GPUs to containers. The choice depends on the operating system, on the operator's
+variables, and on what is installed already. The tests run only the tasks of the roles that choose (in check
+mode), with made-up facts of nodes, and compare the resulting variables. One more test shows that each
+variable of these roles begins with the name of its role.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from typing import Any
 import pytest
 import yaml
 
-# Servers of packages: the vendor's, and a site's own.
 VENDOR = "https://content.mellanox.com/ofed"
+"""URL of the vendor's server for the tarballs of MLNX_OFED."""
 MIRROR = "http://mirror.example"
+"""URL of a site's own server for packages (``apt_mirror_root``)."""
 TOOLKIT = dict.fromkeys(
     [
         "nvidia-container-toolkit",
@@ -29,17 +32,21 @@ TOOLKIT = dict.fromkeys(
     ],
     "1.18.0-1",
 )
+"""The packages of NVIDIA's container toolkit, each with the role's default version."""
 INBOX = {"rdma-core": "", "infiniband-diags": "", "ibverbs-utils": ""}
+"""The packages of the distribution's own network drivers. With version "", apt chooses the version."""
 BOOKWORM = ("debian", "12")
+"""Id and version of an operating system, as in /etc/os-release."""
 
 
 def node(system: tuple[str, str], **state: Any) -> dict[str, Any]:
-    """Return the fact of a node of a system (id, version).
+    """Return the fact ``rackproof_node`` of a node, on which nothing is installed by default.
 
     Args:
         system: The id and the version of the operating system.
-        **state: Parts of the fact that are replaced. ``packages`` maps names to versions, which are held.
-            ``said`` maps commands to their output.
+        **state: Parts of the fact that are replaced. ``packages`` maps names of installed packages to their
+            versions, all of which are held (apt does not change them). ``said`` maps commands to their
+            output.
     """
     packages = {name: {"version": one, "held": True} for name, one in state.pop("packages", {}).items()}
     commands = {
@@ -63,9 +70,10 @@ def node(system: tuple[str, str], **state: Any) -> dict[str, Any]:
     }
 
 
-# By case: the fact of a node, the operator's variables, and the expected values of the role's variables.
+# The name of a case begins with a key of ROLE_OF. A case consists of the fact of a node, the operator's
+# variables, and the expected values of the role's variables.
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
-    # --- ofed: packages, tarballs and their addresses, by system ---
+    # --- ofed: the packages, or the address of the tarball, for each operating system ---
     **{
         f"ofed-inbox-{name}-{version}": (
             node((name, version)),
@@ -118,7 +126,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"ofed_flavour": "doca", "ofed_version": "3.1.0"},
         {"ofed_present": {"doca-ofed": "3.1.0*"}, "ofed_version_there": False, "ofed_held": False},
     ),
-    # --- ofed: what is there already ---
+    # --- ofed: whether the requested drivers are installed already ---
     "ofed-inbox-there": (
         node(BOOKWORM, packages=dict.fromkeys(INBOX, "44.0-2")),
         {},
@@ -167,7 +175,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"ofed_flavour": "doca", "ofed_version": "3.1"},
         {"ofed_version_there": False},
     ),
-    # --- peer_memory: what it does with a node; the table itself is tested in test_peer_memory.py ---
+    # --- peer_memory: the method for a node, and the work that is left (see also test_peer_memory.py) ---
     "peer-dmabuf": (
         node(("ubuntu", "24.04"), packages={"nvidia-open": "570.172.08-1"}, modules={"nvidia": "570.172.08"}),
         {},
@@ -228,7 +236,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"peer_memory_others_left": True, "peer_memory_done": False},
     ),
     "peer-none": (node(BOOKWORM), {"peer_memory_method": "none"}, {"peer_memory_done": True}),
-    # --- nvidia_container: packages by system, and what Docker can do ---
+    # --- nvidia_container: the packages for each operating system, and the settings of Docker ---
     **{
         f"container-{name}-{version}": (
             node((name, version)),
@@ -316,15 +324,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"nvidia_container_driver": "570.172.08", "nvidia_container_gpus": ["GPU-aa", "GPU-bb"]},
     ),
 }
-# By role: the file of its tasks that only look at the system and choose.
 ENTRIES = {"ofed": "system", "peer_memory": "choose", "nvidia_container": "system"}
+"""The file of each role with the tasks that choose and change nothing, without its extension."""
 ROLE_OF = {"ofed": "ofed", "peer": "peer_memory", "container": "nvidia_container"}
+"""The role of a case, by the first word of the case's name."""
 ANSWER = "{{ dict(asked | zip(query('ansible.builtin.vars', *asked))) }}"
+"""Template of the requested variables, whose names are in the variable ``asked``, with their values."""
 
 
 @pytest.fixture(scope="module")
 def answers(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Return the values of the requested variables, by case."""
+    """Run one playbook with a host for each case. Return the values of the requested variables, by case."""
     folder = tmp_path_factory.mktemp("tables")
     hosts = {
         name: {
@@ -383,7 +393,7 @@ def answers(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
 
 @pytest.mark.playbook
 @pytest.mark.parametrize("case", CASES)
-def test_what_a_role_wants(answers: dict[str, dict[str, Any]], case: str) -> None:
+def test_a_role_chooses_the_expected_values(answers: dict[str, dict[str, Any]], case: str) -> None:
     for name, expected in CASES[case][2].items():
         found = answers[case][name]
         if isinstance(expected, dict) and name == "peer_memory_choice":

@@ -1,8 +1,17 @@
-"""Test that the history keeps runs, answers queries about them, and makes references of accepted ones.
+"""Test that the history stores runs, answers queries about them, and makes references of accepted ones.
 
 The history (store/history) is a database of all measurements by hardware. `rackproof history` lists them, and
-`rackproof accept RUN` makes the numbers of a run the references of later runs on the same hardware. Each test
-runs on SQLite and on PostgreSQL.
+`rackproof accept RUN` makes the numbers of a run the references of later runs on the same hardware. The tests
+protect these behaviours:
+
+* a stored run is returned unchanged, is found by a prefix of its id, and is stored once;
+* runs and measurements are listed newest first, and are filtered by benchmark, hardware, labels and time;
+* measurements belong to the hardware (serial number, UUID), so they follow a moved GPU and a renamed node;
+* references are the median of accepted runs, apply only to the same hardware, point and labels, and cannot
+  come from a run with a fault;
+* hostile text, many runs at once, and damaged records in the database cause no wrong result.
+
+Each test with the fixture ``store`` runs on SQLite and on PostgreSQL. samples.py makes the runs.
 """
 
 from __future__ import annotations
@@ -23,21 +32,23 @@ from . import samples
 from .samples import START, measured, node, passed, run, unjudged, uuid
 
 POINT = {"gpus": 2, "batch_size": 128}
+"""The parameters of the runs that samples.py makes by default."""
 
 
 @pytest.fixture
 def store(where: str) -> Iterator[Store]:
+    """Yield an empty history, on SQLite and on PostgreSQL."""
     with open_store(where) as opened:
         yield opened
 
 
-def test_a_kept_run_comes_back_unchanged(store: Store) -> None:
+def test_a_stored_run_is_returned_unchanged(store: Store) -> None:
     original = run(environment={"TEXT": "NUL \0, \x1b[31m, ü, 漢"})
     assert store.keep(original) is True
     assert store.run("run-1") == original
 
 
-def test_the_history_keeps_the_spread_of_a_speed(store: Store) -> None:
+def test_the_history_stores_the_spread_of_a_speed(store: Store) -> None:
     spread = Spread(count=200, low=4.9, median=5.0, high=5.1)
     plain = run()
     spread_out = [one.model_copy(update={"spread": spread}) for one in plain.measurements]
@@ -45,7 +56,7 @@ def test_the_history_keeps_the_spread_of_a_speed(store: Store) -> None:
     assert {one.spread for one in store.run("run-1").measurements} == {spread}
 
 
-def test_keeping_is_idempotent_and_a_changed_record_replaces_the_old(store: Store) -> None:
+def test_a_run_is_stored_once_and_a_changed_record_replaces_it(store: Store) -> None:
     assert store.keep(run()) is True
     assert store.keep(run()) is False
     changed = run(speed=5.0)
@@ -55,6 +66,8 @@ def test_keeping_is_idempotent_and_a_changed_record_replaces_the_old(store: Stor
     assert len(store.runs()) == 1
 
 
+# The ids of the runs are night-a1, night-a2 and night-b1. "_" and "%" would match any text in a pattern of
+# SQL.
 @pytest.mark.parametrize(
     ("prefix", "error"),
     [
@@ -66,7 +79,7 @@ def test_keeping_is_idempotent_and_a_changed_record_replaces_the_old(store: Stor
         ("\x1b[31m", "no run"),
     ],
 )
-def test_a_prefix_must_mean_one_run(store: Store, prefix: str, error: str) -> None:
+def test_a_prefix_of_an_id_must_mean_one_run(store: Store, prefix: str, error: str) -> None:
     store.keep_many([run("night-a1"), run("night-a2"), run("night-b1")])
     assert store.run("night-b").run_id == "night-b1"
     with pytest.raises(HistoryError) as caught:
@@ -75,7 +88,7 @@ def test_a_prefix_must_mean_one_run(store: Store, prefix: str, error: str) -> No
     assert "\x1b" not in str(caught.value)
 
 
-def test_a_whole_id_wins_over_being_a_prefix_of_another(store: Store) -> None:
+def test_a_whole_id_finds_its_run_although_another_id_begins_with_it(store: Store) -> None:
     store.keep_many([run("night-1"), run("night-10")])
     assert store.run("night-1").run_id == "night-1"
 
@@ -101,7 +114,7 @@ def test_runs_are_listed_newest_first_and_filtered(store: Store) -> None:
     assert listed(node=uuid(201)) == ["d", "b"]
     assert listed(node="nobody") == []
     assert listed(since=START + timedelta(days=2)) == ["d", "c"]
-    assert listed(since=datetime(2026, 11, 3, 2, 30)) == ["d", "c"]  # naive is UTC
+    assert listed(since=datetime(2026, 11, 3, 2, 30)) == ["d", "c"]  # A time without a zone is in UTC.
     first = store.runs(limit=1)[0]
     assert first.nodes == ("node01", "node02")
     assert first.seconds == 100
@@ -110,6 +123,7 @@ def test_runs_are_listed_newest_first_and_filtered(store: Store) -> None:
     assert first.reason == "unproven, does not count: memory_copy"
 
 
+# A case has changes of a run and the time that counts: the end of the run, or else the time in its id.
 @pytest.mark.parametrize(
     ("changes", "moment"),
     [
@@ -126,7 +140,7 @@ def test_a_run_without_a_start_gets_the_best_known_time(
     assert kept.seconds is None
 
 
-def test_numbers_follow_the_gpu_into_another_chassis(store: Store) -> None:
+def test_the_numbers_of_a_gpu_stay_with_the_gpu_in_another_node(store: Store) -> None:
     moved = node(2, gpus=1).model_copy(update={"gpus": node(1).gpus[:1]})
     store.keep_many([run("before", night=0), run("after", night=20, nodes=(moved,))])
     rows = store.measurements(hardware=uuid(100))
@@ -134,11 +148,11 @@ def test_numbers_follow_the_gpu_into_another_chassis(store: Store) -> None:
         ("after", "SN0002", "gpu"),
         ("before", "SN0001", "gpu"),
     ]
-    # The node's own page shows a GPU only for as long as it sat there.
+    # The first node's measurements are those from the time in which the GPU was in this node.
     assert {row.run_id for row in store.measurements(hardware="SN0001")} == {"before"}
 
 
-def test_a_new_host_name_keeps_the_history(store: Store) -> None:
+def test_a_node_keeps_its_history_under_a_new_host_name(store: Store) -> None:
     store.keep_many([run("old", night=0), run("new", night=1, nodes=(node(1, name="renamed"),))])
     for name in ("node01", "renamed", "SN0001"):
         assert {row.run_id for row in store.measurements(hardware=name)} == {"old", "new"}
@@ -167,7 +181,7 @@ def test_measurements_are_filtered_by_metric_labels_parameters_and_time(store: S
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_numbers_that_are_none_are_kept_but_never_become_references(store: Store, value: float) -> None:
+def test_nan_and_infinity_are_stored_but_never_become_references(store: Store, value: float) -> None:
     strange = measured("memory_copy", value, "TB/s")
     store.keep(run(measurements=(strange,), judgements=(unjudged(strange),)))
     (row,) = store.measurements(metric="memory_copy")
@@ -176,7 +190,7 @@ def test_numbers_that_are_none_are_kept_but_never_become_references(store: Store
     assert store.accept("run-1") == 0
 
 
-def test_links_and_groups_are_hardware_of_their_own(store: Store) -> None:
+def test_measurements_of_links_and_groups_have_their_own_hardware(store: Store) -> None:
     one, two = node(1), node(2)
     peer = measured("peer_copy", 396.0, "GB/s", **{"from": uuid(100), "to": uuid(101)})
     back = measured("peer_copy", 395.0, "GB/s", **{"from": uuid(101), "to": uuid(100)})
@@ -203,16 +217,16 @@ def test_links_and_groups_are_hardware_of_their_own(store: Store) -> None:
     assert [row.value for row in store.measurements(labels={"from": uuid(101)})] == [395.0]
 
 
-def test_one_measurement_of_many_gpus_is_one_quantity(store: Store, where: str) -> None:
+def test_a_metric_measured_on_many_gpus_is_stored_as_one_quantity(store: Store, where: str) -> None:
     store.keep_many(run(f"r{number}", nodes=(node(number),)) for number in range(1, 30))
     with store._reading() as connection:
         assert len(connection.execute(schema.quantities.select()).all()) == 3
 
 
 class TestReferences:
-    """Tests of references: they are accepted, compared and withdrawn."""
+    """Tests of the acceptance of runs as references, and of the withdrawal of references."""
 
-    def test_nothing_is_a_reference_before_someone_accepts_it(self, store: Store) -> None:
+    def test_numbers_become_references_only_when_their_run_is_accepted(self, store: Store) -> None:
         store.keep(run())
         labels = {"gpu": uuid(100), "dtype": "fp32"}
         assert store.baseline("probe", POINT, "memory_copy", labels, (node(),)) is None
@@ -233,14 +247,14 @@ class TestReferences:
         assert (reference.low, reference.high, reference.warn) == (-0.07, 0.25, -0.035)
         assert reference.source == "own history, accepted run: run-1 (2026-11-01)"
 
-    def test_bounds_are_mirrored_where_lower_is_better(self, store: Store) -> None:
+    def test_bounds_are_mirrored_if_lower_is_better(self, store: Store) -> None:
         store.keep(run())
         store.accept("run-1", low=-0.1, high=0.5, warn=None)
         reference = store.baseline("probe", POINT, "seconds_per_epoch", {}, (node(),))
         assert reference is not None
         assert (reference.low, reference.high, reference.warn) == (-0.5, 0.1, None)
 
-    def test_the_median_of_several_accepted_runs_counts(self, store: Store) -> None:
+    def test_the_reference_is_the_median_of_several_accepted_runs(self, store: Store) -> None:
         store.keep_many(run(f"night-{night}", night=night, speed=4.0 + night / 50) for night in range(8))
         for night in (3, 1, 0):
             assert store.accept(f"night-{night}") == 3
@@ -261,12 +275,15 @@ class TestReferences:
         )
         assert reference.source.endswith("night-7 (2026-11-08)")
 
-    # TB/s of memory_copy. All but the last of each series can be accepted.
+    # Speeds of memory_copy in TB/s, one for each run. All runs of a series but the last one can be accepted.
+    # The last one is near the accepted runs, but too far from the run that was accepted first.
     @pytest.mark.parametrize(
         "speeds", [(4.2, 3.98), (4.2, 4.1, 4.0, 3.95), (4.0, 4.5), (4.0, 4.19, 4.39, 4.39)]
     )
-    def test_a_reference_does_not_creep_away(self, speeds: tuple[float, ...], store: Store) -> None:
-        """A number near the accepted ones may still be too far from the number that was accepted first."""
+    def test_a_run_too_far_from_the_first_accepted_run_is_refused(
+        self, speeds: tuple[float, ...], store: Store
+    ) -> None:
+
         store.keep_many(run(f"night-{night}", night=night, speed=speed) for night, speed in enumerate(speeds))
         *fine, last = range(len(speeds))
         for night in fine:
@@ -278,13 +295,13 @@ class TestReferences:
         ):
             store.accept(f"night-{last}")
         assert store.baseline("probe", POINT, "memory_copy", labels, (node(),)) == before
-        # It is accepted after the earlier ones were withdrawn on purpose, which the log of acts notes.
+        # The last run can be accepted after the earlier runs were withdrawn.
         for night in fine:
             store.withdraw(f"night-{night}")
         assert store.accept(f"night-{last}") == 3
 
     @pytest.mark.parametrize("unit", ["TB/s ", " TB/s", "TB /  s", "TB\t/s", "TB/s\n"])
-    def test_a_unit_with_blanks_is_no_reference(self, unit: str, store: Store) -> None:
+    def test_a_number_whose_unit_has_blanks_cannot_be_accepted(self, unit: str, store: Store) -> None:
         plain = run()
         changed = [
             one if one.reference else one.model_copy(update={"unit": unit}) for one in plain.judgements
@@ -293,12 +310,12 @@ class TestReferences:
         with pytest.raises(HistoryError, match="has blanks"):
             store.accept("run-1")
 
-    def test_a_reference_holds_for_its_hardware_point_and_labels_only(self, store: Store) -> None:
+    def test_a_reference_applies_only_to_its_hardware_point_and_labels(self, store: Store) -> None:
         store.keep(run())
         store.accept("run-1")
         labels = {"gpu": uuid(100), "dtype": "fp32"}
         ask = store.baseline
-        assert ask("probe", POINT, "memory_copy", labels, (node(5),)) is not None  # the GPU moved
+        assert ask("probe", POINT, "memory_copy", labels, (node(5),)) is not None  # The GPU moved.
         assert ask("probe", POINT, "memory_copy", {"gpu": uuid(500), "dtype": "fp32"}, (node(5),)) is None
         assert ask("probe", POINT, "memory_copy", {**labels, "dtype": "bf16"}, (node(),)) is None
         assert ask("probe", {"batch_size": 64, "gpus": 2}, "memory_copy", labels, (node(),)) is None
@@ -308,7 +325,7 @@ class TestReferences:
         assert ask("probe", POINT, "seconds_per_epoch", {}, (node(1), node(2))) is None
         assert ask("probe", POINT, "seconds_per_epoch", {}, ()) is None
 
-    def test_units_are_never_mixed(self, store: Store) -> None:
+    def test_a_reference_is_never_computed_from_numbers_in_different_units(self, store: Store) -> None:
         for night, (value, unit) in enumerate([(4.2, "TB/s"), (4200.0, "GB/s")]):
             copy = measured("memory_copy", value, unit)
             store.keep(run(f"r{night}", night=night, measurements=(copy,), judgements=(unjudged(copy),)))
@@ -317,7 +334,7 @@ class TestReferences:
         assert reference is not None
         assert (reference.value, reference.unit) == (4200.0, "GB/s")
 
-    def test_where_the_lowest_gpu_was_judged_the_others_are_accepted_too(self, store: Store) -> None:
+    def test_all_gpus_are_accepted_although_only_the_lowest_was_judged(self, store: Store) -> None:
         whole = run()
         lowest = whole.judgements[:1]
         store.keep(whole.model_copy(update={"judgements": lowest}))
@@ -327,7 +344,7 @@ class TestReferences:
         assert reference is not None
         assert reference.value == 4.21
 
-    def test_a_run_that_passed_against_own_history_can_join_the_median(self, store: Store) -> None:
+    def test_a_run_that_was_judged_by_an_accepted_run_can_be_accepted_too(self, store: Store) -> None:
         first = measured("memory_copy", 4.0, "TB/s")
         store.keep(run("r0", measurements=(first,), judgements=(unjudged(first),)))
         store.accept("r0")
@@ -345,7 +362,9 @@ class TestReferences:
         store.accept("run-1")
         assert store.baseline("probe", POINT, "eval_accuracy", {}, (node(),)) is None
 
-    def test_accepting_twice_renews_and_withdrawing_takes_back(self, store: Store) -> None:
+    def test_a_second_acceptance_changes_the_bounds_and_a_withdrawal_removes_the_references(
+        self, store: Store
+    ) -> None:
         store.keep(run())
         assert store.accept("run-1") == 3
         assert store.accept("run-1", low=-0.02) == 3
@@ -359,12 +378,13 @@ class TestReferences:
         assert store.withdraw("run-1") == 0
         assert len(store.candidates()) == 3
 
-    def test_a_missing_reference_that_gates_can_be_accepted(self, store: Store) -> None:
+    def test_a_number_can_be_accepted_although_its_missing_reference_gates(self, store: Store) -> None:
         copy = measured("memory_copy", 4.2, "TB/s")
         gating = unjudged(copy, gating=True)
         store.keep(run(measurements=(copy,), judgements=(gating,), verdict=Verdict.UNPROVEN))
         assert store.accept("run-1") == 1
 
+    # A case has changes of a good run, and a part of the message that refuses to accept the run.
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
@@ -396,7 +416,7 @@ class TestReferences:
             ),
         ],
     )
-    def test_a_run_that_proved_something_wrong_is_no_reference(
+    def test_a_run_with_a_fault_cannot_be_accepted(
         self, store: Store, changes: dict[str, object], reason: str
     ) -> None:
         store.keep(run(**changes))  # type: ignore[arg-type]
@@ -404,20 +424,21 @@ class TestReferences:
             store.accept("run-1")
         assert store.baseline("probe", POINT, "seconds_per_epoch", {}, (node(),)) is None
 
+    # Bounds are fractions of the reference. For a speed, low and warn must be negative, and high positive.
     @pytest.mark.parametrize("bounds", [{"low": 0.07}, {"warn": 0.0}, {"high": -0.2}])
     def test_bounds_with_the_wrong_sign_are_refused(self, store: Store, bounds: dict[str, float]) -> None:
         store.keep(run())
         with pytest.raises(HistoryError, match="low and warn are below 0"):
             store.accept("run-1", **bounds)  # type: ignore[arg-type]
 
-    def test_a_reference_outlives_a_changed_record(self, store: Store) -> None:
+    def test_a_reference_remains_if_the_record_of_its_run_changes(self, store: Store) -> None:
         store.keep(run())
         store.accept("run-1")
         store.keep(run(notes="looked at again"))
         assert store.baseline("probe", POINT, "seconds_per_epoch", {}, (node(),)) is not None
 
 
-def test_the_expected_duration_is_the_median_of_runs_that_ended_well_there(store: Store) -> None:
+def test_the_expected_duration_is_the_median_of_good_runs_on_the_same_hardware(store: Store) -> None:
     store.keep_many(
         [
             *(run(f"r{seconds}", night=seconds, seconds=seconds) for seconds in (10, 20, 90)),
@@ -436,7 +457,7 @@ def test_the_expected_duration_is_the_median_of_runs_that_ended_well_there(store
 
 
 @pytest.mark.parametrize("field", ["benchmark", "host", "uuid", "label", "unit", "reason", "serial"])
-def test_hostile_text_is_kept_and_breaks_nothing(store: Store, field: str) -> None:
+def test_a_run_with_hostile_text_is_stored_and_can_be_accepted(store: Store, field: str) -> None:
     hostile = "\0\x1b[2J'; DROP TABLE runs; --\"" + "漢" * 150 + "<script>"
     long = hostile * 30
     gpu = node().gpus[0].model_copy(update={"uuid": long if field == "uuid" else uuid(100)})
@@ -471,21 +492,21 @@ def test_trays_that_share_a_chassis_serial_within_a_run_are_distinguished(store:
     assert store.runs()[0].nodes == ("tray0", "tray1", "tray2")
 
 
-def test_a_run_whose_bytes_are_not_text_is_kept(store: Store) -> None:
+def test_bytes_that_are_not_utf_8_are_replaced_in_a_stored_run(store: Store) -> None:
     broken = Run(run_id="r", benchmark="b", environment={"PATH": "a\udc80b"}, reasons=("\udc80",))
     store.keep(broken)
     assert store.run("r").environment == {"PATH": "a\N{REPLACEMENT CHARACTER}b"}
 
 
 @pytest.mark.parametrize("stored", ['{"run_id": 7}', "", "{"])
-def test_a_record_damaged_in_the_database_is_named(store: Store, stored: str) -> None:
+def test_the_error_about_a_damaged_record_names_the_run_and_the_remedy(store: Store, stored: str) -> None:
     store.keep(run())
     store._write(lambda connection: connection.execute(schema.records.update().values(record=stored)))
     with pytest.raises(HistoryError, match=r"record of run-1 is damaged.*rebuild the history"):
         store.run("run-1")
 
 
-def test_a_record_that_does_not_unpack_is_named(tmp_path: Path) -> None:
+def test_the_error_about_a_record_that_cannot_be_unpacked_names_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     with open_store(f"sqlite:///{path}") as store:
         store.keep(run())
@@ -496,7 +517,7 @@ def test_a_record_that_does_not_unpack_is_named(tmp_path: Path) -> None:
             store.run("run-1")
 
 
-def test_many_runs_at_once_are_kept_and_counted_once(store: Store) -> None:
+def test_many_runs_can_be_stored_at_once_and_are_stored_once(store: Store) -> None:
     many = [run(f"r{number:04d}", night=number % 7, nodes=(node(number % 50),)) for number in range(450)]
     assert len(store.keep_many(iter(many))) == 450
     assert store.keep_many(many) == []
@@ -504,7 +525,7 @@ def test_many_runs_at_once_are_kept_and_counted_once(store: Store) -> None:
     assert len(store.runs(limit=1000)) == 450
 
 
-def test_samples_are_what_judging_makes() -> None:
+def test_the_samples_equal_the_judgements_that_judging_makes() -> None:
     from rackproof.core.judging import judge
 
     copy = measured("memory_copy", 4.2, "TB/s")

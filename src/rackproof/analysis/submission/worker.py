@@ -1,10 +1,13 @@
 """Run the official package checker in a process (``python -m rackproof.analysis.submission.worker``).
 
-The process reads a job (JSON, see :func:`check_package`) from standard input, and writes one
-``CheckerAnswer`` (JSON) to standard output. :mod:`.checking` starts this separate process because the tool
-prints, may crash, and may take very long on hostile logs. It works on a copy, because the tool writes
+The checker is the program of the package ``mlperf_logging`` with which MLCommons checks submissions. Below,
+it is called the tool. The process reads a job (JSON, see :func:`check_package`) from standard input, and
+writes one ``CheckerAnswer`` (JSON) to standard output. :mod:`.checking` starts this separate process, because
+the tool prints, may crash, and may take very long on hostile logs.
+
+:mod:`.checking` also makes the copy of the package that the tool reads, because the tool writes
 ``scaling.json`` into the folder that it reads. The answer is taken from the tool's log records, because text
-that it prints may come from a result log.
+that the tool prints may come from a result log.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from rackproof.analysis.submission.models import CheckerAnswer
 from rackproof.core.text import sanitize
 
 USAGE = "training"
+"""Name of MLPerf Training among the kinds of benchmarks that the tool checks."""
 _MAX_MESSAGES = 100
 """Largest number of the tool's messages in an answer."""
 
@@ -32,7 +36,8 @@ _MAX_MESSAGES = 100
 class _Listener(logging.Handler):
     """A handler that stores the facts in the tool's log records, as fields of ``CheckerAnswer``.
 
-    ``file`` is the log that the tool is reading, or "". The path ``folder`` is cut from all messages.
+    ``file`` is the path of the log that the tool is reading, relative to ``folder``, or "" if it is reading
+    none. The path ``folder`` is removed from all messages.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,7 +51,10 @@ class _Listener(logging.Handler):
         self.errors: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Store one record. ``msg``, without the arguments, is the tool's own. The rest may be from a log."""
+        """Store the fact in one record.
+
+        Only the text ``msg`` is compared, because the tool itself wrote it. The arguments may be from a log.
+        """
         if record.msg == "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !":
             self.accepted = True
         elif str(record.msg).startswith("PACKAGE CHECKER FOUND ERRORS"):
@@ -64,6 +72,7 @@ class _Listener(logging.Handler):
             self.file = ""
 
     def _keep(self, record: logging.LogRecord) -> None:
+        """Store a warning or an error. A warning about a log gets the log's path as its beginning."""
         message = self._plain(record.getMessage())
         if self.file and record.levelno < logging.ERROR:
             message = f"{self.file}: {message}"
@@ -72,6 +81,7 @@ class _Listener(logging.Handler):
                 texts.append(message)
 
     def _plain(self, text: str) -> str:
+        """Return a text of the tool without the path of the folder, sanitized and cut to 500 characters."""
         return sanitize(text[:20_000].replace(self.folder + "/", ""), 500)
 
 
@@ -84,7 +94,8 @@ def check_package(job: Mapping[str, Any]) -> CheckerAnswer:
     """Check a copy of a package with the official checker.
 
     Args:
-        job: A mapping with ``folder`` (the copy of the submitter's folder) and ``ruleset``.
+        job: A mapping with ``folder`` (the path of the copy of the submitter's folder) and ``ruleset`` (the
+            round, such as ``5.1.0``).
     """
     folder, ruleset = Path(job["folder"]), str(job["ruleset"])
     listener = _Listener(folder)
@@ -126,7 +137,10 @@ def check_package(job: Mapping[str, Any]) -> CheckerAnswer:
 
 
 def _unsafe(folder: Path, ruleset: str) -> str:
-    """Return a message about a log that would lead the tool to a rules file outside its folder, or ""."""
+    """Return a message about a log that would make the tool open a file outside of its rules, or "".
+
+    The tool builds the path of a file with rules from values in the log.
+    """
     for log in sorted(folder.glob("results/*/*/result_*.txt")):
         events, _ = mlp_parser.parse_file(str(log), ruleset=ruleset)
         for event in events:
@@ -138,6 +152,7 @@ def _unsafe(folder: Path, ruleset: str) -> str:
 
 
 def _answer_job(job: Mapping[str, Any], answer: Callable[[str], None]) -> None:
+    """Check the package of a job, and pass the answer as JSON to a function that writes it."""
     answer(check_package(job).model_dump_json())
 
 

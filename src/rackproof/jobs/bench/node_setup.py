@@ -1,9 +1,11 @@
 """Plan the network and storage of an experiment on its nodes, and check that they were used. No I/O.
 
-A point with a value for ``nodes``, ``network`` or ``storage`` needs a setup. Planning calls
-:func:`plan_setup`, the module ``rackproof_bench_setup`` makes the setup, and workloads/rendezvous.py starts
-the point on each node. Task ``record`` then calls :func:`judge_setup` with the nodes' answers. These raw data
-are checked because they may be hostile.
+A point with a value for ``nodes``, ``network`` or ``storage`` needs a setup. Planning
+(:mod:`rackproof.jobs.bench.planning`) calls :func:`setup_obstacle` and :func:`plan_setup`. The module
+``rackproof_bench_setup`` makes the setup on each node, and workloads/rendezvous.py starts the point there.
+When the run is recorded, :mod:`rackproof.jobs.bench.tasks` calls :func:`judge_setup` with the nodes' reports.
+The result consists of findings, bandwidths, and texts for the record. The reports are checked, because they
+may be hostile.
 """
 
 from __future__ import annotations
@@ -20,29 +22,37 @@ from rackproof.core.records import Direction, Finding, Measurement, Record, Sour
 from rackproof.core.text import sanitize
 
 PARAMETERS = ("nodes", "network", "storage")
-"""Parameters that need a setup of nodes. If a parameter is empty, the node remains as it is."""
+"""Parameters that need a setup of nodes. If all of them are empty, the nodes remain as they are."""
 NETWORKS = ("host", "overlay")
-"""``host`` is a network of the node, and ``overlay`` a VXLAN that is made for the run."""
+"""Values of the parameter ``network``: ``host`` is the node's own network, and ``overlay`` is a VXLAN that is
+made for the run."""
 BEFORE_AFTER_S = 900
-"""If nothing removes a run's overlay, it expires this many seconds after the time limit of its job."""
+"""Seconds that are added to the time limit of a job, for the work before and after the job. The sum is the
+lifetime of the run's overlay. It counts from the moment before the overlay is made. Then the node removes the
+overlay, if the playbook did not."""
 COLD = 0.01
-"""The cache counts as emptied if at most this share of the sampled data is in memory."""
+"""Largest share of the sampled data that may be in memory if the cache counts as emptied."""
 LEAST_BYTES = 1 << 20
-"""Bytes that an overlay's interface must carry each way if several nodes train over it."""
+"""Smallest number of bytes that an overlay's interface carries each way if several nodes train over it."""
 
-# Types of file systems in /proc/mounts, by the kind of storage.
+# Types of file systems in /proc/mounts, by the kind of storage. A local storage has any type that _NOT_LOCAL
+# does not match.
 _TYPES = {"nfs": ("nfs", "nfs4"), "s3fs": ("fuse.s3fs",)}
 _NOT_LOCAL = re.compile(r"nfs4?|cifs|smb3?|fuse\..*|lustre|gpfs|beegfs|ceph|9p|wekafs")
-# Name and address in a line of ``ip -oneline address show``: ``2: eth0    inet 10.0.0.7/24 …``.
+# Matches a line of ``ip -oneline address show``: ``2: eth0    inet 10.0.0.7/24 …``. Groups are name and
+# address.
 _INTERFACE = re.compile(r"^\d+:\s+(\S+)\s+inet\s+([0-9.]{7,15})/", re.MULTILINE)
-# Kinds of interfaces that are not the network of the host.
+# Kinds of interfaces, as ``ip`` names them, that are not the network of the host.
 _TUNNELS = ("vxlan", "ipip", "geneve", "wireguard", "gre", "tun")
 _OWN = ("lo", "docker", "virbr", "veth", "cni", "flannel", "cali", "vxlan", "rackproof")
 """Prefixes of interfaces that do not connect nodes, such as those of containers and of Rackproof."""
 
 
 class Storage(Record):
-    """A storage that the parameter ``storage`` may name."""
+    """A storage that the parameter ``storage`` may name, an entry of ``bench_storages``.
+
+    ``kind`` is the kind of file system. With ``synthetic``, a program generates its data in memory.
+    """
 
     kind: Literal["local", "nfs", "s3fs", "synthetic"]
     folder: str = Field(default="", description="Folder of the data on the nodes.")
@@ -54,13 +64,22 @@ class Storage(Record):
     @field_validator("folder")
     @classmethod
     def _absolute(cls, folder: str) -> str:
+        """Refuse a relative path."""
         if folder and not folder.startswith("/"):
             raise ValueError(f"folder: {folder!r} is not an absolute path")
         return folder
 
 
 class ExperimentConfig(Record):
-    """A node's inventory settings for experiments, from the variables bench_* of the same names."""
+    """A node's inventory settings for experiments, as roles/bench/tasks/plan.yml passes them.
+
+    Attributes:
+        storages: The storages by name, from the role's own ones and ``bench_storages``.
+        fabric_interface: The network interface over which nodes train together (``bench_fabric_interface``),
+            or "" for the first that does not belong to containers.
+        overlay_subnet: The addresses of overlays (``bench_overlay_subnet``).
+        port: The TCP port of the rendezvous (``bench_meet_port``).
+    """
 
     storages: dict[str, Storage] = {}  # noqa: RUF012  (pydantic copies defaults)
     fabric_interface: str = ""
@@ -72,11 +91,12 @@ class ExperimentConfig(Record):
     @field_validator("overlay_subnet")
     @classmethod
     def _subnet(cls, subnet: str) -> str:
+        """Refuse a text that is not an IPv4 network."""
         return str(ipaddress.IPv4Network(subnet))
 
 
 class Peer(Record):
-    """A node of a run and its address."""
+    """A node of a run and its IPv4 address, or "" if it has no usable address."""
 
     name: str
     address: str
@@ -85,8 +105,16 @@ class Peer(Record):
 class NodeSetup(Record):
     """The setup of each node of a run, in the form that ``rackproof_bench_setup`` accepts.
 
-    ``nodes`` are in the order of ranks. ``storage`` is the kind of the storage, and ``data`` the folder on
-    it. ``cache`` is ``cold``, ``warm`` or "". ``port`` is that of the rendezvous, at which the ranks meet.
+    Attributes:
+        network: The network, one of :data:`NETWORKS`.
+        nodes: The nodes in the order of ranks.
+        subnet: The addresses of the overlay.
+        expires_s: Seconds after which a node removes the overlay.
+        storage: The kind of the storage, or "" if the point names none.
+        data: The folder of the data, or "".
+        cache: The required state of the page cache before the run: ``cold``, ``warm``, or "" for any.
+        port: The TCP port of the rendezvous, at which the ranks meet.
+        only_first: Whether only the first node starts the program, which starts the ranks on other nodes.
     """
 
     network: str = "host"
@@ -101,7 +129,7 @@ class NodeSetup(Record):
 
 
 class SetupEvidence(Record):
-    """The nodes' reports about a run's setup, as measurements, findings, and texts for the record."""
+    """The evidence of a run's setup: bandwidths, findings, and the record's texts on network and storage."""
 
     measurements: tuple[Measurement, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -119,8 +147,8 @@ def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
 
     Args:
         raw: The raw facts of the node.
-        interface: The interface in the inventory. If it is empty, use the first interface that does not
-            belong to containers.
+        interface: The interface in the inventory, or "" for the first interface that does not belong to
+            containers.
     """
     tools = raw.get("tools")
     answer = tools.get("ip") if isinstance(tools, Mapping) else None
@@ -133,9 +161,10 @@ def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
 
 
 def data_folder(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> str:
-    """Return the folder of a point's data, the value of ``{{ storage_folder }}``.
+    """Return the folder of a point's data, the value of ``{{ storage_folder }}`` in the definition.
 
-    For synthetic data, return "".
+    The parameter ``data_folder`` of the point overrides the folder of the storage. Without either, for
+    synthetic data, and for an unknown storage, return "".
     """
     name = str(point.get("storage", ""))
     if not name:
@@ -153,9 +182,9 @@ def setup_obstacle(
 
     Args:
         point: The point.
-        experiment: The inventory's variables for the first node.
+        experiment: The settings of the first node.
         peers: The available nodes.
-        requested: The number of nodes that it requests.
+        requested: The number of nodes that the point requests.
     """
     if requested > len(peers):
         return f"{requested} nodes requested, {len(peers)} of them answered; give nodes={len(peers)} or fewer"
@@ -170,7 +199,7 @@ def setup_obstacle(
 
 
 def _storage_obstacle(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> str:
-    """Return why a point's storage or cache is not available, or ""."""
+    """Return why a point's storage or cache is not available, or "" if they are."""
     storage = str(point.get("storage", ""))
     if storage and storage not in experiment.storages:
         storage_names = ", ".join(sorted(experiment.storages)) or "none"
@@ -183,7 +212,7 @@ def _storage_obstacle(point: Mapping[str, Scalar], experiment: ExperimentConfig)
 
 
 def _address_obstacle(peers: Sequence[Peer], interface: str) -> str:
-    """Return which node lacks an address for meeting the others, or ""."""
+    """Return a text about the first node without an address for the rendezvous, or "" if all have one."""
     lacking = next((peer for peer in peers if not peer.address), None)
     if lacking is None:
         return ""
@@ -205,10 +234,10 @@ def plan_setup(
 
     Args:
         point: The point.
-        experiment: The inventory's variables for the first node.
+        experiment: The settings of the first node.
         peers: The run's nodes, ordered by rank.
         limit_s: The time limit of the job in seconds.
-        only_first: Whether only the first node starts the program (a launcher).
+        only_first: Whether only the first node starts the program, as with mpirun.
     """
     storage = experiment.storages.get(str(point.get("storage", "")))
     return NodeSetup(
@@ -244,8 +273,9 @@ def judge_setup(
         planned: The planned setup.
         lead: The lead node. The run's own findings cover its job.
         reports: The result of ``rackproof_bench_setup`` on each node, from the removal of the setup.
-        jobs: The end of each node's job, except the lead's.
-        started: Whether a job was started. If not, another finding says so.
+        jobs: The final state of each node's part of the job, except the lead's.
+        started: Whether a job was started. If not, only leftovers of the setup are reported, because another
+            finding states that there was no job.
     """
     measurements: list[Measurement] = []
     report_of = {peer.name: _map(reports.get(peer.name)) for peer in planned.nodes}
@@ -310,7 +340,7 @@ def _network_differences(planned: NodeSetup, name: str, report: Mapping[str, Any
     interface = report.get("interface")
     differences = []
     # Check before and after the run. If the link was lost in between, the training may have used another
-    # one.
+    # link.
     for moment, link in (("before", _map(report.get("link"))), ("after", _map(report.get("ended")))):
         difference = _link_difference(planned.network, interface, link, moment)
         if difference:
@@ -334,7 +364,10 @@ def _route_differences(
 
 
 def _link_difference(network: str, interface: object, link: Mapping[str, Any], moment: str) -> str:
-    """Return the fault of a node's interface before or after the run, or ""."""
+    """Return the fault of a node's interface before or after the run, or "" if it has none.
+
+    ``link`` is the report on the interface at this ``moment`` (``before`` or ``after``).
+    """
     shown_name = sanitize(interface, 40)
     if link.get("interface") != interface or not interface:
         return f"{shown_name} was not there {moment} the run"
@@ -389,7 +422,7 @@ def _storage_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) 
 
 
 def _mount_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
-    """Return how the mount at the data's folder is not the planned storage, or ""."""
+    """Return how the mount at the data's folder differs from the planned storage, or "" if it does not."""
     mount = _map(storage.get("mount"))
     kind = mount.get("type")
     if not isinstance(kind, str) or storage.get("folder") != planned.data:
@@ -436,9 +469,9 @@ def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
         return [
             _finding("no_job", Verdict.UNPROVEN, f"{name}: nothing is known of its part of the job", name)
         ]
-    # All three are required, because a state that contradicts itself proves no success.
     status = job.get("exit_status")
-    # False equals 0, but is no exit status.
+    # All conditions are required, because a state that contradicts itself proves no success. False equals 0,
+    # but is no exit status.
     if job.get("phase") == "ended" and job.get("succeeded") is True and type(status) is int and status == 0:
         return []
     ending = sanitize(job.get("message") or job.get("ended_by") or "its end is not known", 200)

@@ -1,4 +1,4 @@
-"""List the evidence that the verdict on a run needs. No I/O.
+"""List all evidence of a run, with the consequence for the verdict if it is missing. No I/O.
 
 For every run, :mod:`rackproof.jobs.bench.record` calls :func:`machine_lacks`, which evaluates
 :data:`RUN_ON_MACHINE`. For a run that a cluster's run script starts,
@@ -6,8 +6,12 @@ For every run, :mod:`rackproof.jobs.bench.record` calls :func:`machine_lacks`, w
 or :data:`RUN_OF_ROUND_06`.
 
 A row (:class:`~rackproof.core.evidence.RequiredEvidence`) names one piece of evidence, the program that
-provides it, and the code of the finding if a run lacks it. A table has a row for every field of the
-structures with the evidence, and a test compares them. Other checks therefore need not report missing values.
+provides it, and the code of the finding if a run lacks it. Without the evidence a run is unproven, unless the
+row has a reason in ``harmless``. ``needed`` limits a row to some runs, such as those whose job ended.
+
+The first two tables have a row for every field of the structures with the evidence, and
+``tests/jobs/bench/test_required_evidence.py`` compares them. Other checks therefore need not report missing
+values.
 """
 
 from __future__ import annotations
@@ -50,16 +54,17 @@ from rackproof.logs.run_sub06 import RunSub06Output, ended_before_training06
 
 _AGAINST = "it only shows faults of a run, so its absence is good"
 _ABOUT = "it only describes the run, and nothing is judged by it"
-"""Reasons (``harmless``) why a run may lack a piece of evidence."""
+"""The usual reasons (``harmless``) why a run may lack a piece of evidence."""
 _THERE, _ABSENT, _DAMAGED = EvidenceState.THERE, EvidenceState.ABSENT, EvidenceState.DAMAGED
 _EVENTS = ("mllog", "mll06", "mlp05")
-"""The events of these formats include a time."""
+"""Names of the log formats whose events have a time: those of MLPerf Training."""
 
 
 class Evidence(Record):
     """The evidence of a run other than its logs."""
 
     nodes: tuple[Node, ...] = ()
+    """The nodes of the run with their facts, such as serial numbers and GPUs."""
     job: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies defaults)
     """State of the job from its supervisor, empty if no job was started."""
     findings: tuple[Finding, ...] = ()
@@ -67,11 +72,15 @@ class Evidence(Record):
     could_not_start: str = ""
     """Reason, for the operator, why no job was started or why it was not followed to its end."""
     command: tuple[str, ...] = ()
+    """The command of the job as words, for the report."""
     description: str = ""
+    """Text about the run, for the report."""
     storage: str = ""
+    """The storage that the nodes used, or else the operator's text about it."""
     network: str = ""
-    """The storage and the network that the nodes used, or else the operator's texts about them."""
+    """The network that the nodes used, or else the operator's text about it."""
     notes: str = ""
+    """The operator's remarks, for the report."""
     measurements: tuple[Measurement, ...] = ()
     """Measurements besides the parsed logs', from the nodes' setup and from the launcher's output, such as
     the preflight's bandwidth."""
@@ -80,13 +89,15 @@ class Evidence(Record):
     busy: str = ""
     """Reason why no speed is judged, empty if the machines were idle or need not be."""
     container_digest: str = ""
+    """Digest of the container's image, empty without a container."""
     slurm_start: datetime | None = None
-    """Start of the Slurm job according to Slurm. The program may follow it only from a later time."""
+    """Start of the Slurm job, or None if Slurm's record does not show it precisely. The supervisor's own
+    start can be later, if it began to follow a running job. The earlier one bounds the times in the log."""
 
 
 @dataclass(frozen=True)
 class MachineRun:
-    """The plan, the evidence and the parsed logs of a run, which every row of RUN_ON_MACHINE gets."""
+    """The plan, the evidence and the parsed logs of a run, which each row of RUN_ON_MACHINE judges."""
 
     planned: PlannedRun
     known: Evidence
@@ -95,11 +106,13 @@ class MachineRun:
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A run's job under Slurm, with its plan, run script, log and Slurm's record."""
+    """A run's job under a run script (run.sub): its plan, the script, the script's log and Slurm's record."""
 
     planned: PlannedRun
     script: RunScript
+    """Properties of the run script, such as the output that it lacks by design."""
     output: RunSubOutput
+    """Lines of the run script in the log. ``end`` is Slurm's record, which the launcher logs."""
     output06: RunSub06Output = field(default_factory=RunSub06Output)
     """Output of the run script of round 0.6, empty for other runs."""
 
@@ -114,7 +127,12 @@ class SlurmJob:
 
 
 def lacking_findings(lacking: Iterable[Finding], findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings of ``lacking``, except those with the code of a gating one in ``findings``."""
+    """Return the findings about missing evidence that no other finding explains.
+
+    Args:
+        lacking: The findings about missing evidence.
+        findings: All other findings of the run. One with a gating verdict replaces those of the same code.
+    """
     known_codes = {
         finding.code for finding in findings if finding.verdict is not None and finding.verdict.gates
     }
@@ -122,19 +140,26 @@ def lacking_findings(lacking: Iterable[Finding], findings: Sequence[Finding]) ->
 
 
 def machine_lacks(run: MachineRun) -> list[Finding]:
-    """Return a finding for each missing kind of evidence that every run needs."""
+    """Return a finding for each code of RUN_ON_MACHINE whose evidence is missing and not harmless."""
     return _findings(RUN_ON_MACHINE, run)
 
 
 def slurm_lacks(job: SlurmJob) -> list[Finding]:
-    """Return a finding for each kind of evidence that a run by a cluster's run script lacks in addition."""
+    """Return a finding for each code of the run script's table whose evidence is missing and not harmless.
+
+    The table is RUN_OF_ROUND_06 for the launcher ``docker``, and otherwise RUN_BY_SLURM.
+    """
     return _findings(RUN_OF_ROUND_06 if job.planned.launcher == "docker" else RUN_BY_SLURM, job)
 
 
 def _findings(table: Iterable[RequiredEvidence[Any]], subject: object) -> list[Finding]:
-    """Return one finding for all missing evidence of one code, with the text of the first row.
+    """Return a finding for each code with missing evidence.
 
-    ``subject`` is what the rows of the table get: a :class:`MachineRun` or a :class:`SlurmJob`.
+    Its message is that of the first such row, with the names of the others. Its verdict is the worst one.
+
+    Args:
+        table: The rows to evaluate.
+        subject: The run to judge: a :class:`MachineRun`, or a :class:`SlurmJob` for the other tables.
     """
     alike: dict[str, list[LackingEvidence]] = {}
     for lack in lacking_evidence(table, subject):
@@ -223,7 +248,15 @@ def _of_job(
     harmless: str = "",
     without: str = "",
 ) -> RequiredEvidence[MachineRun]:
-    """Return the row for one key of the job's state. Without it, the finding has the given code."""
+    """Return the row for one key of the job's state.
+
+    Args:
+        key: The key of the state.
+        code: The code of the finding if the value is missing or damaged.
+        needed: A function that returns whether a run needs the value. By default, each job that ended does.
+        harmless: The reason why a run may lack the value, or "". A damaged value is unproven in any case.
+        without: What is unknown without the value, for operators. Empty if the key's name is enough.
+    """
     return RequiredEvidence(
         f"job.{key}",
         _SUPERVISOR,
@@ -242,7 +275,7 @@ _SUPERVISOR = "the job's state, from its supervisor"
 
 
 def _of_evidence(name: str, harmless: str) -> RequiredEvidence[MachineRun]:
-    """Return the row for a field of :class:`Evidence` that no verdict needs."""
+    """Return the row for a field of :class:`Evidence` that no verdict needs, with the reason ``harmless``."""
 
     def state(run: MachineRun) -> EvidenceState:
         return state_of_value(getattr(run.known, name))
@@ -251,9 +284,10 @@ def _of_evidence(name: str, harmless: str) -> RequiredEvidence[MachineRun]:
 
 
 def _of_logs(name: str, code: str, harmless: str = "") -> RequiredEvidence[MachineRun]:
-    """Return the row for a field of each parsed log. The first state that is not ``there`` counts.
+    """Return the row for one field of all parsed logs of a run.
 
-    Only logs in :data:`_EVENTS` need the times of their events.
+    The state is ``there`` if all logs have the field, and otherwise that of the first log without it. Fields
+    for times of events count only for logs of the formats in :data:`_EVENTS`.
     """
 
     def state(run: MachineRun) -> EvidenceState:
@@ -332,13 +366,16 @@ RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
     _of_logs("first_event_s", "no_event_times"),
     _of_logs("last_event_s", "no_event_times"),
 )
-"""Every run needs this evidence. ``evidence`` is :class:`~Evidence`, ``job`` is the state that its seal
-covers, and ``log`` is each :class:`~rackproof.core.records.ParsedLog`.
+"""All evidence of a run on a node, whichever launcher started it. Rows with ``harmless`` may be missing.
+
+``evidence`` is :class:`Evidence`, ``job`` is the state of the job that its seal covers, and ``log`` is each
+:class:`~rackproof.core.records.ParsedLog`.
 """
 
 
 # -- a run under Slurm -----------------------------------------------------------------------------------
 
+# Remedies, and texts about what is unknown.
 _RULED = "set `lacks` in the definition if its run script prints none by design"
 _ASK_SLURM = "read the job from Slurm's controller (sacct, scontrol), then run the benchmark again"
 _WHERE = "Slurm's record does not show on which nodes the job ran"
@@ -388,7 +425,16 @@ def _of_record(
     state: Callable[[Any], EvidenceState] = state_of_value,
     harmless: str = "",
 ) -> RequiredEvidence[SlurmJob]:
-    """Return the row for one key of Slurm's record. A value that is not of type ``kind`` is damaged."""
+    """Return the row for one key of Slurm's record.
+
+    Args:
+        key: The key of the record.
+        code: The code of the finding if the value is missing or damaged.
+        kind: The type of the value. A value of another type is damaged, and so is a bool.
+        without: What is unknown without the value, for operators. Empty if the key's name is enough.
+        state: A function that returns the state of a value of that type.
+        harmless: The reason why a run may lack the value, or "".
+    """
 
     def found(job: SlurmJob) -> EvidenceState:
         value = job.output.end.get(key)
@@ -427,7 +473,17 @@ def _of_output(
     harmless: str = "",
     without: str = "",
 ) -> RequiredEvidence[SlurmJob]:
-    """Return the row for a field of the run script's output, whose state is ``state`` of the output."""
+    """Return the row for a field of the run script's output.
+
+    Args:
+        name: The field of :class:`RunSubOutput`.
+        code: The code of the finding if the evidence is missing.
+        needed: A function that returns whether a job needs it. By default, each job that trained does.
+        state: A function that returns the state in the output. By default, the field's value decides.
+        remedy: The operator's next step.
+        harmless: The reason why a job may lack it, or "".
+        without: What is unknown without it, for operators. Empty if the field's name is enough.
+    """
 
     def found(job: SlurmJob) -> EvidenceState:
         return state(job.output) if state is not None else state_of_value(getattr(job.output, name))
@@ -500,11 +556,12 @@ SLURM_RECORD: tuple[RequiredEvidence[SlurmJob], ...] = (
         harmless="a site without accounts has none; the job's nodes, the log's nodes and its ranks remain",
     ),
 )
-"""Slurm must report these facts about a job. workloads/slurm_run.py queries them."""
+"""The facts about a job in Slurm's record, which workloads/slurm_run.py queries. They are needed if Slurm
+must keep a record of the job. ``elapsed_s`` and ``steps`` may be missing."""
 
 
 def _launcher_report(job: str, remedy: str) -> RequiredEvidence[SlurmJob]:
-    """Return the row for the launcher's report of a job's end."""
+    """Return the row for the launcher's report of a job's end. ``job`` is the job's name in the message."""
     return _of_output(
         "launcher_report",
         "no_end",
@@ -572,8 +629,8 @@ RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
         without="the log does not show the NCCL preflight whole",
     ),
 )
-"""A run under Slurm needs this evidence, too. ``slurm`` is the record that workloads/slurm_run.py reports,
-and ``log`` is :class:`RunSubOutput`."""
+"""The additional evidence of a run under Slurm. Rows with ``harmless`` may be missing. ``slurm`` is the
+record that workloads/slurm_run.py reports, and ``log`` is :class:`RunSubOutput`."""
 
 
 def _status_state(job: SlurmJob) -> EvidenceState:
@@ -611,5 +668,6 @@ RUN_OF_ROUND_06: tuple[RequiredEvidence[SlurmJob], ...] = (
         without="the log does not show on which nodes run.sub started the training (Launching on node)",
     ),
 )
-"""A run of round 0.6 needs this evidence, too. Its :class:`RunSub06Output` needs only the nodes, because
-checks compare the number of events and of cleared caches."""
+"""The additional evidence of a run of MLPerf Training 0.6 (launcher ``docker``). The only field of
+:class:`RunSub06Output` with a row is the list of nodes, because other checks compare the number of events
+and of cleared caches."""

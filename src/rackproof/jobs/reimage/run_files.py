@@ -81,7 +81,7 @@ class RunRequest(Record):
     waves: tuple[tuple[str, ...], ...] = ()
     limits_s: dict[str, float] = Field(default={})
     images: dict[str, str] = Field(default={})
-    sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
+    sha256: str = Field(default="", exclude=True, description="Digest of the file, which its readers set.")
 
 
 class ReimageContext(Record):

@@ -1,4 +1,8 @@
-"""Define the logger with which run.sub logs cleared caches. Only rank 0 logs, as in the original."""
+"""Fake the module ``callbacks`` of NVIDIA's mlperf-common, of which run.sub uses only ``mllogger``.
+
+run.sub logs with it that a node's page cache was cleared. As in the original, only rank 0 logs. The lines are
+those of MLCommons' mllog. The other parts of the original module are left out.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,16 @@ from mlperf_logging import mllog
 
 
 class _Logger:
+    """The logger, with the one method that run.sub calls."""
+
     constants = mllog.constants
+    """Names of the keys of events."""
 
     def event(self, **words: Any) -> None:
-        """Write a point in time, on the first task only."""
+        """Log an event with the key and value in ``words``, on rank 0 only. Without RANK, the rank is 0."""
         if os.environ.get("RANK", "0") == "0":
             mllog.get_mllogger().event(**words)
 
 
 mllogger = _Logger()
+"""The object that run.sub imports."""
