@@ -80,13 +80,7 @@ def build_cluster(
         controller: The host of slurmctld, or "".
         controller_address: The address of this host, or "".
     """
-    host = next((node for node in nodes if node.name == controller), None)
-    if host is not None and not host.in_slurm and not guesses[controller].group and len(nodes) > 1:
-        nodes = [node for node in nodes if node is not host]
-        controller_address, controller_variables = host.address or controller_address, host.variables
-    else:
-        # A node has its address and variables in the line of its rack.
-        controller_address, controller_variables = "" if host else controller_address, {}
+    nodes, address, variables = _without_controller(nodes, guesses, controller, controller_address)
     taken_names = {node.name for node in nodes} | RESERVED_GROUPS | {controller}
     groups = _rack_groups({node.rack for node in nodes}, taken_names)
     racks: dict[str, list[str]] = {}
@@ -102,9 +96,25 @@ def build_cluster(
         racks={name: tuple(racks[name]) for name in sorted(racks)},
         partitions={name: tuple(partitions[name]) for name in sorted(partitions)},
         controller=controller,
-        controller_address=controller_address,
-        controller_variables=controller_variables,
+        controller_address=address,
+        controller_variables=variables,
     )
+
+
+def _without_controller(
+    nodes: Sequence[AdoptedNode], guesses: Mapping[str, SkuGuess], controller: str, address: str
+) -> tuple[Sequence[AdoptedNode], str, dict[str, str | int | bool]]:
+    """Return the nodes without a controller that is no node, and the address and variables of its line.
+
+    Both are empty if the controller is a node, because the line of its rack has them. ``address`` is that of
+    a source that does not list the controller as a node.
+    """
+    host = next((node for node in nodes if node.name == controller), None)
+    if host is None:
+        return nodes, address, {}
+    if host.in_slurm or guesses[controller].group or len(nodes) == 1:
+        return nodes, "", {}
+    return [node for node in nodes if node is not host], host.address or address, host.variables
 
 
 def _slug(text: str) -> str:
