@@ -723,6 +723,21 @@ def test_a_value_of_the_inventory_is_mended_in_the_inventory(
     assert others == ["ansible-playbook validate.yml -l r1-n02"]
 
 
+@pytest.mark.parametrize(
+    ("code", "step"),
+    [
+        ("disk_full", "ssh r1-n02 df -h; then free space"),
+        ("inodes_full", "ssh r1-n02 df -i; then remove small files"),
+        ("mig_on", "ssh r1-n02 nvidia-smi -mig 0; then reboot"),
+    ],
+)
+def test_what_no_role_cures_does_not_lead_to_provisioning(results: Path, code: str, step: str) -> None:
+    found = HealthFinding(node="r1-n02", code=code, verdict=Verdict.FAIL, action="configure", evidence="e")
+    steps = next_steps(results, found)
+    assert [one for one in steps if one.startswith(step) and one.endswith(f"  # {code}")]
+    assert not [one for one in steps if "provision.yml" in one]
+
+
 @pytest.mark.parametrize("code", ["gpu_new", "gpu_replaced", "machine_changed", "parts_moved"])
 def test_a_changed_part_is_accepted_by_a_night(results: Path, code: str) -> None:
     found = HealthFinding(

@@ -351,6 +351,15 @@ def _soak_step(node_night: NodeNight) -> str:
     )
 
 
+_NO_ROLE: Mapping[str, str] = {
+    "disk_full": "ssh {node} df -h; then free space, or change the limit in validate_limits",
+    "inodes_full": "ssh {node} df -i; then remove small files",
+    "mig_on": "ssh {node} {sudo}nvidia-smi -mig 0; then reboot, or, if MIG is intended, set `mig: true` in "
+    "validate_expect",
+}
+"""Steps for findings with the action ``configure`` that no role of provision.yml cures, by code."""
+
+
 def _finding_command(node_night: NodeNight, finding: HealthFinding) -> tuple[str, str]:
     """Return the command or advice for a finding's action, or "" for actions that need none.
 
@@ -361,6 +370,8 @@ def _finding_command(node_night: NodeNight, finding: HealthFinding) -> tuple[str
     # The command is entered into a shell, and the text comes from a node.
     gpu = finding.name if _UUID.fullmatch(finding.name) else ""
     place = f"{finding.name or node} {finding.place}".strip()
+    if step := _NO_ROLE.get(finding.code):
+        return step.format(node=node, sudo=sudo), ""
     commands = {
         "configure": (f"ansible-playbook provision.yml -l {node}", ""),
         "reset": (f"ssh {node} {sudo}nvidia-smi --gpu-reset -i {gpu or 'GPU'}", "; no job may run there"),
