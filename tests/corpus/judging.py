@@ -299,6 +299,7 @@ def _job_state(job: Mapping[str, Any], run_id: str, log: Path) -> dict[str, Any]
         "ended_by": "itself",
         "exit_status": 0,
         "signal": None,
+        "elapsed_s": _IDLE_MACHINE["seconds"],
         "succeeded": job.get("exit_status", 0) == 0,
         **stated_log(log),
         "machine": _IDLE_MACHINE,

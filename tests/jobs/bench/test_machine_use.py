@@ -93,10 +93,7 @@ QUIET = {**USE, "disturbed_s": 0.0, "others_s": 0.0}
         ({**ENDED, "machine": {**QUIET, "cpus": 10**400}}, "states no valid use"),
         ({**ENDED, "machine": {**QUIET, "cpus": -2}}, "states no valid use"),
         ({**ENDED, "machine": {**USE, "seconds": 1e9}}, "for 1e+09 s, but the job took 60 s"),
-        (
-            {"phase": "ended", "ended_by": "itself", "machine": {**QUIET, "seconds": 0.0}},
-            "states no duration of the job",
-        ),
+        ({"phase": "ended", "ended_by": "itself", "machine": QUIET}, "states no duration of the job"),
         ({**ENDED, "elapsed_s": None, "machine": {**QUIET, "seconds": 0.0}}, "states no duration of the job"),
         ({**ENDED, "elapsed_s": "60", "machine": {**QUIET, "seconds": 0.0}}, "states no duration of the job"),
         ({**ENDED, "elapsed_s": float("nan"), "machine": QUIET}, "states no duration of the job"),

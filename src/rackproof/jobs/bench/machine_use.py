@@ -160,9 +160,6 @@ def _unwatched(use: MachineUse | None, job: Mapping[str, Any]) -> str:
         return ""
     if use is None:
         return "no valid use by other processes"
-    # A job without this key needs any time of watching.
-    if "elapsed_s" not in job and use.cpus > 0 and use.seconds > 0:
-        return ""
     took_s = as_float(job.get("elapsed_s"))
     if took_s is None or took_s < 0:
         return "no duration of the job"
