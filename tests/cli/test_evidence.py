@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -308,6 +309,29 @@ def test_the_page_is_whole_by_itself_and_asks_for_nothing(run: Call, folder: Pat
     assert load_certificate(split_page(page.encode()).json).verdict is Verdict.PASS
 
 
+@pytest.mark.parametrize("name", ["results", "my results", "it's"])
+def test_what_is_unproven_comes_with_the_playbooks_that_measure_it(
+    run: Call, folder: Path, name: str
+) -> None:
+    results = (folder / "results").rename(folder / name)
+    options = ("--results", results, "--catalogue", "acceptance", "--out", folder / "c.html")
+    result = run("evidence", samples.NODE, *options)
+    assert result.exit_code == 3, result.output
+    lines = result.output.splitlines()
+    begin = lines.index("Unproven for want of a measurement, if the reasons do not say otherwise:")
+    playbooks = {
+        line.partition("  # ")[2]: shlex.split(line.partition("  # ")[0]) for line in lines[begin + 1 :]
+    }
+    soak = playbooks["endurance"]
+    assert soak[:4] == ["ansible-playbook", "bench.yml", "-e", "benchmark=soak"]
+    assert soak[-4:-1] == ["-l", samples.NODE, "-e"]
+    assert json.loads(soak[-1]) == {"bench_results": str(results)}
+    answers = json.loads((folder / "c.json").read_text())["answers"]
+    proven = {row["id"] for row in answers if row["verdict"] == "pass"}
+    assert proven
+    assert not any(proven & set(ids.split(", ")) for ids in playbooks)
+
+
 def test_requirements_that_are_not_measured_are_counted_and_folded_on_the_page(
     run: Call, folder: Path
 ) -> None:
@@ -320,7 +344,7 @@ def test_requirements_that_are_not_measured_are_counted_and_folded_on_the_page(
     )
     assert [line.split()[:2] for line in lines if line.startswith("BMAAS11")] == [["BMAAS11", "pass"]]
     assert not [line for line in lines if line.startswith("SEC")]
-    assert lines[-1] == "The page lists the requirements that Rackproof does not measure."
+    assert "The page lists the requirements that Rackproof does not measure." in lines
     text = (folder / "c.html").read_text().partition('<pre id="certificate-json">')[0]
     for row in load_catalogue("nvidia-ai-clouds").requirements:
         assert text.count(f"<code>{row.id}</code>") == 1
@@ -522,27 +546,51 @@ def test_evidence_that_is_taken_away_is_missed(run: Call, folder: Path, kind: st
     assert [one["verdict"] for key, one in answers.items() if key != gone] == ["pass", "pass"]
 
 
-def test_a_night_that_did_not_reach_the_node_cannot_be_taken_away(run: Call, folder: Path) -> None:
-    """The history does not name the nodes that a night did not reach."""
-    results = folder / "results"
-    (before,) = night_folders(results)
-    night = read_night(before)
+def add_night(results: Path, minutes: int, verdict: Verdict, unreached: str = "") -> str:
+    """Add a night like the first one, with another verdict, some minutes later. Return its id."""
+    before = night_folders(results)[-1]
+    night, ended = read_night(before), read_night(before).ended + timedelta(minutes=minutes)
     (one,) = night.nodes
-    night_id, ended = f"20991231T000000Z-{before.name[17:]}", night.ended + timedelta(minutes=1)
-    lost = one.model_copy(update={"verdict": Verdict.UNPROVEN, "unreached": "no answer"})
-    changes = {"night_id": night_id, "ended": ended, "verdict": Verdict.UNPROVEN, "nodes": (lost,)}
-    write_night(results / night_id, night.model_copy(update=changes))
+    night_id = f"2099123{minutes}T000000Z-{before.name[17:]}"
+    changed = one.model_copy(update={"verdict": verdict, "unreached": unreached})
+    # A node that a night did not reach has no snapshot.
+    if not unreached:
+        shutil.copytree(before, results / night_id)
+    update = {"night_id": night_id, "ended": ended, "verdict": verdict, "nodes": (changed,)}
+    write_night(results / night_id, night.model_copy(update=update))
+    nodes = () if unreached else read_run(before).nodes
     record = read_run(before).model_copy(
-        update={"run_id": night_id, "ended": ended, "verdict": Verdict.UNPROVEN, "nodes": ()}
+        update={"run_id": night_id, "ended": ended, "verdict": verdict, "nodes": nodes}
     )
     write_run(record, results / night_id)
     with open_store(results / "history.sqlite") as store:
         store.keep(record)
+    return night_id
+
+
+def test_a_night_that_did_not_reach_the_node_cannot_be_taken_away(run: Call, folder: Path) -> None:
+    """The history does not name the nodes that a night did not reach."""
+    night_id = add_night(folder / "results", 1, Verdict.UNPROVEN, "no answer")
     assert make(run, folder).exit_code == 3
-    shutil.rmtree(results / night_id)
+    shutil.rmtree(folder / "results" / night_id)
     result = make(run, folder)
     assert result.exit_code == 3
     assert "its folder is gone" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(("last", "expected"), [(Verdict.FAIL, "fail"), (Verdict.PASS, "unproven")])
+def test_a_node_that_failed_and_does_not_answer_now_still_fails(
+    run: Call, folder: Path, last: Verdict, expected: str
+) -> None:
+    """A night that did not reach the node proves nothing, and so cannot replace a failed night."""
+    add_night(folder / "results", 1, last)
+    add_night(folder / "results", 2, Verdict.UNPROVEN, "no answer")
+    result = make(run, folder, "--json")
+    answers = {one["id"]: one["verdict"] for one in json.loads(result.output)["answers"]}
+    assert answers["S1"] == expected
+    text = (folder / "c.html").read_bytes()
+    assert load_certificate(split_page(text).json).verdict.value == expected
+    assert verify(run, folder, "--unsigned").exit_code == result.exit_code
 
 
 def test_without_a_history_there_is_no_certificate(run: Call, folder: Path) -> None:

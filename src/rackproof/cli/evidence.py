@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import click
 from rackproof.analysis.certificate.catalogue import load_catalogue
 from rackproof.analysis.certificate.changes import certificate_changes
 from rackproof.analysis.certificate.making import make_certificate
-from rackproof.analysis.certificate.models import Answer, Certificate
+from rackproof.analysis.certificate.models import Answer, Certificate, Requirement
 from rackproof.analysis.certificate.page_parts import (
     PageParts,
     dump_certificate,
@@ -27,8 +28,10 @@ from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.find_run import history_path
 from rackproof.cli.options import inventory_option, json_option, results_option
 from rackproof.cli.output import exit_status, json_value, print_json, terminal_width
+from rackproof.core.advised_commands import add_inventory, add_results
 from rackproof.core.hostlist import compress_hostlist, expand_hostlist
-from rackproof.core.text import amount, sanitize
+from rackproof.core.records import Verdict
+from rackproof.core.text import amount, sanitize, shell_word
 from rackproof.jobs.inventory.lint import list_inventory
 from rackproof.report.certificate import certificate_shell, count_text, judged_text, reasons_text
 from rackproof.report.certificate_limits import limits_text
@@ -105,6 +108,8 @@ def make_command(
         click.echo(f"{certificate.verdict.value}: {title}, {amount(len(node_names), 'node')}: {out}")
         click.echo(f"inventory: {_inventory_text(inventory)}")
         click.echo(_answer_text(certificate, certificate.answers))
+        for line in _measuring_lines(certificate, names, inventory, results):
+            click.echo(line)
     ctx.exit(exit_status(certificate.verdict))
 
 
@@ -192,6 +197,46 @@ def _answer_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
     if len(rows) < len(answers):
         lines.append("The page lists the requirements that Rackproof does not measure.")
     return "\n".join(lines)
+
+
+def _measuring_lines(
+    certificate: Certificate, names: Sequence[str], inventory: Path, results: Path
+) -> list[str]:
+    """Return the playbooks that measure what is unproven, each with its requirements, or an empty list."""
+    unproven = {answer.id for answer in certificate.answers if answer.verdict is Verdict.UNPROVEN}
+    playbooks: dict[tuple[str, str], list[str]] = {}
+    for row in certificate.catalogue.requirements:
+        # What Rackproof does not measure stays unproven.
+        if row.id in unproven and not row.unmeasured:
+            for playbook in _playbooks_of(row):
+                playbooks.setdefault(playbook, []).append(row.id)
+    if not playbooks:
+        return []
+    # Ansible reads n[01-18] as another pattern.
+    limit = shell_word(",".join(certificate.asked if any("[" in name for name in names) else names))
+    commands = [
+        f"  ansible-playbook {playbook} -l {limit}{_results_option(variable, results)}  # {', '.join(ids)}"
+        for (playbook, variable), ids in playbooks.items()
+    ]
+    lines = [add_inventory(command, [str(inventory)] if inventory.exists() else []) for command in commands]
+    return ["Unproven for want of a measurement, if the reasons do not say otherwise:", *lines]
+
+
+def _results_option(variable: str, results: Path) -> str:
+    """Return the option by which a playbook writes to a results folder, or "" for the usual folder."""
+    # add_results knows the usual folder.
+    if add_results("rackproof history", results) == "rackproof history":
+        return ""
+    # Ansible splits key=value at blanks.
+    return f" -e {shell_word(json.dumps({variable: str(results)}))}"
+
+
+def _playbooks_of(row: Requirement) -> Iterator[tuple[str, str]]:
+    """Yield each playbook that makes evidence of a requirement, and its variable of the results folder."""
+    if row.night:
+        yield "validate.yml", "validate_results"
+    for benchmark in row.benchmarks:
+        yield f"bench.yml -e benchmark={benchmark}", "bench_results"
 
 
 @evidence_group.command("verify")

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from rackproof.analysis.certificate.expectations import lacking_expectations
 from rackproof.analysis.certificate.models import (
@@ -277,12 +278,21 @@ def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece])
 
 
 def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
-    """Yield what the newest night with a node proves: the required codes, or the node's whole health."""
+    """Yield what the newest night with a node proves: the required codes, or the node's whole health.
+
+    If the newest night did not reach the node, the last night that did is in the evidence, too, if the node
+    failed. Its failures still count, because a node that does not answer proves nothing better.
+    """
     nights = _covering(question, name, "night", "")
     if not nights:
         yield _Part(Verdict.UNPROVEN, f"{name}: there is no night")
         return
     night = nights[-1]
+    for newer_night, earlier_night in pairwise(reversed(nights)):
+        # A night that reached the node has its answers.
+        if name in newer_night.reads:
+            break
+        yield from _failures(question, earlier_night, name)
     if doubt := _doubt(question, night, name):
         # Without its snapshot, a node looks like other hardware.
         why = "; ".join(night.objections) or doubt
@@ -295,6 +305,16 @@ def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
     else:
         verdict = night.verdicts.get(name, Verdict.UNPROVEN)
         yield _piece_part(question, night, worst([verdict, *_verdicts_on(night, name)]), f"{name}: health")
+
+
+def _failures(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:
+    """Yield the failures of a node in a night, unless the node's hardware is another one now."""
+    if _doubt(question, night, name):
+        return
+    if question.requirement.codes:
+        yield from (part for part in _finding_parts(question, night, name) if part.verdict is Verdict.FAIL)
+    elif Verdict.FAIL in (night.verdicts.get(name), *_verdicts_on(night, name)):
+        yield _piece_part(question, night, Verdict.FAIL, f"{name}: health")
 
 
 def _verdicts_on(night: EvidencePiece, name: str) -> list[Verdict]:

@@ -180,15 +180,25 @@ class Gathered:
     # Nights.
 
     def _newest_nights(self) -> Iterator[EvidencePiece]:
-        """Yield nights, the newest first, until each requested node was in one, and damaged nights."""
-        missing = set(self._asked)
+        """Yield nights, the newest first, until each requested node was in one, and damaged nights.
+
+        A node that its newest night did not reach is also in the last night that did, if it failed there.
+        """
+        missing, unreached = set(self._asked), set[str]()
         for folder in night_store.night_folders(self._results):
+            if not (missing or unreached):
+                return
             try:
                 night = night_store.read_night(folder)
             except ResultsError as error:
                 yield self._damaged(folder.name, str(error))
                 continue
             node_nights = [node for node in night.nodes if node.node in missing]
+            failed = [
+                node
+                for node in night.nodes
+                if node.node in unreached and not node.unreached and node.verdict is Verdict.FAIL
+            ]
             recorded_run = self._known(night.night_id)
             # An altered night may have lost nodes. An older night must not count for these nodes.
             lost = (
@@ -196,11 +206,11 @@ class Gathered:
                 if recorded_run and record_objection(recorded_run, folder)
                 else ()
             )
-            if node_nights or lost:
-                yield self._night_piece(folder, night, node_nights, sorted(lost))
+            if node_nights or lost or failed:
+                yield self._night_piece(folder, night, [*node_nights, *failed], sorted(lost))
             missing -= {*lost, *(night_node.node for night_node in node_nights)}
-            if not missing:
-                return
+            unreached -= {node.node for node in night.nodes if not node.unreached}
+            unreached |= {node.node for node in node_nights if node.unreached}
 
     def _night_piece(
         self, folder: Path, night: NightRecord, node_nights: Sequence[NodeNight], lost: Sequence[str]
