@@ -34,7 +34,7 @@ BASES = ("", "src/", "src/rackproof/", "inventory/", "inventory/group_vars/")
 # Paths of examples: what a reader or a playbook of theirs makes, and folders of others.
 MADE_BY_READERS = frozenset(
     {
-        "benchmarks/stream.yml",
+        "benchmarks/sysbench.yml",
         "benchmarks/scratch-disk.yml",
         "workloads/scratch_disk.py",
         "inventory/discovered.yml",

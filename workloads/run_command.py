@@ -2,7 +2,10 @@
 
 bench.yml starts this program for a definition with `launch.command`, which names the other program. A line
 with the path and digest of that program begins the log, because another build is another program. The output
-follows unchanged. This program needs only the standard library of Python 3.8 or newer.
+follows unchanged. If RACKPROOF_START_FOLDER is set, the program starts in that folder, and a relative path of
+the program begins there. If RACKPROOF_STATE_GPUS is set to a number of GPUs, lines before and after the
+output state what uses the first so many GPUs (state_gpus.py). This program needs only the standard library of
+Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -14,8 +17,13 @@ import signal
 import subprocess
 import sys
 
+import common
+import state_gpus
+
 MISSING = 9
-"""Exit status if the program is not on the node. It proves neither success nor failure."""
+"""Exit status if the program or its folder is not on the node. It proves neither success nor failure."""
+START_FOLDER = "RACKPROOF_START_FOLDER"
+STATE_GPUS = "RACKPROOF_STATE_GPUS"
 
 
 def digest_of(path: str) -> str:
@@ -27,11 +35,32 @@ def digest_of(path: str) -> str:
     return digest.hexdigest()
 
 
+def print_gpu_states(moment: str) -> None:
+    """Print what uses the requested number of GPUs. Without a driver, nothing is printed."""
+    count = int(os.environ.get(STATE_GPUS) or 0)
+    if count:
+        try:
+            uuids = [gpu.uuid for gpu in common.gpus()[:count]]
+        except common.Refusal as refusal:
+            print(f"rackproof: the states of the GPUs cannot be read: {refusal}", flush=True)
+        else:
+            # The last line of the program's output may lack its end.
+            print(end="\n" if uuids and moment == "end" else "")
+            state_gpus.print_states(moment, uuids)
+
+
 def main(command: list[str]) -> int:
     """Run the command. Return the exit status, which is 0 only if the command's is 0."""
     if not command:
         print("rackproof: no command to run: the definition's `launch.command` is empty", flush=True)
         return 2
+    folder = os.environ.get(START_FOLDER)
+    if folder:
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            print(f"rackproof: {command[0]} cannot start in {folder}: {error.strerror}", flush=True)
+            return MISSING
     program = shutil.which(command[0])
     if program is None:
         print(
@@ -43,7 +72,9 @@ def main(command: list[str]) -> int:
     path = os.path.realpath(program)
     try:
         print(f"rackproof: program {path}, sha256 {digest_of(path)}", flush=True)
-        status = subprocess.call([program, *command[1:]], stdin=subprocess.DEVNULL)
+        status = state_gpus.run_between(
+            lambda: subprocess.call([program, *command[1:]], stdin=subprocess.DEVNULL), print_gpu_states
+        )
     except OSError as error:
         print(f"rackproof: {path} cannot be run: {error.strerror}", flush=True)
         return MISSING

@@ -182,10 +182,22 @@ def test_the_shipped_definitions_load_and_name_existing_programs(root: Path) -> 
         if launch.with_ != "local" or launch.command:
             continue
         assert (root / "workloads" / launch.program).is_file(), loaded.name
-        assert (root / "workloads" / launch.runtime / "runtime.json").is_file(), loaded.name
+        if launch.runtime:
+            assert (root / "workloads" / launch.runtime / "runtime.json").is_file(), loaded.name
         for stage in loaded.definition.stage:
             assert (root / "workloads" / stage.program).is_file(), loaded.name
     assert {"quick", "mnist", "mlperf-training-5.1"} <= set(definitions.benchmarks_by_suite(known))
+
+
+def test_no_measuring_time_is_longer_than_the_limit_that_ends_the_job(root: Path) -> None:
+    known = definitions.load_definitions(root / "benchmarks", log_formats=FORMATS)
+    limits = {
+        name: (loaded.definition.bounds["seconds"][1], loaded.definition.launch.timeout_s)
+        for name, loaded in known.items()
+        if "seconds" in loaded.definition.bounds
+    }
+    assert len(limits) > 10
+    assert not {name for name, (longest, timeout_s) in limits.items() if longest >= timeout_s}
 
 
 CLUSTER = """\

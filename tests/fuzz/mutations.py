@@ -80,6 +80,7 @@ _SUCCESSES: dict[str, tuple[bytes, ...]] = {
     "dcgm_json": (b"test_categories", b"results"),
     "hpl": (b"tests completed and passed", b"End of Tests"),
     "stream": (b"Solution Validates", b"Triad"),
+    "fio": (b'"jobs"', b'"error"', b'"read":', b'"total_ios"', b'"runtime": 10000'),
 }
 _JUDGED = {
     "mllog": rb'(?:"eval_accuracy", "value": |"train_loss": |"train_step_time": )([0-9.]+)',
@@ -95,6 +96,7 @@ _JUDGED = {
     "ib_write_bw": rb"(394\.20)",
     "hpl": rb"(8\.1261e\+03)",
     "stream": rb"(?:Copy|Scale|Add|Triad): +([0-9.]+)",
+    "fio": rb'"(?:io_bytes|bw_bytes|iops|runtime|total_ios)": ([0-9.]+)',
 }
 _NEEDED = {
     "tf_cnn": rb"^100\t",
@@ -105,6 +107,7 @@ _NEEDED = {
     "ib_write_bw": rb"^ 65536|^-+$(?!\n #)",
     "hpl": rb"^WR0|passed residual|^End of",
     "stream": rb"^(?:Copy|Scale|Add|Triad|Solution)",
+    "fio": rb'"(?:error|io_bytes|bw_bytes|iops|runtime|total_ios)": ',
 }
 """Lines of the samples that cannot be missing."""
 _BOUND = {
@@ -117,6 +120,7 @@ _BOUND = {
     "gpu_burn": rb"^([0-9.]+)%(?!.*7150)",
     "hpl": rb"(?:^WR0XR8C48 +| )(384000|4645\.37)(?= )",
     "stream": rb"^(?:Copy|Scale|Add|Triad): +([0-9.]+)",
+    "fio": rb'"(?:io_bytes|bw_bytes|iops|runtime|total_ios)": ([0-9.]+)',
 }
 """Numbers of the samples of which a parser refuses values that differ by a factor of ten or more."""
 _COURSE = re.compile(

@@ -564,6 +564,31 @@ Solution Validates: avg error less than 1.000000e-13 on all three arrays
 """
 """Tables of tests/data/streamResultNeo.log of microsoft/superbenchmark."""
 
+
+def fio_json(**changes: Any) -> bytes:
+    """Return the JSON of fio for a job with two clones, which read for ten seconds.
+
+    ``changes`` replace values of the first clone's reads. The values are those of one NVMe disk.
+    """
+    reads = {
+        "io_bytes": 29360128000,
+        "bw_bytes": 2936012800,
+        "iops": 2800.0,
+        "runtime": 10000,
+        "total_ios": 28000,
+        "short_ios": 0,
+        "drop_ios": 0,
+        "clat_ns": {"mean": 356000.0, "percentile": {"99.000000": 1011712}},
+    }
+    options = {"name": "read", "rw": "read", "bs": "1m", "size": "64g", "numjobs": "2", "runtime": "10"}
+    clones = [
+        {"jobname": "read", "error": 0, "job options": options, "read": read, "job_runtime": 10000}
+        for read in ({**reads, **changes}, reads)
+    ]
+    root = {"fio version": "fio-3.33", "global options": {"direct": "1"}, "jobs": clones}
+    return f"{json.dumps(root, indent=2)}\n".encode()
+
+
 XID = b"[1.0] NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.\n"
 
 PASSING: dict[str, bytes] = {
@@ -587,6 +612,7 @@ PASSING: dict[str, bytes] = {
     "dcgm_json": dcgm_json(),
     "hpl": HPL,
     "stream": STREAM,
+    "fio": fio_json(),
 }
 """Logs that are a pass, by format or variant of a format."""
 
@@ -611,6 +637,7 @@ END_OF_PROOF: dict[str, bytes] = {
     "dcgm_json": b"}",
     "hpl": b"End of Tests.",
     "stream": b"Solution Validates",
+    "fio": b"}",
 }
 """The end of the proof in each of :data:`PASSING`: a log that is cut before it is not a pass.
 

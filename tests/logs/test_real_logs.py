@@ -225,6 +225,41 @@ CASES: list[tuple[str, str, Verdict, dict[str, int | None], dict[str, float]]] =
         {"waived": None},
         {"host_to_device_memcpy_ce": 369.36},
     ),
+    (
+        "tools/fio-3.33-randread-jobs.txt",
+        "fio",
+        PASS,
+        {},
+        {"fio_read_bw": 157.7614},
+    ),
+    (
+        "tools/fio-3.33-randrw-group.txt",
+        "fio",
+        PASS,
+        {},
+        {"fio_write_bw": 46.64957},
+    ),
+    (
+        "tools/fio-3.33-json-and-text.txt",
+        "fio",
+        PASS,
+        {},
+        {"fio_read_lat_p99": 4816.896},
+    ),
+    (
+        "tools/fio-3.33-verify-write.txt",
+        "fio",
+        PASS,
+        {},
+        {"fio_verified": 67.108864},
+    ),
+    (
+        "tools/fio-3.33-verify-error.txt",
+        "fio",
+        FAIL,
+        {"wrong_values": 1, "tool_error": None},
+        {"fio_read_bw": 393.216},
+    ),
     ("tools/xid-lines.txt", "xid", FAIL, {"xid_149": 1, "xid_79": 20, "gpu_lost": 5}, {}),
     *(
         (f"nvidia-smi/qx-{name}.xml", "nvidia_smi_xml", PASS, {}, {"gpu_temperature": degrees})

@@ -29,13 +29,13 @@ READ = {
     "gpu_burn": samples.GPU_BURN.decode(),
     "ib_write_bw": samples.PERFTEST.decode(),
     "nccl_tests": samples.NCCL.decode(),
+    "fio": samples.fio_json().decode(),
     "xid": KERNEL,
 }
 """Passing logs of tools that Rackproof reads, by format."""
 UNREAD = {
     "fio": unread.FIO.replace("IOPS=133, BW=66MiB/s", "IOPS=0, BW=0MiB/s"),
     "fio, before its version": "seqread: (g=0): rw=read, bs=(R) 1024KiB-1024KiB\nfio: verify: bad header\n",
-    "fio, JSON": unread.FIO_JSON,
     "IOR": unread.IOR + "ERROR: data check errors: 12\n",
     "OSU": unread.OSU.rstrip() + "  Fail\n",
     "OSU, labelled": "".join(f"node01: {line}\n" for line in unread.OSU.splitlines()),
@@ -65,8 +65,11 @@ def test_the_log_of_one_tool_passes(tool: str) -> None:
     assert (read(READ[tool]).format, read(READ[tool]).verdict) == (tool, PASS)
 
 
-@pytest.mark.parametrize("tool", READ)
-@pytest.mark.parametrize("name", UNREAD)
+@pytest.mark.parametrize(
+    ("tool", "name"),
+    # fio may print its JSON and its text in one run.
+    [(tool, name) for name in UNREAD for tool in READ if not (tool == "fio" and name.startswith("fio"))],
+)
 def test_the_output_of_an_unread_tool_beside_a_read_one_is_unproven(tool: str, name: str) -> None:
     for text in (READ[tool] + UNREAD[name], UNREAD[name] + READ[tool]):
         log = read(text)

@@ -42,9 +42,7 @@ OSU = """\
 4                     126.43       31608531.76
 """
 OSU_LABELLED = "\n# OSU MPI-CUDA Allreduce Latency Test v7.4\n# Size       Avg Latency(us)\n1     1.88\n"
-FIO_JSON = '{\n  "fio version" : "fio-3.16",\n  "timestamp" : 1626763278,\n  "jobs" : [\n'
 FIO = "rand: (groupid=0, jobs=4): err= 0: pid=3114: Tue Jul 20 06:41:18 2021\n  read: IOPS=133, BW=66MiB/s\n"
-FIO_WITH_WARNING = "fio: terminating on signal 2\n" + FIO_JSON
 IBSTAT = "CA 'mlx5_0'\n\tCA type: MT4129\n\tNumber of ports: 1\n\tPort 1:\n\t\tState: Down\n"
 MLXLINK = "Operational Info\n----------------\nState                              : Active\n"
 IOR = "IOR-3.3.0: MPI Coordinated Test of Parallel I/O\n\nMax Write: 1234.56 MiB/sec (1294.53 MB/sec)\n"
@@ -123,9 +121,7 @@ def read(text: str) -> ParsedLog:
         (IMB_RMA, "Intel MPI Benchmarks (IMB)"),
         (OSU, "OSU Micro-Benchmarks"),
         (OSU_LABELLED, "OSU Micro-Benchmarks"),
-        (FIO_JSON, "fio"),
         (FIO, "fio"),
-        (FIO_WITH_WARNING, "fio"),
         (IBSTAT, "ibstat"),
         (IBSTAT_CRLF, "ibstat"),
         (IBV_DEVINFO, "ibv_devinfo"),

@@ -196,6 +196,11 @@ class Launch(Record):
         description="With `local`, instead of program and arguments: a program that is on the node, by name "
         "or full path, and its arguments. Its output is the log. An exit status other than 0 is a failure.",
     )
+    folder: str = Field(
+        default="",
+        description="With `command`: the folder on the node in which the program starts, for a program that "
+        "reads files there. Empty means the run's own folder.",
+    )
     runtime: str = Field(
         default="",
         description="Interpreter: a folder under workloads/ with pins. Empty means the interpreter of "
@@ -227,6 +232,8 @@ class Launch(Record):
     def _what_to_start(self) -> Launch:
         """Refuse a launcher without its program, and keys that the launcher does not use."""
         own_program = self.runtime or self.program or self.arguments
+        if self.folder and not self.command:
+            raise ValueError("folder is for `command`: a program under workloads/ starts in the run's folder")
         if self.command:
             if self.with_ != "local" or own_program:
                 raise ValueError(
@@ -512,6 +519,10 @@ class Definition(Record):
                 )
         if self.launch.with_ == "mpirun" and self.parameters.get("nodes", "") == "":
             raise ValueError("launch with mpirun needs the parameter `nodes`, with a number as its default")
+        if self.launch.command and self.result.states_gpu_use and "gpus" not in self.parameters:
+            raise ValueError(
+                "result: `states_gpu_use` of a command needs the parameter `gpus`, how many GPUs it uses"
+            )
         if "gpus" not in self.parameters and any(rule.needs_gpus for rule in self.result.judge):
             raise ValueError(
                 "result.judge: `needs_gpus` needs the parameter `gpus`, because without it no run has enough "

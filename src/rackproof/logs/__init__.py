@@ -22,7 +22,9 @@ from rackproof.logs._reading import LineFeed, LineObserver, Log, LogParser, bloc
 from rackproof.logs.dcgm_diag import DcgmDiagParser
 from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.encodings import HEAD_BYTES, encoding_problem
+from rackproof.logs.fio import FioParser
 from rackproof.logs.gpu_burn import GpuBurnParser
+from rackproof.logs.gpu_use import take_state_lines
 from rackproof.logs.known_programs import HplParser, StreamParser
 from rackproof.logs.mll06 import Mll06Parser
 from rackproof.logs.mllog import MllogParser
@@ -38,7 +40,7 @@ from rackproof.logs.opening import LogStream, open_log, with_problem
 from rackproof.logs.other_mlperf import MlperfHpcParser, MlperfInferenceParser, named_by_suite
 from rackproof.logs.other_tools import OtherTools
 from rackproof.logs.perftest import PerftestParser
-from rackproof.logs.plain_lines import PlainLinesParser
+from rackproof.logs.plain_lines import PlainLinesParser, tag_program
 from rackproof.logs.tf_cnn import TfCnnParser
 from rackproof.logs.xid import XidParser
 
@@ -76,6 +78,7 @@ _PARSERS: tuple[type[LogParser], ...] = (
     TfCnnParser,
     HplParser,
     StreamParser,
+    FioParser,
     XidParser,
     # Jobs print these tables before their own output.
     NvidiaSmiDmonParser,
@@ -161,6 +164,7 @@ def parse(
     feed = LineFeed(observers)
     for block in _without_mark(stream, log):
         head = head or block[:HEAD_BYTES]
+        block = block if isinstance(parser, _STRONG) else _without_own_lines(log, block)
         log.begin(block)
         if watching:
             parser = _watch(log, parser, block)
@@ -197,6 +201,19 @@ def _unrecognised(log: Log, head: bytes, others: OtherTools) -> ParsedLog:
         log.find("unrecognised", message, Verdict.UNPROVEN, line=1)
     log.marks_as_findings(None)
     return log.parsed("unknown", Verdict.UNPROVEN, [])
+
+
+def _without_own_lines(log: Log, block: bytes) -> bytes:
+    """Read the lines that Rackproof's launchers print around a program's output, and return the other lines.
+
+    Empty lines are in their place. The lines still count in the log's size.
+    """
+    rest = take_state_lines(log, block)
+    first, end, following = rest.partition(b"\n")
+    if not log.lines and tag_program(log, first.decode("utf-8", "replace")):
+        rest = end + following
+    log.size += len(block) - len(rest)
+    return rest
 
 
 def _without_mark(stream: BinaryIO, log: Log) -> Iterator[bytes]:

@@ -26,7 +26,9 @@ from itertools import accumulate, chain, filterfalse, islice
 from math import isfinite
 from operator import le
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Protocol
+from typing import Any, BinaryIO, ClassVar, Protocol
+
+import orjson
 
 from rackproof.core.records import (
     WORST_FIRST,
@@ -120,6 +122,34 @@ def number(value: object) -> float | None:
         except (ValueError, OverflowError):
             return None
     return None
+
+
+def distinct_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Raise a ValueError if it has a key twice, because either value may be meant."""
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return members
+
+
+def document_of(
+    text: bytes | bytearray,
+    members: Callable[[list[tuple[str, Any]]], dict[str, Any]] = distinct_members,
+) -> Any:
+    """Return the value of a JSON text. Every object in it has each key once.
+
+    Args:
+        text: The text.
+        members: The function that makes an object of its members, or raises a ValueError.
+
+    Raises:
+        ValueError: The text is no JSON, or has a key twice.
+        RecursionError: It is nested too deeply.
+    """
+    document = orjson.loads(text)
+    # orjson keeps the last of two values with one key.
+    json.loads(text, object_pairs_hook=members)
+    return document
 
 
 def whole(value: object) -> int | None:

@@ -3,7 +3,8 @@
 Rackproof's probes and trainings log the state of each GPU before their ranks start and after the ranks ended,
 so anything that uses the GPU then is another program. A missing reading never counts as idle. The parser of
 MLPerf events passes the value of each event to :func:`note_gpu_state`. Trainings with another log format
-(MXNet, tf_cnn_benchmarks) print the same value on a line, which :func:`note_state_line` reads::
+(MXNet, tf_cnn_benchmarks) and tools of the node print the same value on a line, which
+:func:`take_state_lines` reads::
 
     :::RACKPROOF gpu_state {"gpu": "GPU-1a2b", "moment": "begin", "processes": [], "memory_used_mib": 0,
     "utilisation_percent": 0, "throttle": 0}
@@ -12,6 +13,7 @@ MLPerf events passes the value of each event to :func:`note_gpu_state`. Training
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -25,6 +27,7 @@ MOMENTS = {"begin": "before the run", "end": "after the run"}
 """Moments of a state, as events and as messages name them."""
 STATE_LINE = ":::RACKPROOF gpu_state "
 """Beginning of a line of ``workloads/state_gpus.py``. The value of the event follows as JSON."""
+_STATE_LINE = re.compile(rb"(?m)^:::RACKPROOF gpu_state ([^\r\n]*)")
 BUSY_PERCENT = 5.0
 """Smallest utilisation of a GPU that another program uses. An idle GPU shows 0 %, and a program that takes a
 tenth of the time 10 %."""
@@ -120,19 +123,24 @@ def note_gpu_state(log: Log, value: object, line: int | None, rank: int | None =
         log.find("gpu_slowed", message, line=line, rank=rank)
 
 
-def note_state_line(log: Log, at: int, text: str) -> bool:
-    """Read a line with a GPU's state, and return whether the text is such a line.
+def take_state_lines(log: Log, block: bytes) -> bytes:
+    """Read the lines with a GPU's state in the next block of a log, and return the block without their text.
 
-    A damaged line gives an unproven finding.
+    Empty lines are in their place, because the name of a process in a state may be any text. A damaged line
+    gives an unproven finding.
     """
-    if not text.startswith(STATE_LINE):
-        return False
-    try:
-        value = orjson.loads(text[len(STATE_LINE) :])
-    except ValueError:
-        value = None
-    note_gpu_state(log, value, at)
-    return True
+    if STATE_LINE.encode() not in block:
+        return block
+    line, counted_to = log.lines + 1, 0
+    for match in _STATE_LINE.finditer(block):
+        line += block.count(b"\n", counted_to, match.start())
+        counted_to = match.start()
+        try:
+            value = orjson.loads(match[1])
+        except ValueError:
+            value = None
+        note_gpu_state(log, value, line)
+    return _STATE_LINE.sub(b"", block)
 
 
 def gpus_with_states(tags: Mapping[str, str]) -> set[str]:

@@ -23,7 +23,6 @@ from typing import ClassVar
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Curve, Log, LogParser, Steps, number, whole
-from rackproof.logs.gpu_use import STATE_LINE, note_state_line
 
 _EPOCH = re.compile(r"Epoch\[(\d{1,7})\] (.*)$")
 """Pattern of a line about an epoch (from 0). The next three patterns match the text after it."""
@@ -91,8 +90,7 @@ class MxnetParser(LogParser):
         """Read one line."""
         self.last_line = at
         match = _EPOCH.search(text)
-        # The name of a process in a state may be any text.
-        if match is None or text.startswith(STATE_LINE):
+        if match is None:
             self._line_outside_epochs(at, text)
             return
         epoch, values = int(match[1]), match[2]
@@ -109,8 +107,6 @@ class MxnetParser(LogParser):
 
     def _line_outside_epochs(self, at: int, text: str) -> None:
         """Read the arguments, or the total time that the script prints at its end."""
-        if note_state_line(self.log, at, text):
-            return
         if "num_epochs=" in text:
             for name, value in _ARGUMENT.findall(text):
                 self.log.tag({"batch_size": "global_batch_size"}.get(name, name), value.strip("'"))

@@ -16,7 +16,6 @@ A file may contain several tables, also of several processes whose lines a launc
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -24,15 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
-import orjson
-
 from rackproof.core.gpu_models import physics_of
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.core.text import amount
 from rackproof.logs._launchers import rank_of_label, split_label
 from rackproof.logs._nccl_checks import Devices, Figures, count_sizes
-from rackproof.logs._reading import Log, LogParser, number, text_of, whole
-from rackproof.logs.nvbandwidth import distinct_members
+from rackproof.logs._reading import Log, LogParser, document_of, number, text_of, whole
 
 COLLECTIVES = (
     "all_reduce",
@@ -650,9 +646,7 @@ class NcclTestsParser(LogParser):
             log.find("too_large", "more JSON than nccl-tests writes", Verdict.UNPROVEN)
             return False
         try:
-            root: Any = orjson.loads(bytes(document))
-            # orjson keeps the last of two values with one key.
-            json.loads(document, object_pairs_hook=distinct_members)
+            root: Any = document_of(document)
         except (ValueError, RecursionError) as error:
             log.find("damaged_json", f"the JSON cannot be read: {error}", Verdict.UNPROVEN)
             return False

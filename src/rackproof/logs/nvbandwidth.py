@@ -29,7 +29,7 @@ from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.core.text import amount
 from rackproof.logs._launchers import split_label
 from rackproof.logs._nvidia_smi import find_missing_indexes, find_mixed_models
-from rackproof.logs._reading import Log, LogParser, number, text_of
+from rackproof.logs._reading import Log, LogParser, distinct_members, number, text_of
 
 _RUNNING = re.compile(r"^\s*Running ([A-Za-z0-9_]{1,100})\.?\s*$")
 _UNIT = re.compile(r"\((GB/s|ns)\)\s*$")
@@ -525,14 +525,6 @@ def _by_process(text: str) -> Iterator[str]:
         processes.setdefault(label if label else first_label, []).append(unlabelled)
     for lines in processes.values():
         yield "\n".join(lines)
-
-
-def distinct_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Raise a ValueError if it has a key twice, because either value may be meant."""
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return members
 
 
 def _documents(text: str) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from itertools import islice
 
 from rackproof.core.records import Verdict
 from rackproof.logs._reading import Log
-from rackproof.logs.unread_tools import MOST_PLACES, has_result, reason_of, unread_tools
+from rackproof.logs.unread_tools import FIO_TEXT, MOST_PLACES, has_result, reason_of, unread_tools
 from rackproof.logs.xid import without_kernel_lines
 
 MARKS: Mapping[str, re.Pattern[bytes]] = {
@@ -32,6 +32,7 @@ MARKS: Mapping[str, re.Pattern[bytes]] = {
     ),
     "nvlink_status": re.compile(rb"(?m)^[ \t]{1,200}+Link \d+: (?:[\d.]+ GB/s|<inactive>)"),
     "nvidia_smi_topo": re.compile(rb"(?m)^GPU0\t *X *\t"),
+    "fio": re.compile(rb'(?m)^(?:\{\s{0,9})?"fio version"\s{0,9}:'),
     "hpl": re.compile(rb"(?m)^HPLinpack \d"),
     "stream": re.compile(rb"(?m)^STREAM version "),
 }
@@ -87,7 +88,12 @@ class OtherTools:
         """Record the tools as findings of a log that is judged by the format of one tool, and their lines."""
         if own not in _SEARCHED_FORMATS:
             return
-        unread = {name: lines for name, lines in self.lines_of_unread.items() if has_result(name)}
+        unread = {
+            name: lines
+            for name, lines in self.lines_of_unread.items()
+            # fio prints its JSON and the text of the same run with --output-format=json,normal.
+            if has_result(name) and not (own == "fio" and name == FIO_TEXT)
+        }
         for name, lines in (self.lines_of | unread).items():
             message = f"judged as {own}; the output of {name} is not: give each tool's output its own file"
             log.find("second_tool", message, Verdict.UNPROVEN, line=lines[0])

@@ -17,19 +17,15 @@ proves nothing.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import orjson
-
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._launchers import split_label
-from rackproof.logs._reading import Log, LogParser, number, text_of, whole
-from rackproof.logs.nvbandwidth import distinct_members
+from rackproof.logs._reading import Log, LogParser, document_of, number, text_of, whole
 
 _TITLE = re.compile(
     r"^\s*(RDMA_Write|RDMA_Read|Send|Atomic)(?:_(imm))? (?:(?:CMP_AND_SWAP|FETCH_AND_ADD) )?(Bidirectional )?"
@@ -229,8 +225,7 @@ class PerftestParser(LogParser):
         A bandwidth in the JSON lacks a unit, and proves nothing.
         """
         try:
-            root = orjson.loads(bytes(document))
-            json.loads(document, object_pairs_hook=distinct_members)
+            root = document_of(document)
             results, test = root["results"], str(root["test_info"]["test"])
             verb = next(short for long, short in _VERBS.items() if test.startswith(long))
             if (size := whole(results["MsgSize"])) is None:

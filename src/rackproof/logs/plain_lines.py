@@ -25,6 +25,15 @@ PROGRAM_LINE = re.compile(r"^rackproof: program (\S.{0,1000}), sha256 ([0-9a-f]{
 """Pattern of the first line that workloads/run_command.py prints: the program that made the output."""
 
 
+def tag_program(log: Log, line: str) -> bool:
+    """Return whether a line is that of run_command.py, and store the program's path and digest as tags."""
+    match = PROGRAM_LINE.match(line.rstrip())
+    if match is not None:
+        log.tag("software.program", match[1])
+        log.tag("software.program_sha256", match[2])
+    return match is not None
+
+
 class _Reading:
     """The number of one metric so far, its line, and how many lines stated a number of the metric."""
 
@@ -88,9 +97,7 @@ class PlainLinesParser(LogParser):
     def line(self, at: int, text: str) -> None:
         """Read one line."""
         whole_line, text = text, text[:MOST_BYTES].rstrip()
-        if match := PROGRAM_LINE.match(text):
-            self.log.tag("software.program", match[1])
-            self.log.tag("software.program_sha256", match[2])
+        if tag_program(self.log, text):
             return
         line = text.encode("utf-8", "replace")[:MOST_BYTES]
         for failure in self.failures:

@@ -31,7 +31,6 @@ from typing import ClassVar
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Curve, Log, LogParser, Steps, number
-from rackproof.logs.gpu_use import note_state_line
 
 _STEP = re.compile(
     r"^(\d{1,12})\s+images/sec:\s+(\S{1,30})\s+\+/-\s+\S{1,30}\s+\(jitter = [^)]{1,30}\)"
@@ -129,8 +128,6 @@ class TfCnnParser(LogParser):
     def line(self, at: int, text: str) -> None:
         """Read one line."""
         self.last_line = at
-        if note_state_line(self.log, at, text):
-            return
         text = self.remove_rank(text)
         self.pauses = self.pauses or _PAUSE.search(text) is not None
         if "images/sec" in text:

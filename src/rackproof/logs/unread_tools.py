@@ -18,6 +18,8 @@ _GPUS = "save nvidia-smi -q instead"
 
 _OF_SOURCE = r"(?:ERROR|WARNING): .{1,300}\("
 """Pattern of the beginning of an error whose end names a file of the tool's source."""
+FIO_TEXT = "fio"
+"""Tool whose text is not read, although :mod:`rackproof.logs.fio` reads its JSON."""
 _LINK_COUNTERS = "nvidia-smi nvlink --errorcounters"
 _GPU_LIST = "nvidia-smi -L"
 _GPU_PROCESSES = "nvidia-smi pmon"
@@ -34,10 +36,11 @@ _TOOLS: tuple[tuple[str, str, str], ...] = (
     ),
     ("OSU Micro-Benchmarks", r"# OSU [A-Z]", _SPEED_ONLY),
     (
-        "fio",
-        r'\{?\s{0,9}"fio version"\s*:|fio-\d|\S.{0,200}: \(groupid=\d+, jobs=\d+\): err='
+        # The JSON is read (:mod:`rackproof.logs.fio`).
+        FIO_TEXT,
+        r"fio-\d|\S.{0,200}: \(groupid=\d+, jobs=\d+\): err="
         r"|\S.{0,200}: \(g=\d+\): rw=|fio: (?:io_u error on file |verify type mismatch|pid=\d+, err=)",
-        _SPEED_ONLY,
+        "save the JSON of --output-format=json instead",
     ),
     (
         "mdtest",

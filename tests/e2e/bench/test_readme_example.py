@@ -17,14 +17,18 @@ from tests.e2e.bench.test_bench_playbook import Bench
 
 pytestmark = pytest.mark.playbook
 
-STREAM = """\
+SYSBENCH = """\
 #!/bin/sh
-echo "Number of Threads counted = $OMP_NUM_THREADS"
-echo "Function    Best Rate MB/s  Avg time     Min time     Max time"
-echo "Triad:           6964.4     0.038113     0.006892     0.088618"
-echo "Solution Validates: avg error less than 1.000000e-13 on all three arrays"
+echo "Running the test with following options:"
+echo "Number of threads: $2"
+echo "CPU speed:"
+echo "    events per second:  6964.40"
+echo "General statistics:"
+echo "    total number of events:              69650"
+echo "Threads fairness:"
+echo "    events (avg/stddev):           69650.0000/0.00"
 """
-"""A program that prints the output of STREAM 5.10."""
+"""A program that prints lines of the output of sysbench 1.0."""
 
 
 def blocks(page: Path) -> dict[str, str]:
@@ -44,32 +48,32 @@ def bench(root: Path, tmp_path: Path) -> Bench:
 def test_the_readmes_benchmark_of_a_program_on_the_node_runs_as_it_stands_there(
     root: Path, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (bench.definitions / "stream.yml").write_text(blocks(root / "README.md")["yaml"])
+    (bench.definitions / "sysbench.yml").write_text(blocks(root / "README.md")["yaml"])
     # Check mode fails, because the program is missing.
-    status, output = bench("-e", "benchmark=stream", "--check")
+    status, output = bench("-e", "benchmark=sysbench", "--check")
     assert status == 2, output
-    assert "stream_c.exe is not there" in output.split("Before the runs can be made:")[-1]
+    assert "sysbench is not there" in output.split("Before the runs can be made:")[-1]
 
-    status, output = bench("-e", "benchmark=stream")
+    status, output = bench("-e", "benchmark=sysbench")
     assert status != 0, output
     assert [one.code for one in bench.runs()[0].findings if one.verdict][:1] == ["could_not_start"]
-    assert "stream_c.exe is not there" in bench.runs()[0].reasons[0]
+    assert "sysbench is not there" in bench.runs()[0].reasons[0]
     shutil.rmtree(bench.results)
 
     folder = tmp_path / "bin"
     folder.mkdir()
-    (folder / "stream_c.exe").write_text(STREAM)
-    (folder / "stream_c.exe").chmod(0o755)
+    (folder / "sysbench").write_text(SYSBENCH)
+    (folder / "sysbench").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    status, output = bench("-e", "benchmark=stream", "--check")
+    status, output = bench("-e", "benchmark=sysbench", "--check")
     assert status == 0, output
     assert "judges speed alone" in output
-    status, output = bench("-e", "benchmark=stream", "-e", "bench_resume=false")
+    status, output = bench("-e", "benchmark=sysbench", "-e", "bench_resume=false")
     run = bench.runs()[0]
-    assert {one.metric: one.value for one in run.judgements} == {"triad": 6964.4}, output
+    assert {one.metric: one.value for one in run.judgements} == {"events": 6964.4}, output
     # The benchmark measures only a speed, and there is no reference for it yet.
     assert run.verdict.value == "unproven", output
-    assert run.software["program"] == str(folder / "stream_c.exe")
+    assert run.software["program"] == str(folder / "sysbench")
 
 
 def test_the_docs_benchmark_with_a_program_of_its_own_runs_as_it_stands_there(

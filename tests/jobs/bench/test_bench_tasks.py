@@ -153,8 +153,9 @@ def test_a_program_of_a_path_of_its_own_or_of_a_variable_is_not_looked_for(site:
     (site.definitions / "disk.yml").write_text(text)
     outcome = site.plan(benchmarks=["disk"], facts={**FACTS, "programs": {"fio": False}})
     assert outcome.plan.runs[0].unproven_because == ""
-    (site.definitions / "disk.yml").write_text(PROGRAM.replace("[fio, ", '["{{ threads }}", '))
-    assert site.choose(benchmarks=["disk"]).programs == ()
+    for program, looked_for in (("{{ bench_home }}/fio", ()), ("./fio", ()), ("fio{{ threads }}", ("fio4",))):
+        (site.definitions / "disk.yml").write_text(PROGRAM.replace("[fio, ", f'["{program}", '))
+        assert site.choose(benchmarks=["disk"]).programs == looked_for
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, field_validator
 
 from rackproof.core.definitions import (
+    Definition,
     DefinitionError,
     LoadedDefinition,
     Matrix,
@@ -84,6 +85,10 @@ SETTLED_NS = 2_000_000_000
 in use."""
 RUN_COMMAND = "run_command.py"
 """Program under workloads/ that runs a definition's command."""
+START_FOLDER = "RACKPROOF_START_FOLDER"
+STATE_GPUS = "RACKPROOF_STATE_GPUS"
+"""Environment variables of that program: the folder in which the command starts, and the number of GPUs whose
+use is stated."""
 _NOT_THE_REQUEST = {"run_id", "expected_s", "definition_ctime_ns"}
 """Fields of a run that differ between plans of the same request."""
 STILL_RUNNING = "still_running"
@@ -618,7 +623,7 @@ class _Planner:
             arguments=_arguments(loaded, variables),
             environment={
                 key: substitute_variables(value, variables, f"{loaded.path}: launch.environment.{key}")
-                for key, value in launch.environment.items()
+                for key, value in {**launch.environment, **_command_environment(definition, point)}.items()
             }
             | self.sites.get(lead, Site()).hidden,
             stage=_staging_programs(loaded, variables),
@@ -665,6 +670,16 @@ def _arguments(loaded: LoadedDefinition, variables: Mapping[str, Scalar]) -> tup
         place = f"{loaded.path}: launch.command"
         return tuple(substitute_variables(word, variables, place) for word in launch.command)
     return tuple(command_options(launch.arguments, variables, f"{loaded.path}: launch.arguments"))
+
+
+def _command_environment(definition: Definition, point: Parameters) -> dict[str, str]:
+    """Return the variables by which run_command.py knows folder and GPUs of a definition's command."""
+    folder, is_stated = definition.launch.folder, definition.result.states_gpu_use
+    if not definition.launch.command:
+        return {}
+    return ({START_FOLDER: folder} if folder else {}) | (
+        {STATE_GPUS: str(point["gpus"])} if is_stated else {}
+    )
 
 
 def _lacks_gpus(point: Parameters, gpus_there: int) -> bool:

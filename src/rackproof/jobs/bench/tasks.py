@@ -8,6 +8,7 @@ returns it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -192,7 +193,7 @@ def select_benchmarks(
         parameters=overrides,
         definitions=str(folder),
         results=str(results),
-        programs=_programs(chosen),
+        programs=_programs(chosen, suite, overrides),
         imports=_imports(chosen, workloads) if workloads is not None else {},
     )
 
@@ -222,13 +223,23 @@ def _plain(value: Any) -> Any:
         return value
 
 
-def _programs(chosen: Iterable[definitions.LoadedDefinition]) -> tuple[str, ...]:
-    """Return the programs in the commands of definitions.
+def _programs(
+    chosen: Sequence[definitions.LoadedDefinition], suite: str, overrides: Mapping[str, tuple[Scalar, ...]]
+) -> tuple[str, ...]:
+    """Return the programs in the commands of definitions, for each point that the request selects.
 
-    A program that depends on a variable is left out.
+    A program that depends on a variable, or on the folder in which it starts, is left out.
     """
-    commands = (loaded.definition.launch.command for loaded in chosen)
-    return tuple(dict.fromkeys(command[0] for command in commands if command and "{{" not in command[0]))
+    programs: dict[str, None] = {}
+    for loaded in chosen:
+        program = (*loaded.definition.launch.command, "")[0]
+        if not program:
+            continue
+        fitting = planning.fitting_overrides(loaded, dict(overrides), chosen)
+        for point in loaded.definition.points(suite, fitting) if "{{" in program else ({},):
+            with contextlib.suppress(DefinitionError):
+                programs[definitions.substitute_variables(program, point)] = None
+    return tuple(program for program in programs if not program.startswith("."))
 
 
 def _imports(chosen: Iterable[definitions.LoadedDefinition], workloads: Path) -> dict[str, tuple[str, ...]]:
