@@ -35,10 +35,16 @@ def digest_of(path: str) -> str:
     return digest.hexdigest()
 
 
-def print_gpu_states(moment: str) -> None:
-    """Print what uses the requested number of GPUs. Without a driver, nothing is printed."""
-    count = int(os.environ.get(STATE_GPUS) or 0)
-    if count:
+def run_stating_gpus(command: list[str], count: int) -> int:
+    """Run a command between two statements of what uses a number of GPUs. Return its exit status.
+
+    Without a driver, nothing is stated, and without GPUs, nothing is waited for.
+    """
+
+    def run() -> int:
+        return subprocess.call(command, stdin=subprocess.DEVNULL)
+
+    def print_states(moment: str) -> None:
         try:
             uuids = [gpu.uuid for gpu in common.gpus()[:count]]
         except common.Refusal as refusal:
@@ -47,6 +53,8 @@ def print_gpu_states(moment: str) -> None:
             # The last line of the program's output may lack its end.
             print(end="\n" if uuids and moment == "end" else "")
             state_gpus.print_states(moment, uuids)
+
+    return state_gpus.run_between(run, print_states) if count else run()
 
 
 def main(command: list[str]) -> int:
@@ -72,9 +80,7 @@ def main(command: list[str]) -> int:
     path = os.path.realpath(program)
     try:
         print(f"rackproof: program {path}, sha256 {digest_of(path)}", flush=True)
-        status = state_gpus.run_between(
-            lambda: subprocess.call([program, *command[1:]], stdin=subprocess.DEVNULL), print_gpu_states
-        )
+        status = run_stating_gpus([program, *command[1:]], int(os.environ.get(STATE_GPUS) or 0))
     except OSError as error:
         print(f"rackproof: {path} cannot be run: {error.strerror}", flush=True)
         return MISSING

@@ -156,24 +156,26 @@ class FioParser(LogParser):
             self.log.find("cut_off", message, Verdict.UNPROVEN)
         for clone in job.clones:
             self._judge_end(job.name, clone)
-        idle = True
-        for way in _WAYS:
-            parts = [_members(clone, way) for clone in job.clones]
-            shown = [any(part.get(key) for key in ("total_ios", "io_bytes", "runtime")) for part in parts]
-            if not any(shown) and not job.names(way):
-                continue
-            if not all(shown):
-                message = f"{job.name}, {way}: {shown.count(True)} of {len(shown)} results have figures"
-                self.log.find("rows_missing", message, Verdict.UNPROVEN)
-            elif all(self._is_consistent(f"{job.name}, {way}", part) for part in parts):
-                idle = False
-                yield from self._measurements(job.name, way, parts)
+        measurements = [found for way in _WAYS for found in self._measure_direction(job, way)]
+        yield from measurements
         if verified := job.verified_mb():
             labels = {"job": job.name}
             yield self.measure("fio_verified", verified, "MB", Direction.HIGHER, None, labels=labels)
-        if idle:
+        if not measurements:
             message = f"{job.name}: no figures of reads, writes or trims"
             self.log.find("no_rows", message, Verdict.UNPROVEN)
+
+    def _measure_direction(self, job: _Job, way: str) -> Iterator[Measurement]:
+        """Yield the measurements of one direction of a job, if each clone has consistent figures."""
+        parts = [_members(clone, way) for clone in job.clones]
+        shown = [any(part.get(key) for key in ("total_ios", "io_bytes", "runtime")) for part in parts]
+        if not any(shown) and not job.names(way):
+            return
+        if not all(shown):
+            message = f"{job.name}, {way}: {shown.count(True)} of {len(shown)} results have figures"
+            self.log.find("rows_missing", message, Verdict.UNPROVEN)
+        elif all(self._is_consistent(f"{job.name}, {way}", part) for part in parts):
+            yield from self._measurements(job.name, way, parts)
 
     def _judge_end(self, name: str, clone: Mapping[str, Any]) -> None:
         """Judge the error number with which a job ended."""

@@ -194,23 +194,23 @@ class Gathered:
                 yield self._damaged(folder.name, str(error))
                 continue
             node_nights = [node for node in night.nodes if node.node in missing]
-            failed = [
-                node
-                for node in night.nodes
-                if node.node in unreached and not node.unreached and node.verdict is Verdict.FAIL
-            ]
-            recorded_run = self._known(night.night_id)
-            # An altered night may have lost nodes. An older night must not count for these nodes.
-            lost = (
-                missing - {node.node for node in node_nights}
-                if recorded_run and record_objection(recorded_run, folder)
-                else ()
-            )
+            reached = [node for node in night.nodes if not node.unreached]
+            failed = [node for node in reached if node.node in unreached and node.verdict is Verdict.FAIL]
+            lost = self._lost_nodes(folder, night, missing)
             if node_nights or lost or failed:
                 yield self._night_piece(folder, night, [*node_nights, *failed], sorted(lost))
-            missing -= {*lost, *(night_node.node for night_node in node_nights)}
-            unreached -= {node.node for node in night.nodes if not node.unreached}
+            unreached -= {node.node for node in reached}
             unreached |= {node.node for node in node_nights if node.unreached}
+            missing -= {*lost, *(node.node for node in node_nights)}
+
+    def _lost_nodes(self, folder: Path, night: NightRecord, missing: set[str]) -> set[str]:
+        """Return the nodes that a night may have lost when it was altered.
+
+        An older night must not count for them. ``missing`` are the nodes that no newer night has.
+        """
+        recorded_run = self._known(night.night_id)
+        is_altered = recorded_run is not None and record_objection(recorded_run, folder)
+        return missing - {node.node for node in night.nodes} if is_altered else set()
 
     def _night_piece(
         self, folder: Path, night: NightRecord, node_nights: Sequence[NodeNight], lost: Sequence[str]
