@@ -230,7 +230,7 @@ def test_mxnet_states_a_speed_of_epochs_with_few_batches(
         # Arguments, the exit status (2 usage, 3 diverged, 4 no GPU, 5 no data), and a part of the message.
         (["--data", "{data}", "--gpus", "0,1"], 4, "GPUs 0,1 requested, 0 usable"),
         (["--data", "{data}", "--gpu-count", "3", "--batch-size", "64"], 4, "GPUs 0,1,2 requested, 0 usable"),
-        (["--data", "{data}", "--gpu-count", "-1"], 2, "a number from 0"),
+        (["--data", "{data}", "--gpu-count", "-1"], 2, "--gpu-count must be at least 0"),
         (["--data", "{data}", "--gpu-count", "1", "--gpus", "0"], 2, "in the place of --gpus"),
         (["--data", "{data}", "--kv-store", "dist_sync"], 2, "invalid choice: 'dist_sync'"),
         (["--data", "{data}", "--gpus", "x"], 2, "not a comma-separated list"),
