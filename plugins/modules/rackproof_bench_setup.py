@@ -133,7 +133,7 @@ point:
     link: {description: Answer of C(ip -j -d link show) before the run., type: dict, returned: present}
     routes: {description: Device by which each other node is reached., type: dict, returned: present}
     storage: {description: Mount, options, and state of the cache., type: dict, returned: present}
-    ended: {description: The same link and counters after the run., type: dict, returned: absent}
+    ended: {description: State of the link and its counters after the run., type: dict, returned: absent}
     rendezvous: {description: Notes of rendezvous.py., type: dict, returned: absent}
     removed: {description: Whether the overlay is gone., type: bool, returned: absent}
 """

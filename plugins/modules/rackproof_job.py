@@ -110,7 +110,7 @@ EXAMPLES = r"""
     secret_environment: {NGC_API_KEY: "{{ ngc_api_key }}"}
     timeout_s: 3600
     hang_s: 300
-    lock: /run/lock/rackproof.lock
+    lock: /var/lib/rackproof/job.lock
 
 - name: Stop it
   rackproof_job:

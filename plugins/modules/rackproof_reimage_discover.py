@@ -59,7 +59,7 @@ options:
     elements: str
     default: []
   seconds:
-    description: Longest time to wait. Required with O(by=boot).
+    description: Longest time to wait, in seconds. Required with O(by=boot).
     type: int
 attributes:
   check_mode:
@@ -91,13 +91,16 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-gates: {description: "Whether a machine has no node, or none was matched.", type: bool, returned: success}
-nodes: {description: The host variables of each node that was matched., type: dict, returned: success}
-matched: {description: The same in words., type: list, returned: success}
+gates: {description: "Whether there is a problem, or no node was matched.", type: bool, returned: success}
+nodes: {description: The host variables of each matched node., type: dict, returned: success}
+matched: {description: A line about each matched node., type: list, returned: success}
 hardware:
-  description: Disks and network interfaces of each of them.
+  description: Lines about the disks and network interfaces of each matched node.
   type: list
-  returned: by V(boot)
+  returned: with O(by=boot)
 remarks: {description: Remarks that block nothing., type: list, returned: success}
-problems: {description: Why a machine that answered or reported has no node., type: list, returned: success}
+problems:
+  description: Why an address gave no answer, or why a machine or report fits no node or several.
+  type: list
+  returned: success
 """

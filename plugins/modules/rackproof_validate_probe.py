@@ -20,7 +20,7 @@ description:
   - Writes the numbers as a run of benchmark C(probes) and everything else beside the night, for
     M(rackproof_validate_judge).
   - With O(drained=true), the task measures its own host without Slurm, because Slurm gives a drained node no
-    job. Use this only for nodes that a night's own drain keeps free.
+    job. Use this only for nodes that a drain by a night or by reimage.yml keeps free.
 options:
   night:
     description: The night that M(rackproof_validate_begin) returned. It is required without O(hosts).

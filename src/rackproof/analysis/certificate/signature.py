@@ -115,7 +115,7 @@ def _ssh_keygen(arguments: list[str], data: bytes) -> subprocess.CompletedProces
             check=False,
         )
     except FileNotFoundError:
-        raise CertificateError("there is no ssh-keygen on PATH: install OpenSSH 8.1 or later") from None
+        raise CertificateError("there is no ssh-keygen on PATH: install OpenSSH 8.2 or later") from None
     except subprocess.TimeoutExpired:
         raise CertificateError(f"ssh-keygen did not end within {_TIMEOUT_S:g} s") from None
 
