@@ -415,7 +415,8 @@ class Trainer:
 def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
     """Return for each replica in how many steps its loss differs from the majority's.
 
-    A step without a majority counts for all replicas.
+    A step without a majority counts for all replicas, because any of them may be wrong. So it is not hidden,
+    and does not blame one of them.
 
     Args:
         curves: The bits of each replica's losses.

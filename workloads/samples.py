@@ -162,12 +162,13 @@ class Links:
 
     def __init__(self, folder: Path = _NETWORK) -> None:
         self._folder = folder
-        self._before: dict[str, tuple[float, int]] = {}
+        self._before: dict[str, tuple[float, list[int]]] = {}
 
     def read(self, now: float) -> list[dict[str, Any]]:
         """Return the traffic of up to 16 interfaces since the last call, in per cent of their speeds.
 
-        An interface whose speed is unknown is left out.
+        The traffic is the number of bytes received or sent, whichever is larger. An interface whose speed is
+        unknown, or whose counters were reset, is left out.
         """
         readings = []
         try:
@@ -181,11 +182,11 @@ class Links:
                 counters = [int((file / "statistics" / f"{way}_bytes").read_text()) for way in ("rx", "tx")]
             except (OSError, ValueError):
                 continue
-            carried = max(counters)
-            before = self._before.get(name)
-            self._before[name] = (now, carried)
-            if before is not None and speed > 0 and now > before[0] and carried >= before[1]:
-                use = 100 * (carried - before[1]) / (now - before[0]) / speed
+            before, earlier = self._before.get(name, (now, counters))
+            self._before[name] = (now, counters)
+            growth = [count - count_before for count, count_before in zip(counters, earlier, strict=True)]
+            if speed > 0 and now > before and min(growth) >= 0:
+                use = 100 * max(growth) / (now - before) / speed
                 readings.append({"interface": name, "use": round(min(use, 1000.0), 2)})
         return readings
 

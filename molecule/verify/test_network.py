@@ -22,7 +22,7 @@ def test_ofed_has_the_wanted_version(host: Any, expected: Any) -> None:
     assert host.service("openibd").is_running
 
 
-def test_the_way_of_sharing_memory_is_open(host: Any, expected: Any) -> None:
+def test_the_module_of_the_peer_memory_method_is_loaded(host: Any, expected: Any) -> None:
     method = expected("peer_memory_method")
     if method == "none":
         pytest.skip("the scenario has no peer-memory module")

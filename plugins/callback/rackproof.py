@@ -103,7 +103,7 @@ class CallbackModule(CallbackBase):
         self._results = Path(__file__).resolve().parents[2] / "results"
         self._report = EventReporter(EventWriter(-1))
         self._records = self._report
-        self._has_front_door = False
+        self._has_command = False
 
     def set_options(self, task_keys: Any = None, var_options: Any = None, direct: Any = None) -> None:
         """Read the options of the configuration."""
@@ -113,8 +113,8 @@ class CallbackModule(CallbackBase):
         self._report = EventReporter(open_events(self.get_option("events")))
         # Steps are reported by the callback rackproof_events where that is chosen.
         descriptor = self.get_option("descriptor")
-        self._has_front_door = descriptor >= 0
-        self._records = EventReporter(EventWriter(descriptor)) if self._has_front_door else self._report
+        self._has_command = descriptor >= 0
+        self._records = EventReporter(EventWriter(descriptor)) if self._has_command else self._report
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Record the file name of the playbook, and the value of --limit."""
@@ -137,20 +137,20 @@ class CallbackModule(CallbackBase):
         """Store the run or the changes of a task that ended well."""
         self._report.end_well(result)
         self._runs.add_result(result._result)
-        if self._has_front_door and self._is_shown and self._runs.is_reported:
+        if self._has_command and self._is_shown and self._runs.is_reported:
             self._report_table()
-        self._note_night(result._result)
-        self._note_acts(result._result)
+        self._use_night(result._result)
+        self._store_acts(result._result)
         self._changes.add_result(result._host.get_name(), result._task.get_name(), result._result)
 
     def v2_runner_item_on_ok(self, result: Any) -> None:
         """Store the run or the acts of an item of a loop. The loop's own result does not contain them."""
         self._runs.add_result(result._result)
-        self._note_acts(result._result)
+        self._store_acts(result._result)
 
     def v2_runner_item_on_failed(self, result: Any) -> None:
         """Store the acts of a failed item of a loop."""
-        self._note_acts(result._result)
+        self._store_acts(result._result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Store the failure and the acts of a failed task. After a failed handler, no later task can list it.
@@ -158,7 +158,7 @@ class CallbackModule(CallbackBase):
         A failed task can have acts, because a task that drains nodes fails if their jobs run for too long.
         """
         self._report.fail(result, "ok" if ignore_errors else "failed")
-        self._note_acts(result._result)
+        self._store_acts(result._result)
         if not ignore_errors:
             self._changes.add_failure(result._host.get_name(), result._task.get_name(), result._result)
 
@@ -172,7 +172,7 @@ class CallbackModule(CallbackBase):
 
         End with a failure if hosts were left out and nothing else failed.
         """
-        page = "" if self._is_prediction else self._keep_provision()
+        page = "" if self._is_prediction else self._store_provision()
         if self._is_shown:
             self._show_tables()
             if page:
@@ -189,7 +189,7 @@ class CallbackModule(CallbackBase):
         if left_out and not stats.failures and not stats.dark:
             raise SystemExit(2)  # Ansible would show an Exception only as a warning.
 
-    def _keep_provision(self) -> str:
+    def _store_provision(self) -> str:
         """Store what this playbook provisioned. Return the page, or "" if there is none."""
         try:
             from rackproof.core.file_modes import hidden_from_others
@@ -217,14 +217,14 @@ class CallbackModule(CallbackBase):
         self._records.show_table(text)
         self._runs = RunTable()
 
-    def _note_night(self, result: dict[str, Any]) -> None:
+    def _use_night(self, result: dict[str, Any]) -> None:
         """Use a night's own results folder, which may not be the configured one, for its acts."""
         night = result.get("night")
         # The nights of the other playbooks are part of their own work.
         if self._playbook == "validate.yml" and isinstance(night, dict) and night.get("results"):
             self._results = Path(night["results"])
 
-    def _note_acts(self, result: dict[str, Any]) -> None:
+    def _store_acts(self, result: dict[str, Any]) -> None:
         """Add a task's acts on Slurm nodes to the audit log. An error there does not end the playbook."""
         nodes = result.get("nodes")
         if self._is_prediction or not isinstance(nodes, dict) or "cluster" not in result:

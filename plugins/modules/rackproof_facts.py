@@ -51,8 +51,8 @@ options:
     type: dict
   imports:
     description:
-      - Only V(record). Names of modules to look for, by name of the interpreter. An interpreter that
-        O(pythons) lacks is ignored. By default none.
+      - Only V(record). Names of modules to look for, by name of the interpreter. An interpreter that is
+        not in O(pythons) is ignored. By default none.
     type: dict
   programs:
     description: Only V(record). Programs to look for on the PATH of jobs. By default none.
@@ -158,12 +158,19 @@ facts:
           C(stderr), C(seconds) and C(truncated).
       type: dict
       returned: always
-    libraries: {description: Files that the names of shared libraries lead to., type: dict, returned: always}
+    libraries: {description: File of each shared library by its name., type: dict, returned: always}
+    loadable:
+      description:
+        - By name of a library that runtimes need, whether ldconfig lists it. Empty if ldconfig gave no list.
+      type: dict
+      returned: always
+    interpreters: {description: Versions of the installed Pythons., type: list, returned: always}
     infiniband: {description: By device its firmware; type and port states., type: dict, returned: always}
     pythons:
       description: By interpreter a result like a tool's, with C(said) (version, packages, torch).
       type: dict
       returned: always
+    programs: {description: By name whether the program is on PATH., type: dict, returned: always}
     paths: {description: By path; C(total_bytes) and C(free_bytes) or C(error)., type: dict, returned: always}
     memlock_bytes: {description: Limit of locked memory; -1 without limit., type: int, returned: always}
     shm_bytes: {description: Size of /dev/shm., type: int, returned: always}
@@ -206,7 +213,7 @@ ansible_facts:
           returned: always
         dpkg_broken: {description: Packages that are not installed whole., type: list, returned: always}
         dpkg_interrupted:
-          description: Whether dpkg was interrupted and has to be configured first.
+          description: Whether dpkg has unfinished work, because it was interrupted or is at work now.
           type: bool
           returned: always
         dpkg_locked_by:

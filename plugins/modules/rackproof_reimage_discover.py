@@ -14,10 +14,11 @@ short_description: Find the machine of each node
 description:
   - Matches machines with C(reimage_serial) of the inventory, and writes the host variables of the nodes that
     it found into an inventory file. Nodes that are in that file and were not found stay as they are.
-  - With O(by=bmc) it queries the identity of BMCs. An address that was given and does not answer is a
-    problem. An address of a range that does not answer is a remark. With IPMI, a BMC lists no MAC addresses.
+  - With O(by=bmc) it queries BMCs for their machines. A single address that does not answer is a problem.
+    An address of a range that does not answer is a remark. It writes C(reimage_bmc_address), and
+    C(reimage_mac) if the BMC shows which interface boots. With IPMI, a BMC lists no MAC addresses.
   - With O(by=boot) it waits on the boot host for the reports of unknown machines (role netboot, entry point
-    C(discover)), shows each report, and writes C(reimage_mac). Reports are not trusted. At most 1024 reports
+    C(discover)), shows each report, and writes C(reimage_mac). Reports are untrusted input: at most 1024
     are read, and at most 64 KiB of each.
 options:
   by:

@@ -61,7 +61,8 @@ options:
     type: dict
     default: {}
   drained:
-    description: Whether the task's host itself is measured, which a night's own drain keeps free.
+    description: >-
+      Whether the task's host itself is measured, which a drain by a night or by reimage.yml keeps free.
     type: bool
     default: false
 attributes:

@@ -23,10 +23,15 @@ DATASETS = {
     "flux-1-coco-preprocessed": "coco",
     "flux-1-empty-encodings": "empty_encodings",
 }
+TIMEOUT_S = 300
 
 
 def write(folder: Path) -> None:
-    """Write the tree if it is missing or outdated."""
+    """Write the tree if it is missing or outdated.
+
+    Raises:
+        OSError: It cannot be made, or not in time.
+    """
     stamp = folder / ".made-from"
     sources = [HERE / "common/fake_ngc/data.py", HERE / "r2/mlc-r2-downloader.sh", Path(__file__)]
     made_from = "".join(path.read_text() for path in sources)
@@ -38,14 +43,13 @@ def write(folder: Path) -> None:
     if python is None:
         raise OSError("no Python with NumPy: type `make venv`")
     environment = {**os.environ, "PYTHONPATH": str(HERE / "common")}
-    done = subprocess.run(
-        [python, __file__, str(folder)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [python, __file__, str(folder)]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"the downloads were not made within {TIMEOUT_S} s") from error
     if done.returncode != 0:
         raise OSError(f"the downloads cannot be made: {done.stderr.strip()[-1500:]}")
     stamp.write_text(made_from)

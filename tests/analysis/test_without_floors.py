@@ -77,6 +77,13 @@ def test_of_few_nodes_the_slow_one_is_unproven_in_their_first_night(
     assert {"fleet"} <= checks(night) <= {"fleet", "physics"}
 
 
+def test_a_slow_one_of_few_nodes_is_compared_with_the_best_quarter() -> None:
+    night = judged(2, gemm(0.75, lambda node, slot, ago: node == 1), nights=1)
+    texts = {one.text for node in night.nodes for one in node.reasons if one.check == "fleet"}
+    assert texts
+    assert all(" off the best quarter of the fleet's " in text for text in texts)
+
+
 # Speeds in TFLOP/s that no H200 has.
 @pytest.mark.parametrize("value", [0.001, 1e-9, 1.0, 300.0, 600.0, 1000.0, 5000.0, 1e9, 1e20, 1e-20])
 @pytest.mark.parametrize("count", [1, 4, 18])

@@ -700,6 +700,13 @@ class TestReport:
         assert (tmp_path / "out/r.md").read_text().startswith("# ✓ pass")
         assert output_of(run("report", kept, "--output", "-")).startswith("<!doctype html>")
 
+    def test_a_page_that_cannot_be_written_has_its_remedy_in_a_sentence_of_its_own(
+        self, run: Call, kept: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "results" / kept / "report.html").mkdir()
+        message = run("report", kept).stderr
+        assert message.endswith(": name another one. `--output -` prints the page.\n")
+
     # The devices null (1, 3) and full (1, 7).
     @pytest.mark.parametrize(("minor", "status"), [(3, 0), (7, 1)])
     def test_a_device_is_written_to_and_stays_one(

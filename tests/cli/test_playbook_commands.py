@@ -274,7 +274,7 @@ def test_a_folder_without_the_playbook_and_a_checkout_elsewhere(
 ) -> None:
     lacking = command("bench", "--checkout", str(tmp_path), "0")
     done = subprocess.run(lacking, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, "holds no bench.yml" in done.stderr) == (1, True)
+    assert (done.returncode, "has no bench.yml" in done.stderr) == (1, True)
     done = subprocess.run(command("stop", "0"), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     environment = playbooks._environment(root)

@@ -34,7 +34,7 @@ def results(tmp_path: Path) -> Path:
 def test_what_is_printed_is_what_group_vars_take(run: Call, results: Path) -> None:
     answer = run("references", "--results", results, "--source", "rack 7: day one")
     assert answer.exit_code == 0, answer.output
-    assert "# copy 8: spread 1.0%; a loss of 5.5% would be noticed on each of these GPUs" in answer.stdout
+    assert "# copy 8: spread 1.0%; a loss of 5.5% would be noticed on each measured part" in answer.stdout
     assert "measured on one machine" in answer.stdout
     entries = yaml.safe_load("bench_sku_references:\n" + answer.stdout)["bench_sku_references"]
     (reference,) = sku_references("new", entries)

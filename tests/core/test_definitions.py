@@ -349,6 +349,28 @@ def test_a_number_that_no_program_can_use_is_refused_before_the_run(name: str, p
 
 
 @pytest.mark.parametrize(
+    ("name", "parameter", "value"),
+    [
+        ("tf-cnn-cpu", "port", 1023),
+        ("soak", "seconds", 4.9),
+        ("host-device-bandwidth", "gpus", 0),
+        ("peer-bandwidth", "gpus", 1),
+    ],
+)
+def test_no_bounds_include_a_number_that_the_program_refuses(
+    name: str, parameter: str, value: float
+) -> None:
+    with pytest.raises(DefinitionError, match=f"parameter `{parameter}` is {value}: it has to be a"):
+        list(SHIPPED[name].definition.points("", {parameter: (value,)}))
+
+
+@pytest.mark.parametrize("name", ["all-reduce", "collectives", "straggler", "gpu-agreement"])
+def test_a_collective_runs_on_several_gpus_or_on_the_cpu(name: str) -> None:
+    points = list(SHIPPED[name].definition.points("", {"gpus": (0, 1, 2)}))
+    assert [point["gpus"] for point in points] == [0, 2]
+
+
+@pytest.mark.parametrize(
     ("parameter", "given", "value"),
     [("gpus", 4.0, 4), ("nodes", 2.0, 2), ("batch_size", 1e3, 1000), ("learning_rate", 1.0, 1.0)],
 )
@@ -393,6 +415,13 @@ def test_without_bounds_a_number_is_finite_and_no_size_is_negative(
 def test_bounds_that_do_not_fit_the_file_are_refused(tmp_path: Path, bounds: str, problem: str) -> None:
     path = write(tmp_path, GOOD.replace("launch:", f"bounds: {bounds}\nlaunch:", 1))
     with pytest.raises(DefinitionError, match=problem):
+        definitions.load_definition(path, log_formats=FORMATS)
+
+
+def test_a_text_in_the_file_is_refused_if_its_parameter_has_bounds(tmp_path: Path) -> None:
+    text = GOOD.replace("target: 0.9}", "target: 0.9, workers: few}")
+    path = write(tmp_path, text.replace("launch:", "bounds: {workers: [1, 8]}\nlaunch:", 1))
+    with pytest.raises(DefinitionError, match="`workers` is 'few': it has to be a whole number from 1 to 8"):
         definitions.load_definition(path, log_formats=FORMATS)
 
 

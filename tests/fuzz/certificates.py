@@ -4,7 +4,7 @@ A certificate is a page with the answers to a catalogue of requirements, their e
 program makes two kinds of mutations in turn:
 
 * ``page``: a signed certificate's page, its JSON, its copies or its signature are altered, with and without
-  a new digest. Nothing that was altered may verify as a pass.
+  a new digest, or the page is signed with a stranger's key. No such page may verify as a pass.
 * ``results``: files of the results folder are altered, cut or removed, whole folders as well, and the
   certificate is made again, by a contract or a shipped catalogue. No answer becomes better, and none that
   rests on the altered file is a pass.
@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rackproof.analysis.certificate.catalogue import catalogue_names
 from rackproof.analysis.certificate.models import Certificate
 from rackproof.analysis.certificate.page_parts import PageParts, fill_page, split_page
+from rackproof.analysis.certificate.signature import sign_bytes
 from rackproof.analysis.certificate.verification import verify_certificate
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import Run, Verdict
@@ -54,7 +55,8 @@ class Subject:
         passing = samples.certify(self.results, self.contract, now=self.now)
         assert passing.verdict is Verdict.PASS, passing.answers
         self.page, self.json, self.signature = samples.page_of(passing, self.key)
-        _, self.stranger = samples.make_key(folder, "stranger@example.com")
+        stranger_key, _ = samples.make_key(folder, "stranger@example.com")
+        self.stranger_signature = sign_bytes(self.json, stranger_key)
         samples.add_run(self.results, "gemm", verdict=Verdict.FAIL)
         self.before = {name: self.certify(name) for name in (self.contract, *catalogue_names())}
         assert [one.verdict.value for one in self.before[self.contract].answers] == ["pass", "fail", "pass"]
@@ -65,9 +67,9 @@ class Subject:
         """Return the certificate of the results folder as it is now."""
         return samples.certify(self.results, catalogue, now=self.now)
 
-    def verify(self, page: bytes, beside: dict[str, bytes], signers: Path | None = None) -> Verdict:
+    def verify(self, page: bytes, beside: dict[str, bytes]) -> Verdict:
         """Return the verdict of a page after it was verified."""
-        return verify_certificate(page, beside, self.now, signers or self.signers).verdict
+        return verify_certificate(page, beside, self.now, self.signers).verdict
 
 
 def damaged_bytes(data: bytes, chance: Random) -> bytes:
@@ -125,6 +127,12 @@ def _with_signature(subject: Subject, chance: Random) -> tuple[bytes, dict[str, 
     return fill_page(PageParts(parts.shell, parts.json, changed)), {}
 
 
+def _with_stranger(subject: Subject, _chance: Random) -> tuple[bytes, dict[str, bytes]]:
+    """Return the page with the valid signature of a key that the allowed signers do not name."""
+    parts = split_page(subject.page)
+    return fill_page(PageParts(parts.shell, parts.json, subject.stranger_signature)), {}
+
+
 def _with_verdicts(subject: Subject, chance: Random) -> tuple[bytes, dict[str, bytes]]:
     """Return the page with a word of its text or JSON replaced, as a forger would."""
     words = ((b"pass", b"fail"), (b"2026", b"2031"), (b"GPU-", b"GPU-0"), (b"localhost", b"otherhost"))
@@ -139,6 +147,7 @@ PAGE_KINDS: dict[str, Callable[[Subject, Random], tuple[bytes, dict[str, bytes]]
     "bytes": _with_bytes,
     "copy": _with_copy,
     "signature": _with_signature,
+    "stranger": _with_stranger,
     "words": _with_verdicts,
 }
 

@@ -81,7 +81,6 @@ JUDGED = {
     # The lock is shared by all users. It has no content, is opened read-only, and must be a plain file.
     "roles/bench/defaults/main.yml": 1,
     "roles/bench/meta/argument_specs.yml": 1,
-    "plugins/modules/rackproof_job.py": 1,
 }
 """The number of lines with such a name, by file. Each line was reviewed, and a new one must be."""
 

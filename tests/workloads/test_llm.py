@@ -77,6 +77,11 @@ def test_of_two_replicas_that_differ_both_are_odd(program: Any) -> None:
     assert program.odd_steps([[1, 2, 3], [1, 2, 4]]) == [1, 1]
 
 
+@pytest.mark.parametrize("bits", [[1, 2, 3], [1, 1, 2, 2], [1, 1, 2, 3]])
+def test_without_a_majority_all_replicas_are_odd(program: Any, bits: list[int]) -> None:
+    assert program.odd_steps([[0, bit] for bit in bits]) == [1] * len(bits)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

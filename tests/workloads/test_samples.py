@@ -144,22 +144,41 @@ def test_nothing_is_sampled_without_gpus(samples: ModuleType) -> None:
     assert samples.start([], print) is None
 
 
-def test_the_traffic_of_links_is_in_per_cent_of_their_speed(samples: ModuleType, tmp_path: Path) -> None:
-    def carried(name: str, received: int, sent: int, speed: str, physical: bool = True) -> None:
-        (tmp_path / name / "statistics").mkdir(parents=True, exist_ok=True)
-        if physical:
-            (tmp_path / name / "device").mkdir(exist_ok=True)
-        (tmp_path / name / "speed").write_text(speed)
-        (tmp_path / name / "statistics/rx_bytes").write_text(str(received))
-        (tmp_path / name / "statistics/tx_bytes").write_text(str(sent))
+def write_link(
+    folder: Path, name: str, received: int, sent: int, speed: str = "1000", physical: bool = True
+) -> None:
+    """Write the kernel's files of a network interface: its counters of bytes, and its speed in Mbit/s."""
+    (folder / name / "statistics").mkdir(parents=True, exist_ok=True)
+    if physical:
+        (folder / name / "device").mkdir(exist_ok=True)
+    (folder / name / "speed").write_text(speed)
+    (folder / name / "statistics/rx_bytes").write_text(str(received))
+    (folder / name / "statistics/tx_bytes").write_text(str(sent))
 
+
+def test_the_traffic_of_links_is_in_per_cent_of_their_speed(samples: ModuleType, tmp_path: Path) -> None:
     links = samples.Links(tmp_path)
-    carried("eth0", 0, 0, "1000")
-    carried("lo", 0, 0, "1000", physical=False)
-    carried("eth1", 0, 0, "-1")
+    write_link(tmp_path, "eth0", 0, 0)
+    write_link(tmp_path, "lo", 0, 0, physical=False)
+    write_link(tmp_path, "eth1", 0, 0, speed="-1")
     assert links.read(10.0) == []
-    carried("eth0", 125_000_000, 5, "1000")
+    write_link(tmp_path, "eth0", 125_000_000, 5)
     assert links.read(12.0) == [{"interface": "eth0", "use": 50.0}]
+
+
+def test_the_traffic_of_a_link_that_only_sends_after_it_received_more_is_what_it_sends(
+    samples: ModuleType, tmp_path: Path
+) -> None:
+    links = samples.Links(tmp_path)
+    write_link(tmp_path, "eth0", 10**12, 0)
+    assert links.read(10.0) == []
+    write_link(tmp_path, "eth0", 10**12, 125_000_000)
+    assert links.read(12.0) == [{"interface": "eth0", "use": 50.0}]
+    # The driver was loaded again, so its counters begin at 0.
+    write_link(tmp_path, "eth0", 0, 250_000_000)
+    assert links.read(14.0) == []
+    write_link(tmp_path, "eth0", 62_500_000, 375_000_000)
+    assert links.read(16.0) == [{"interface": "eth0", "use": 50.0}]
 
 
 def test_sampling_ends_on_request_even_if_the_driver_hangs(samples: ModuleType, tmp_path: Path) -> None:

@@ -156,19 +156,19 @@ class NodeVerdict:
 class FleetFault:
     """One kind of finding on more than the allowed share of a SKU's nodes, or of its links and groups.
 
-    ``found`` of the ``asked`` nodes, or links and groups, that were judged have the finding.
+    ``found`` of the ``judged`` nodes, or links and groups, have the finding.
     """
 
     sku: str
     check: str
     metric: str
     found: int
-    asked: int
+    judged: int
 
     def __str__(self) -> str:
         text = f"{self.check} of {self.metric}".strip()
         return (
-            f"{text} on {self.found} of {self.asked} nodes {self.sku}: a fault of the tool or the fabric "
+            f"{text} on {self.found} of {self.judged} nodes {self.sku}: a fault of the tool or the fabric "
             "until proven otherwise"
         )
 
@@ -1133,8 +1133,10 @@ def _reason_text(
             f"{_duration_and_odds(int(findings.nights[row]), odds)}"
         )
     if check == _FLEET:
+        # Only the comparison of few nodes finds unproven numbers. It compares with their upper quartile.
+        level = "best quarter" if findings.verdict[row] == _UNPROVEN else "median"
         return (
-            f"{quantity(value, measured.unit)} is {percent(off)} off the median of the fleet's "
+            f"{quantity(value, measured.unit)} is {percent(off)} off the {level} of the fleet's "
             f"{fleet.parts[findings.owner[row]].sku}, {quantity(base, measured.unit)}"
         )
     if check == _DRIFT:

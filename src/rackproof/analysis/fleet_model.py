@@ -797,8 +797,8 @@ def _before_and_now(residuals: Floats, shape: str, first: int, steps: int) -> tu
     if shape == "step":
         return *_medians(residuals[:first], residuals[first:]), int(np.isfinite(residuals[first:]).sum())
     if shape == "slope":
-        third = max(residuals.size // 5, 2)
-        return *_medians(residuals[: first + third], residuals[-third:]), int(
+        part = max(residuals.size // 5, 2)
+        return *_medians(residuals[: first + part], residuals[-part:]), int(
             np.isfinite(residuals[first:]).sum()
         )
     # Up to half of the nights may be bad, so the median may be a bad night.

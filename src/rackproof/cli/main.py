@@ -30,7 +30,7 @@ Exit status of parse, score, import, submission, nightly and evidence:
   2  fail
   3  unproven
 Commands that run a playbook end with its status. lint-inventory ends with 2 for
-an error of the inventory. The other commands end with 0, or with 1 on an error.
+a mistake in the inventory. The other commands end with 0, or with 1 on an error.
 """
 
 

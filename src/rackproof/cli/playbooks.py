@@ -198,7 +198,7 @@ def find_checkout(file: str, named: Path | None) -> Path:
             if note and folder.resolve() != Path.cwd():
                 click.echo(f"note: {sanitize(note, 2000)}", err=True)
             return folder
-    none = f"{named or Path.cwd()} holds no {file}: name a checkout of Rackproof with --checkout"
+    none = f"{named or Path.cwd()} has no {file}: name a checkout of Rackproof with --checkout"
     raise ToolError(note or none)
 
 

@@ -56,7 +56,7 @@ def references_command(
 
     The command reads the runs of the results folder and prints entries of bench_sku_references for
     inventory/group_vars/sku_NAME.yml. Each entry states how far healthy values differ, and the smallest
-    loss that its bound would show. Runs with a degraded, unproven or failed finding or log, runs that ended
+    loss that its bound would find. Runs with a degraded, unproven or failed finding or log, runs that ended
     with an error, and runs of machines that were not idle, do not count. A bound that the noise would cross
     is refused, and so is a number that too few runs measured. Runs of several SKUs need --sku.
     """
@@ -133,6 +133,6 @@ def _entry_text(proposal: ProposedReference, source: str) -> str:
     first_line, *further_lines = entry.strip().splitlines()
     lines = [f"  - {first_line}", *(f"    {line}" for line in further_lines)]
     loss = f"a loss of {proposal.smallest_loss:.1%}"
-    noise = f"spread {proposal.spread:.1%}; {loss} would be noticed on each of these GPUs"
+    noise = f"spread {proposal.spread:.1%}; {loss} would be noticed on each measured part"
     alone = "; measured on one machine, from which others may differ" if proposal.machines == 1 else ""
     return "\n".join([f"  # {sanitize(metric, 120)}: {noise}{alone}", *lines])

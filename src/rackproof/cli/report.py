@@ -37,8 +37,8 @@ def report_command(names: tuple[str, ...], form: str, output: Path | None, title
     """Write the report of a run, or one report of several runs.
 
     RUN is the id of a run (or its beginning), its folder, or its run.json. The id of a PLAN selects all runs
-    of the plan. Without --output, the HTML page of one run goes into its folder, and everything else goes to
-    standard output.
+    of the plan. Without --output, the HTML page of one run goes into its folder, if there is one, and
+    everything else goes to standard output.
     """
     runs = [find_run(run, results) for name in names for run in run_ids_of_plan(name, results) or (name,)]
     folder = runs[0][1]
@@ -51,7 +51,9 @@ def report_command(names: tuple[str, ...], form: str, output: Path | None, title
     try:
         print_or_write(page, output, is_named=is_named)
     except ResultsError as error:
-        raise ToolError(str(error) if is_named else f"{error} `--output -` prints the page.") from None
+        # Some of these messages end with a full stop, and some without one.
+        remedy = "" if is_named else ". `--output -` prints the page."
+        raise ToolError(str(error).removesuffix(".") + remedy if remedy else str(error)) from None
 
 
 def _page_links(runs: Iterable[tuple[Run, Path | None]], output: Path | None) -> Callable[[Run], str]:

@@ -566,7 +566,7 @@ class Definition(Record):
                 raise ValueError(f"bounds: `{name}`: {least} to {most} is not a range of finite numbers")
         for name in self.parameters:
             for value in self._known_values(name):
-                if isinstance(value, int | float) and (wrong := self._wrong_number(name, value)):
+                if wrong := self._wrong_number(name, value):
                     raise ValueError(f"parameter `{name}` is {value!r}: {wrong}")
 
     def _wrong_number(self, name: str, value: Scalar) -> str:

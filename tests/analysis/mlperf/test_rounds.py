@@ -142,6 +142,20 @@ def test_hpc_is_named_and_refused(tmp_path: Path, name: str) -> None:
         assert "--usage hpc" in score.reasons[0]
 
 
+@pytest.mark.parametrize(
+    ("benchmark", "ruleset"), [("openfold", "3.0.0"), ("oc20", ""), ("cosmoflow", ""), ("a_new_one", "")]
+)
+def test_a_benchmark_of_only_one_round_of_hpc_shows_this_round(benchmark: str, ruleset: str) -> None:
+    known = ("0.7.0", "1.0.0", "3.0.0")
+    chosen = round_of(RoundEvidence(frozenset({benchmark})), known, "hpc")
+    assert (chosen.ruleset, chosen.origin) == (ruleset, "the benchmark" if ruleset else "")
+
+
+def test_the_operator_chooses_only_among_rounds_of_hpc_with_the_benchmark() -> None:
+    chosen = round_of(RoundEvidence(frozenset({"oc20"})), ("0.7.0", "1.0.0", "3.0.0"), "hpc")
+    assert "(1.0.0, 3.0.0)" in chosen.problem
+
+
 def test_training_is_no_hpc(tmp_path: Path) -> None:
     write(tmp_path / "result_0.txt", result())
     assert "MLPerf Training" in score_folder(tmp_path, usage="hpc", ruleset="3.0.0").reasons[0]

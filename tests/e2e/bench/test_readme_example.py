@@ -52,7 +52,7 @@ def test_the_readmes_benchmark_of_a_program_on_the_node_runs_as_it_stands_there(
     # Check mode fails, because the program is missing.
     status, output = bench("-e", "benchmark=sysbench", "--check")
     assert status == 2, output
-    assert "sysbench is not there" in output.split("Before the runs can be made:")[-1]
+    assert "sysbench is not there" in output.split("Solve these problems before the runs can be made:")[-1]
 
     status, output = bench("-e", "benchmark=sysbench")
     assert status != 0, output

@@ -52,7 +52,7 @@ def test_the_plan_is_shown_and_what_is_missing_is_one_list(
         "PLAY RECAP"
     )[0]
     assert ended.split("\n")[1:-2] == [
-        "fatal: [gb300-r01-n01]: FAILED! => Before the runs can be made:",
+        "fatal: [gb300-r01-n01]: FAILED! => Solve these problems before the runs can be made:",
         "  - flux1, llama2_70b_lora, llama31_8b: it runs on all nodes of the rack together, and "
         "gb300-r01-n[01-18] did not answer: repair them, or limit -l to the other nodes",
         "  - flux1: its nodes are arm64, and there are images for amd64: name one with "

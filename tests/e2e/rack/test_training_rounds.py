@@ -278,7 +278,7 @@ def test_a_dry_run_lists_all_that_the_rack_lacks(cluster: Rack) -> None:
     finally:
         cluster.ssh(CONTROLLER, f"scontrol update nodename={node} state=resume")
     assert status == 2, output
-    listed = " ".join(output.split("Before the runs can be made:")[-1].split())
+    listed = " ".join(output.split("Solve these problems before the runs can be made:")[-1].split())
     for words in (
         "/not-mounted/rackproof is not on",
         "llama31_8b-arm:20250922 is for arm64",

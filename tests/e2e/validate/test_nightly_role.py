@@ -109,7 +109,7 @@ def test_the_command_is_one_that_the_program_takes(written: Path) -> None:
         main, [*words[1:], "--checkout", str(written / "none"), "--results", str(written)]
     )
     assert done.exit_code == 1
-    assert "holds no validate.yml" in done.output
+    assert "has no validate.yml" in done.output
     assert service["SuccessExitStatus"] == "2 3"
     assert unit(written / "rackproof-nightly.timer")["Timer"]["OnCalendar"] == "*-*-* 02:30:00"
 

@@ -386,7 +386,7 @@ def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: Night
 
 
 def test_a_folder_without_a_playbook_is_refused(settings: NightlySettings, tmp_path: Path) -> None:
-    with pytest.raises(NightlyError, match="holds no validate"):
+    with pytest.raises(NightlyError, match="has no validate"):
         run_nightly(NightlySettings(results=tmp_path, checkout=tmp_path), View())
 
 

@@ -105,6 +105,13 @@ def files(render: Renderer, root: Path, tmp_path_factory: pytest.TempPathFactory
             "slurm_scratch": scratch,
             "slurm_prolog_mounts": ["/nothing/here"],
         },
+        "mounted": {
+            **CLUSTER,
+            **PLAIN,
+            **system(root, "debian-12"),
+            "slurm_scratch": scratch,
+            "slurm_prolog_mounts": ["/mnt/my data", "/mnt/v1.0"],
+        },
     }
     # The fact is the controller's, and hostvars has it by the host's name.
     groups = json.loads(json.dumps(GROUPS))
@@ -286,6 +293,21 @@ def test_a_node_without_its_mount_takes_no_job(files: Files, tmp_path: Path) -> 
         1,
         "-t rackproof-prolog -p daemon.err -- job 11: nothing is mounted at /nothing/here\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("mount", "rc", "message"), [("/mnt/v1.0", 0, ""), ("/mnt/v1x0", 1, "nothing is mounted at /mnt/v1.0")]
+)
+def test_the_prolog_takes_a_mount_point_literally(
+    files: Files, tmp_path: Path, mount: str, rc: int, message: str
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"head:/a /mnt/my\\040data nfs4 rw 0 0\nhead:/b {mount} nfs4 rw 0 0\n")
+    content = files["mounted"]["/etc/slurm/prolog.sh"]["content"]
+    script = Script(tmp_path, content.replace("/proc/self/mounts", str(mounts)), "prolog.sh")
+    status, log = script("11")
+    assert status == rc
+    assert message in log
 
 
 @pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh"])

@@ -18,6 +18,7 @@ from rackproof.analysis.agreement import doubt_of, model_words
 from rackproof.analysis.printed_system import keys_that_differ
 from rackproof.core.gpu_models import is_model
 from rackproof.core.records import Finding, Source, Verdict
+from rackproof.core.text import amount
 from rackproof.core.training_limits import MOST_OF_NODE, gpus_of_platform
 
 _PRINTED_KEYS = ("number_of_nodes", "accelerators_per_node", "accelerator_model_name", "division")
@@ -70,7 +71,8 @@ def description_findings(traces: Sequence[RunStatements], described: DescribedSy
         for difference in _differences(trace, described):
             files.setdefault(difference, []).append(trace.file)
     for (logged, stated), names in files.items():
-        others = f", as do {len(names) - 1} other logs" * (len(names) > 1)
+        does = "does" if len(names) == 2 else "do"
+        others = f", as {does} {amount(len(names) - 1, 'other log')}" * (len(names) > 1)
         message = (
             f"the log states {logged}, and the system's description {stated}{others}: the system of this "
             "run is not known; correct systems/SYSTEM.json, or score the run with its own system"

@@ -412,8 +412,10 @@ def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
         if trace.node_count is None and 2 * stated <= len(traces):
             continue
         if usual is not None and trace.node_count != usual:
-            ran = "no number of" if trace.node_count is None else str(trace.node_count)
-            yield _unproven("nodes_differ", f"ran on {ran} nodes, the other runs on {usual}", trace.file)
+            message = f"ran on {trace.node_count} nodes, the other runs on {usual}"
+            if trace.node_count is None:
+                message = f"states no number of nodes, the other runs ran on {usual}"
+            yield _unproven("nodes_differ", message, trace.file)
 
 
 _STATED = {"throughput": "its throughput", "amount_kind": "how far each evaluation is into the training"}

@@ -248,7 +248,7 @@ def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "traini
     Args:
         evidence: The evidence in the folder.
         known: The rulesets that can be chosen, such as ``5.1.0``.
-        usage: Either ``training`` or ``hpc``. For ``hpc``, benchmarks and dates are not used.
+        usage: Either ``training`` or ``hpc``. For ``hpc``, dates are not used.
     """
     for ruleset, origin in (
         (evidence.folder, "the folder's path"),
@@ -257,7 +257,7 @@ def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "traini
     ):
         if ruleset in known:
             return Round(ruleset, origin)
-    possible = _possible(evidence, known) if usage == "training" else list(known)
+    possible = _possible(evidence, known, usage)
     if len(possible) == 1:
         return Round(possible[0], "the benchmark")
     dated = _round_at(evidence.first) if usage == "training" else ""
@@ -267,9 +267,9 @@ def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "traini
     return Round("", "", f"the logs do not show their round: name its rules with --ruleset ({which})")
 
 
-def _possible(evidence: RoundEvidence, known: Sequence[str]) -> list[str]:
+def _possible(evidence: RoundEvidence, known: Sequence[str], usage: str) -> list[str]:
     """Return the rounds that include all of the benchmarks. A name that is in no round excludes none."""
-    rounds = {ruleset: allowed_benchmarks(ruleset) for ruleset in known}
+    rounds = {ruleset: allowed_benchmarks(ruleset, usage) for ruleset in known}
     named = {name for name in evidence.benchmarks if any(name in allowed for allowed in rounds.values())}
     return [ruleset for ruleset, allowed in rounds.items() if named <= allowed]
 

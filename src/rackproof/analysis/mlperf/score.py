@@ -354,7 +354,7 @@ def score_folder(
     evidence = read_evidence(folder, files)
     chosen = Round(ruleset) if ruleset is not None else round_of(evidence, rulesets, usage)
     if chosen.problem and usage == "hpc" and not refusal(evidence, usage):
-        # Benchmarks and dates are not used to find a round of HPC, so every round is possible.
+        # Most benchmarks of HPC are in several rounds, and dates are not used to find one of them.
         raise ValueError(f"name the round's rules; known for hpc: {', '.join(rulesets)}")
     encoded = _encoding_message(folder)
     problem = _why_unchecked(evidence, files, encoded, usage) or chosen.problem
@@ -530,7 +530,7 @@ def _degraded_verdicts(findings: Sequence[Finding]) -> list[Verdict]:
 
 def _worst_reasons_first(problems: Sequence[tuple[Verdict, str]]) -> list[str]:
     """Return the texts of the reasons, those of failures first."""
-    return [text for verdict in (Verdict.FAIL, Verdict.UNPROVEN) for v, text in problems if v is verdict]
+    return [text for worst_first in (Verdict.FAIL, Verdict.UNPROVEN) for verdict, text in problems if verdict is worst_first]
 
 
 def _reasons_against_pass(

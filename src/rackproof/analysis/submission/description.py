@@ -133,7 +133,7 @@ def load_system_file(path: Path) -> SystemFile:
     system_file = SystemFile(file=str(path), system=system, implementation=implementation, values=values)
     if not _FOLDER_NAME.fullmatch(system_file.submitter_folder):
         raise SubmissionError(
-            f"{path}: submitter {values['submitter']!r} holds no letter that names a folder"
+            f"{path}: submitter {values['submitter']!r} has no letter that names a folder"
         )
     return system_file
 
@@ -164,7 +164,7 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise SubmissionError(f"{path} is not YAML: {sanitize(error, 300)}") from None
     if not isinstance(content, dict):
-        raise SubmissionError(f"{path} holds no keys; docs/using/submission.md has an example of it")
+        raise SubmissionError(f"{path} has no keys; docs/using/submission.md has an example of it")
     return content
 
 

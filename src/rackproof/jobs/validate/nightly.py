@@ -146,7 +146,7 @@ def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
     If it raises, no message is sent.
     """
     if not (settings.checkout / "validate.yml").is_file():
-        raise NightlyError(f"{settings.checkout} holds no validate.yml: name a checkout with --checkout")
+        raise NightlyError(f"{settings.checkout} has no validate.yml: name a checkout with --checkout")
     with _single_nightly(settings.results):
         remarks = finish_interrupted(settings.results)
         _remove_private_folders()
