@@ -210,6 +210,16 @@ def test_a_time_of_minigo_without_lines_of_its_iterations_is_bounded() -> None:
     assert read(silent.replace(b"600.0", b"0.001")).verdict is UNPROVEN
 
 
+@pytest.mark.parametrize("milliseconds", range(7))
+def test_a_time_of_minigo_may_end_in_the_millisecond_of_its_event(milliseconds: int) -> None:
+    # In floats, 1570000910.003 - 1570000010 is less than 900.003.
+    logged = f"{1_570_000_910}.{milliseconds:03d} eval_result".encode()
+    log = MINIGO.replace(b"1570000901.000 eval_result", logged)
+    time = f"900.{milliseconds:03d}".encode()
+    assert read(log.replace(b"600.0", time)).verdict is PASS
+    assert read(log.replace(b"600.0", f"900.{milliseconds + 1:03d}".encode())).verdict is UNPROVEN
+
+
 @pytest.mark.parametrize("event", ["eval_result", "eval_accuracy"])
 def test_the_event_that_minigo_lacks_is_named(event: str) -> None:
     parsed = read(MINIGO.replace(event.encode(), b"other"))
