@@ -212,7 +212,7 @@ def test_a_time_of_minigo_without_lines_of_its_iterations_is_bounded() -> None:
 
 @pytest.mark.parametrize("milliseconds", range(7))
 def test_a_time_of_minigo_may_end_in_the_millisecond_of_its_event(milliseconds: int) -> None:
-    # In floats, 1570000910.003 - 1570000010 is less than 900.003.
+    # In floats, 1570000910.004 - 1570000010 is less than 900.004.
     logged = f"{1_570_000_910}.{milliseconds:03d} eval_result".encode()
     log = MINIGO.replace(b"1570000901.000 eval_result", logged)
     time = f"900.{milliseconds:03d}".encode()
