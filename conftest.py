@@ -52,7 +52,7 @@ ALLOWED_SKIPS = (
     "this machine has nvidia-smi",
     # `make prove SUITE=proofs` needs them.
     "four provisioned nodes are needed",
-    # It is never committed, and CI's machine need not reach its repository.
+    # The archive is never committed, and CI's machine need not reach its repository.
     "no archive of tf_cnn_benchmarks",
 )
 """The beginnings of the reasons for which CI may skip a test. A skip for any other reason fails there."""
@@ -137,21 +137,21 @@ def _memory_is_fit() -> bool:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport() -> Iterator[None]:
-    """Check the report of a test."""
+    """Turn an unexpected skip of a test in CI into a failure."""
     made = yield
     _no_silent_skip(made.get_result())
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_make_collect_report() -> Iterator[None]:
-    """Check the report of a module, which may skip itself."""
+    """Turn an unexpected skip of a whole module in CI into a failure."""
     made = yield
     _no_silent_skip(made.get_result())
 
 
 @pytest.fixture(autouse=True)
 def own_umask() -> Iterator[None]:
-    """Give each test the umask of the start: commands change theirs, and so do fixtures of whole files."""
+    """Set the umask of the start before and after each test, because commands and fixtures change it."""
     os.umask(OWN_UMASK)
     yield
     os.umask(OWN_UMASK)
@@ -192,9 +192,9 @@ def real_logs(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _interpreter(root: Path, name: str) -> str:
-    """Return the Python of a workload's runtime, from a variable or as `make runtimes` made it.
+    """Return the Python interpreter of a workload's runtime, from a variable or made by `make runtimes`.
 
-    Without one, skip the test, but fail it in CI.
+    If there is none, skip the test, or in CI fail it.
     """
     variable = f"RACKPROOF_{name.upper()}_PYTHON"
     path = Path(os.environ.get(variable, root / ".rackproof" / "runtimes" / name / "bin" / "python"))

@@ -1,6 +1,6 @@
 """Test the bundle, which is one file that installs Rackproof on machines without network.
 
-tools/make-bundle makes it of a checkout, wheels, packages and images, with a manifest of all files.
+tools/make-bundle makes it from a checkout, wheels, packages and images, with a manifest of all files.
 tools/install-bundle compares every file before it runs anything. A file that was altered, is missing or is
 not in the manifest is named, and so is another Python or machine.
 """
@@ -107,7 +107,7 @@ def test_a_whole_bundle_is_installed_from_its_own_wheels(bundle: Path, install: 
         "install-bundle: not in it: container images",
         f"made with python{PYTHON}: 1 {wheels}",
     ]
-    # What make and an activated shell read later.
+    # make and an activated shell read these settings later.
     asked = '. .rackproof/bundle.env && echo "$PIP_NO_INDEX $PIP_FIND_LINKS"'
     shell = subprocess.run(["sh", "-c", asked], cwd=bundle, capture_output=True, text=True, check=True)
     assert shell.stdout == f"1 {wheels}\n"
@@ -262,7 +262,7 @@ def test_a_manifest_that_is_none_is_refused_in_one_sentence(
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link to nothing"])
-def test_what_is_no_file_in_the_manifest_s_place_is_refused(
+def test_a_folder_a_pipe_or_a_broken_link_as_manifest_is_refused(
     bundle: Path, install: Install, kind: str
 ) -> None:
     path = bundle / "bundle/manifest.json"
@@ -292,7 +292,9 @@ def test_nothing_of_the_folder_is_imported_before_it_is_verified(
     assert f"tools/{name} is not in the manifest" in done.stderr
 
 
-def test_many_names_are_counted(bundle: Path, install: Install) -> None:
+def test_of_many_strange_files_twenty_are_named_and_the_others_counted(
+    bundle: Path, install: Install
+) -> None:
     for number in range(30):
         (bundle / f"strange-{number}").touch()
     done = install()
@@ -455,7 +457,7 @@ def test_a_mirror_is_taken_whole(program: ModuleType, mirror: Path, tmp_path: Pa
         (lambda mirror: (mirror / "key").symlink_to("../../x"), "key leads out of"),
     ],
 )
-def test_a_mirror_that_would_fail_there_is_refused_here(
+def test_a_mirror_that_a_site_could_not_use_is_refused(
     program: ModuleType, mirror: Path, tmp_path: Path, damage: Callable[[Path], Any], words: str
 ) -> None:
     damage(mirror)

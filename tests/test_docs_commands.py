@@ -31,7 +31,7 @@ from rackproof.store.night_store import DRAIN_PREFIX, NightRecord, NodeNight, Sl
 PAGE = "docs/using/drained.md"
 VARIABLE = re.compile(r"\b(?:validate|nightly|bench|provision|reimage)_\w+")
 MODULE = "rackproof_slurm_node"
-# The last argument of a command, not a code.
+# Placeholders in the place of a command's last argument. They are no finding codes.
 PLACEHOLDERS = frozenset({"NODE", "CODE", "RACK"})
 
 
@@ -56,7 +56,7 @@ def reasons_of_drains(root: Path) -> set[str]:
 
 
 def commands_of(text: str, program: str) -> Iterator[list[str]]:
-    """Yield the arguments of each command of a program, of code blocks and of inline code."""
+    """Yield the arguments of each command of a program in code blocks and in inline code."""
     text = text.replace("\\\n", " ")
     for command in re.findall(r"(?m)^ {4,}(\S.*)$", text) + re.findall(r"`([^`\n]+)`", text):
         if not command.removeprefix("$ ").startswith(f"{program} "):
@@ -128,13 +128,13 @@ def test_the_reasons_of_drains_are_found(root: Path) -> None:
     assert {"provisioning", "health:", "gets a new image"} <= reasons_of_drains(root)
 
 
-def test_its_variables_exist(root: Path, page: str) -> None:
+def test_the_variables_on_the_page_exist(root: Path, page: str) -> None:
     named = set(VARIABLE.findall(page))
     assert {"validate_resume_hours", "nightly_limit", "bench_sku_references"} <= named
     assert named <= variables_of_roles(root)
 
 
-def test_its_commands_exist(root: Path, page: str) -> None:
+def test_the_commands_on_the_page_exist(root: Path, page: str) -> None:
     rackproof = list(commands_of(page, "rackproof"))
     assert {"explain", "reimage"} == {words[0] for words in rackproof}
     assert not [problem for words in rackproof if (problem := problem_of_command(words))]
@@ -163,7 +163,7 @@ def test_its_commands_exist(root: Path, page: str) -> None:
         ("stop --of n1", "no option --of"),
     ],
 )
-def test_a_command_that_is_gone_is_seen(command: str, problem: str) -> None:
+def test_a_command_or_option_that_does_not_exist_is_found(command: str, problem: str) -> None:
     assert problem_of_command(command.split()) == problem
 
 
@@ -181,7 +181,7 @@ def test_a_command_that_is_gone_is_seen(command: str, problem: str) -> None:
 def test_the_reason_of_a_drain_leads_to_the_page(drained_by: str, reason: str, leads: bool) -> None:
     slurm = SlurmState(known=True, state="IDLE", drained_by=drained_by, reason=reason)
     one = NodeNight(node="n01", verdict=Verdict.FAIL, why="pcie_width GPU 2", slurm=slurm)
-    # Slurm's reason is read in any folder.
+    # The command names the results folder, because an operator may read Slurm's reason in any folder.
     assert drain_reason(one, "night", Path("results"), "").endswith(
         f"; rackproof explain --results {shlex.quote(str(Path('results').resolve()))} n01"
     )

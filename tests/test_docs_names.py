@@ -31,7 +31,7 @@ PATH_END = ".,;:)"
 PLACEHOLDER = re.compile(r"<[^>]*>|\{[^}]*\}|[A-Z]{2,}(?:_[A-Z]+)*|…|\.\.\.")
 # Where paths without a folder of the checkout may begin: the pages name files of the package without src/.
 BASES = ("", "src/", "src/rackproof/", "inventory/", "inventory/group_vars/")
-# Paths of examples: what a reader or a playbook of theirs makes, and folders of others.
+# Paths of examples, which a reader or a reader's playbook makes, and paths of other projects.
 MADE_BY_READERS = frozenset(
     {
         "benchmarks/sysbench.yml",
@@ -43,7 +43,7 @@ MADE_BY_READERS = frozenset(
         "benchmarks/llama2_70b_lora/implementations/gb300_n18",
     }
 )
-# Names that begin as a role's variables do: a placeholder of definitions, a program.
+# Names that begin like a role's variables, but are a placeholder in definitions and a program.
 NO_VARIABLES = frozenset({"storage_folder", "ofed_info"})
 MOST_WORDS_OF_MAKE = 3
 """A line that begins with make and has more words is a sentence."""
@@ -59,7 +59,7 @@ def tracked() -> frozenset[str]:
 
 @cache
 def first_folders() -> frozenset[str]:
-    """Return what a path of a page may begin with: a folder of the checkout, or a room of the package."""
+    """Return the folders of the checkout, and rackproof_ansible, with which a path of a page may begin."""
     return frozenset(name.split("/")[0] for name in tracked() if "/" in name) | {"rackproof_ansible"}
 
 
@@ -101,7 +101,7 @@ def words_of_code(text: str) -> list[str]:
 
 
 def paths_of(text: str) -> set[str]:
-    """Return what is a path of the checkout in the code of a page."""
+    """Return the paths of the checkout in the code of a page."""
     words = {word.split("::")[0].strip("'\"").lstrip("@").rstrip(PATH_END) for word in words_of_code(text)}
     return {path for word in words if names_a_path(word) for path in alternatives(word)}
 
@@ -144,7 +144,7 @@ def missing_tests(text: str) -> set[str]:
 
 
 def missing_names(text: str) -> set[str]:
-    """Return dotted names of the package, ``core.text.sanitize``, that no module of it defines."""
+    """Return dotted names of the package, such as ``core.text.sanitize``, that no module of it defines."""
     lacking = set()
     for name in {name for code in CODE.findall(text) for name in re.findall(r"(?:\w+\.)+\w+", code)}:
         parts = name.removeprefix("rackproof.").split(".")
@@ -177,7 +177,7 @@ def missing_targets(text: str) -> set[str]:
 
 
 def missing_commands(text: str) -> set[str]:
-    """Return what commands of the package and of Ansible name that does not exist."""
+    """Return the commands, options and playbooks that a page names and that do not exist."""
     problems = set()
     for words in commands_of(text, "rackproof"):
         if words[0] == "ALL=(root)":  # a user of that name in a file of sudo
@@ -197,7 +197,7 @@ def groups_of_inventory() -> frozenset[str]:
 
 
 def missing_variables(text: str) -> set[str]:
-    """Return names with a role's prefix in the code of a page that no role knows."""
+    """Return the names in the code of a page that have a role's prefix and are no variable of a role."""
     named = {
         name
         for code in (*CODE.findall(text), *BLOCK_LINE.findall(text))
@@ -258,7 +258,9 @@ def test_what_a_page_names_exists(page: Path) -> None:
         (missing_codes, "`rackproof explain pcie_width` `rackproof explain NODE`", set()),
     ],
 )  # fmt: skip
-def test_what_is_gone_is_found(find: Callable[[str], set[str]], text: str, lacking: set[str]) -> None:
+def test_a_name_that_does_not_exist_is_found(
+    find: Callable[[str], set[str]], text: str, lacking: set[str]
+) -> None:
     assert find(text) == lacking
 
 

@@ -67,7 +67,7 @@ def test_all_files_of_requirements_are_locked(root: Path) -> None:
 
 def test_what_a_package_needs_is_locked_with_it(root: Path) -> None:
     names = {Requirement(one).name for one in locked((root / CONTROLLER).read_text())}
-    # What builds the project itself.
+    # The project itself is built with setuptools.
     assert "setuptools" in names
     missing = set()
     for installed in importlib.metadata.distributions():
@@ -85,7 +85,7 @@ def test_what_a_package_needs_is_locked_with_it(root: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["tools/make-venv", "execution-environment.yml", "workloads/make_runtime.py"]
 )
-def test_whoever_installs_compares_hashes_and_builds_nothing_from_sources(root: Path, name: str) -> None:
+def test_each_installation_compares_hashes_and_builds_nothing_from_sources(root: Path, name: str) -> None:
     text = (root / name).read_text()
     assert "--require-hashes" in text
     assert "--only-binary=:all:" in text
@@ -102,7 +102,7 @@ MODULES = {
 }  # fmt: skip
 """Modules whose purpose is to fetch."""
 SOMETIMES = {"uri": "dest", "apt": "deb", "unarchive": "src"}
-"""Modules that fetch with an argument, or where it is an address."""
+"""Modules that fetch if they have this argument (uri), or if it is an address (apt, unarchive)."""
 WORD = r"""['"]?,?\s+['"]?"""
 """The text between two words of a command line, or of a list of its arguments."""
 COMMANDS = {
@@ -143,7 +143,7 @@ def mappings(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def of_modules(text: str) -> Iterator[str]:
-    """Yield the kinds of the downloads that tasks of a YAML text do."""
+    """Yield the module of each task of a YAML text that downloads something."""
     for key, value in tasks(yaml.safe_load(text)):
         name = key.rpartition(".")[2]
         if (
@@ -161,7 +161,7 @@ def of_modules(text: str) -> Iterator[str]:
 
 
 def downloads(name: str, text: str) -> Counter[str]:
-    """Return how many downloads of each kind a file does."""
+    """Return the number of downloads of each kind in a file."""
     found: Counter[str] = Counter()
     if name.endswith((".yml", ".yaml")):
         found.update(of_modules(text))
@@ -181,7 +181,7 @@ def tree(root: Path) -> dict[str, str]:
     for name in listed.split("\0"):
         if name and not name.startswith(ELSEWHERE) and not name.endswith((".md", ".j2.html")):
             if (root / name).is_dir():
-                # A link to a folder, whose files have names of their own.
+                # This is a link to a folder, whose files are listed by their own names.
                 continue
             try:
                 texts[name] = (root / name).read_text()
@@ -264,7 +264,7 @@ TASK = "- name: Fetch\n  ansible.builtin.{}"
         ("benchmarks/x.yml", "run: bash download_dataset.sh", "script"),
         ("tools/x", "npm install x", "other"),
         ("x/Dockerfile", "FROM x:latest", "image"),
-        # A second one beside those that are listed.
+        # These are more downloads than the table lists for this file.
         ("workloads/stage_mnist.py", "urlopen(a)\nurlopen(b)", "python"),
     ],
 )
@@ -332,7 +332,7 @@ def test_a_script_that_is_not_the_pinned_one_is_not_started(name: str, script: s
         ("", True),
     ],
 )
-def test_a_report_says_which_image_nothing_pins(container: str, pinned: bool) -> None:
+def test_a_report_states_that_an_image_without_a_digest_is_not_pinned(container: str, pinned: bool) -> None:
     text = container_text(Run.model_construct(container=container, container_digest=""))
     assert ("image not pinned" in text) is not pinned
 
@@ -360,7 +360,7 @@ GUARD = r"ansible\.builtin\.match\('(sha256:[^']+)'\)|'match', '(\^sha256:[^']+)
 def test_a_role_takes_digests_and_no_addresses_for_checksums(
     root: Path, role: str, checksum: str, taken: bool
 ) -> None:
-    # An address, often the mirror's own, would prove no more than the mirror.
+    # A list of checksums at an address, often of the same mirror, would prove nothing in addition.
     guards = []
     for path in sorted((root / "roles" / role).rglob("*.yml")):
         guards += [one or other for one, other in re.findall(GUARD, path.read_text())]
@@ -368,7 +368,7 @@ def test_a_role_takes_digests_and_no_addresses_for_checksums(
     assert all(bool(re.match(guard, checksum)) is taken for guard in guards)
 
 
-def test_every_get_url_of_a_role_is_guarded_or_of_a_key(root: Path) -> None:
+def test_only_known_roles_use_get_url(root: Path) -> None:
     roles = {
         path.parts[-3] for path in (root / "roles").glob("*/tasks/*.yml") if "get_url" in path.read_text()
     }

@@ -19,7 +19,7 @@ STEPS = {
     "prepend_base", "append_base", "prepend_galaxy", "append_galaxy",
     "prepend_builder", "append_builder", "prepend_final", "append_final",
 }  # fmt: skip
-"""The steps of a build that ansible-builder knows."""
+"""The steps of a build that ansible-builder accepts."""
 
 
 @pytest.fixture
@@ -35,22 +35,22 @@ def test_the_files_of_the_image_are_there_and_make_the_package(
     files = {one["src"]: one["dest"] for one in description["additional_build_files"]}
     assert [name for name in files if not (root / name).exists()] == []
     project = tomllib.loads((root / "pyproject.toml").read_text())
-    # What pip reads to build the package from this tree.
+    # pip reads these files and folders to build the package.
     needed = {"pyproject.toml", project["project"]["readme"], "constraints.txt"}
     needed |= {
         where.partition("/")[0] for where in project["tool"]["setuptools"]["packages"]["find"]["where"]
     }
     assert needed == set(files)
-    # A file goes into its folder, and a folder is what its destination names.
+    # The destination of a file is the folder for it, and that of the folder src is the new folder itself.
     assert all(dest == ("rackproof/src" if src == "src" else "rackproof") for src, dest in files.items())
 
 
-def test_the_package_is_installed_before_ansible_is_looked_for(
+def test_the_package_is_installed_before_the_search_for_ansible(
     root: Path, description: dict[str, Any]
 ) -> None:
     steps = description["additional_build_steps"]
     assert set(steps) <= STEPS
-    # The last stage begins with looking for ansible-core and ansible-runner in the first one.
+    # The last stage begins with a search for ansible-core and ansible-runner in the first one.
     assert list(steps) == ["append_base"]
     copied = re.findall(r"^COPY _build/(\S+) (\S+)$", "\n".join(steps["append_base"]), re.M)
     assert copied == [("rackproof", "/opt/rackproof")]
@@ -62,7 +62,7 @@ def test_the_package_is_installed_before_ansible_is_looked_for(
 def test_the_base_image_has_the_package_manager_and_the_python(
     root: Path, description: dict[str, Any]
 ) -> None:
-    # ansible-builder installs by dnf alone.
+    # ansible-builder installs packages only with dnf.
     image = description["images"]["base_image"]["name"]
     assert re.search(r"rockylinux|almalinux|centos|fedora|/ubi\d", image)
     python = description["dependencies"]["python_interpreter"]

@@ -1,6 +1,6 @@
 """Test that the drawings in docs/pictures are up to date, and that a page shows each picture.
 
-tools/make-pictures makes them.
+tools/make-pictures makes the drawings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def test_the_drawings_are_those_that_the_tool_makes(root: Path) -> None:
     assert all(ElementTree.fromstring(text).tag.endswith("svg") for text in kept.values())
 
 
-def test_every_picture_is_shown_and_every_shown_one_is_there(root: Path) -> None:
+def test_every_picture_is_shown_and_every_shown_picture_exists(root: Path) -> None:
     pages = [root / "README.md", *root.glob("docs/**/*.md")]
     shown = {
         (page.parent / link).resolve()

@@ -31,7 +31,7 @@ def pages(root: Path) -> list[Path]:
 
 
 def sentences(page: Path) -> str:
-    """Return a page without code, whose names are what they are."""
+    """Return a page without its code, in which names have to stay as they are."""
     return re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
 
 
@@ -45,7 +45,7 @@ def test_no_page_has_a_word_that_was_given_up(root: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["roles", "playbooks"])
-def test_no_task_is_called_by_one(root: Path, folder: str) -> None:
+def test_no_name_of_a_task_has_a_word_that_was_given_up(root: Path, folder: str) -> None:
     names = [
         f"{path.relative_to(root)}: {name}"
         for path in sorted((root / folder).rglob("*.yml"))
@@ -55,7 +55,7 @@ def test_no_task_is_called_by_one(root: Path, folder: str) -> None:
     assert not names
 
 
-def test_the_words_are_found_where_they_stand() -> None:
+def test_given_up_words_are_found_outside_of_code() -> None:
     text = "Nobody was told `anew`.\n```\nbegun\n```\n"
     assert GIVEN_UP.findall(re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)) == ["Nobody", "told"]
 
@@ -63,7 +63,7 @@ def test_the_words_are_found_where_they_stand() -> None:
 LONGEST_LINE = 100
 LONGEST_CELL = 150
 GENERATED = re.compile(r"<!-- (?:generated|proven)\b.*?<!-- end.*? -->", re.DOTALL)
-# Neither the target of a link nor a path is read as text.
+# The target of a link and a path do not count for the length of a line.
 TARGET = re.compile(r"(?<=\])\([^)\s]*\)|`[^`\s]*/[^`\s]*`")
 
 
@@ -104,7 +104,7 @@ def test_long_lines_are_found(text: str, lines: list[int]) -> None:
 
 
 def uneven_rows(text: str) -> Iterator[int]:
-    """Yield the line of each row of a table that has other columns than the table's heading."""
+    """Yield the line of each row of a table that has more or fewer columns than the table's heading."""
     columns = 0
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.lstrip().startswith("|"):
@@ -169,7 +169,8 @@ class Docstring(NamedTuple):
 def docstrings(text: str) -> tuple[Docstring, ...]:
     """Return each docstring: of modules, classes, functions, and names below their value.
 
-    Four tests read those of all programs. Their trees would take more memory than is worth keeping.
+    The result is cached, because four tests read the docstrings of all programs. The syntax trees would take
+    too much memory.
     """
     found = []
     for node in ast.walk(ast.parse(text)):
@@ -192,7 +193,7 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def given_up_in_code(text: str) -> set[int]:
-    """Return the lines of docstrings and comments with a word that was given up, or a beginning that is."""
+    """Return the lines of docstrings and comments that have a given-up word, beginning or mark."""
     described = [(one.line, one.words) for one in docstrings(text)]
     found = {line for line, words in described if NO_BEGIN.match(words.strip()) or OLD_MARK.search(words)}
     for line, words in (*described, *comments(text)):
@@ -280,7 +281,7 @@ def test_foreign_constructions_are_found(words: str, is_wrong: bool) -> None:
 
 
 @pytest.mark.parametrize("folder", CODE_FOLDERS)
-def test_no_docstring_and_no_comment_has_one(root: Path, folder: str) -> None:
+def test_no_docstring_and_no_comment_has_a_word_that_was_given_up(root: Path, folder: str) -> None:
     found = [
         f"{path.relative_to(root)}:{line}"
         for path in programs(root, folder)
@@ -303,7 +304,7 @@ def test_no_docstring_and_no_comment_has_one(root: Path, folder: str) -> None:
         ('def f():\n    """Return one. Pure."""\n', {2}),
     ],
 )
-def test_they_are_found_in_code(text: str, lines: set[int]) -> None:
+def test_given_up_words_are_found_in_docstrings_and_comments(text: str, lines: set[int]) -> None:
     assert given_up_in_code(text) == lines
 
 

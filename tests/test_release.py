@@ -45,7 +45,7 @@ def problem_of_headings(headings: Sequence[str], version: str) -> str:
     own = tuple(map(int, version.split(".")))
     is_open = bool(found[0] and found[0][1])
     if is_open:
-        # What is not released has a version that no release had.
+        # An unreleased version has to be newer than all releases.
         return f"{version} was released already" if numbers and own <= numbers[0] else ""
     return "" if own == numbers[0] else f"the version is {version}, the newest release {released[0]}"
 
@@ -186,7 +186,8 @@ def test_the_wheel_works_without_a_checkout(wheel: Path, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_a_release_has_the_wheel_the_whole_and_their_digests(root: Path, tmp_path: Path) -> None:
     version = project(root)["version"]
-    # Links of another user in the place of the files lead nowhere, and no other user may write the files.
+    # Links that another user put in the place of the files are not followed, and no other user may write the
+    # files.
     (tmp_path / "dist").mkdir()
     for name in ("SHA256SUMS", f"rackproof-{version}.tar.gz", f"rackproof-{version}-py3-none-any.whl"):
         (tmp_path / "dist" / name).symlink_to(tmp_path / "victim")

@@ -35,7 +35,7 @@ def test_every_adversary_has_promises_with_tests_and_what_is_not_defended(root: 
 
 
 def problems(root: Path, text: str) -> list[str]:
-    """Return which of the tests that a text names in backquotes are not there, or are run by no suite."""
+    """Return the tests that a text names in backquotes and that do not exist, or that no suite runs."""
     found = []
     suites = (root / "tools/proof/suites.toml").read_text()
     for named in re.findall(r"`((?:tests|testrack)/[^`]*)`", text):
@@ -50,7 +50,7 @@ def problems(root: Path, text: str) -> list[str]:
     return found
 
 
-def test_the_tests_that_promises_name_are_there(root: Path) -> None:
+def test_the_tests_that_promises_name_exist(root: Path) -> None:
     text = (root / "SECURITY.md").read_text()
     assert len(re.findall(r"`(?:tests|testrack)/", text)) >= 40
     assert problems(root, text) == []
@@ -68,5 +68,5 @@ def test_the_tests_that_promises_name_are_there(root: Path) -> None:
         ("tests/test_downloads.py", ""),
     ],
 )
-def test_a_test_that_is_not_there_is_found(root: Path, named: str, problem: str) -> None:
+def test_a_test_that_does_not_exist_or_is_not_run_is_found(root: Path, named: str, problem: str) -> None:
     assert problems(root, f"| a promise | `{named}` |") == ([f"{named}: {problem}"] if problem else [])

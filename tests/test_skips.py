@@ -52,14 +52,14 @@ def test_a_skip_for_another_reason_fails_in_ci(root: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("reason", "ci"), [(KNOWN, "true"), (f"{KNOWN} and two GPUs", "true"), (OTHER, "")])
-def test_a_known_reason_skips_and_any_does_elsewhere(
+def test_an_allowed_reason_skips_in_ci_and_any_reason_skips_elsewhere(
     root: Path, tmp_path: Path, reason: str, ci: str
 ) -> None:
     found, said = outcomes(root, tmp_path, reason, ci)
     assert found == {**dict.fromkeys(KINDS, "SKIPPED"), "xfail": "XFAIL"}, said
 
 
-def test_every_known_reason_is_given_somewhere(root: Path) -> None:
+def test_every_allowed_reason_is_used(root: Path) -> None:
     source = (root / "conftest.py").read_text()
     listed = re.findall(r'^    "([^"]+)",$', source[: source.index("def ")], re.MULTILINE)
     assert listed

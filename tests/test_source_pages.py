@@ -67,7 +67,7 @@ def test_every_row_of_the_studies_is_on_its_page() -> None:
         for row, one in zip(rows(name), of_document, strict=True):
             assert row.startswith(f"| {one.system} |")
             assert one.throughput is None or f" {one.throughput:,.10g} " in row
-            # Ours, or why not.
+            # The row has Rackproof's number, or the reason why there is none.
             reasons = ("h100", "h200", "cpu-mxnet", "not available here", "not measured: ")
             assert any(words in row for words in reasons)
 
@@ -83,7 +83,7 @@ def test_every_number_of_round_06_is_on_its_page() -> None:
 
 
 def test_the_published_scores_of_lambda_are_those_of_the_logs() -> None:
-    """Official and unofficial results. Four digits were published."""
+    """The results are official and unofficial ones. Four digits were published."""
     published = [one for one in find_published(round="5.1") if one.submitter == "Lambda"]
     read = source_pages.logs()["5.1"]
     assert len(published) == len(rows("scores_51")) == len(read)
@@ -157,7 +157,7 @@ def experiment() -> list[dict[str, Any]]:
 
 
 def model_at(annotation: Any) -> type[BaseModel] | None:
-    """Return the model of a field that holds one, or several of one."""
+    """Return the model that the annotation of a field contains, or None."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in get_args(annotation) if (found := model_at(part))), None)
@@ -249,7 +249,7 @@ def test_the_sweep_has_every_point_of_the_document(root: Path, name: str, form: 
 
 @pytest.mark.parametrize("network", ["lenet", "mlp"])
 def test_every_point_that_a_cpu_can_run_was_run_by_mxnet_itself(network: str) -> None:
-    """Six batches, the largest also with both schedules. The points on GPUs state why they have no figure."""
+    """The CPU has six batch sizes, the largest also with both schedules. GPUs have a reason in each row."""
     own = [row.split(" | ") for row in rows("sweep_mxnet") if row.startswith(f"| {network} |")]
     on_cpu = {(row[2], row[3]) for row in own if row[1] == "0"}
     assert on_cpu == {(str(batch), "") for batch in (64, 128, 256, 512, 1024, 2048)} | {
@@ -312,7 +312,7 @@ SITE = {
 @pytest.mark.parametrize(
     ("gpus", "wanted"),
     [
-        # On the CPU six batch sizes, and the largest with both schedules.
+        # The CPU has six batch sizes, and the largest also with both schedules.
         (
             0,
             [

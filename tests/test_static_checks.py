@@ -23,7 +23,8 @@ SECRETS = re.compile(
     rb"|\bxox[abprs]-\d{6,}-[\w-]{16,}|hooks\.slack\.com/services/T\w{8,}/B\w{8,}/\w{20,}"
     rb"|\$ANSIBLE_VAULT;1\.[12];AES256\s+[0-9a-f]{64}"
 )
-"""Keys whose form gives them away: of SSH and TLS, clouds, forges, NGC, package indexes and chats. Vaults."""
+"""Pattern of secrets that can be recognized by their form: keys of SSH, TLS, clouds, forges, NGC, package
+indexes and chats, and Ansible vaults."""
 
 
 def git(root: Path, *words: str) -> bytes:
@@ -52,7 +53,7 @@ def test_no_secret_in_the_history(root: Path) -> None:
         for line in log.stdout:
             if re.fullmatch(rb"[0-9a-f]{40}\n", line):
                 commit = line.strip()
-            # A key's first line is of a secret only with its second.
+            # The first line of a private key counts only together with its second line.
             if SECRETS.search(before + line.removeprefix(b"+")):
                 keys.append(commit.decode())
             before = line.removeprefix(b"+")

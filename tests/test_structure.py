@@ -107,7 +107,7 @@ def test_no_function_of_the_product_is_complex(root: Path) -> None:
 
 
 def test_every_python_program_is_linted(root: Path) -> None:
-    """A program without an extension is read by ruff only where pyproject.toml names it."""
+    """ruff reads a program without an extension only if pyproject.toml names it."""
     config = tomllib.loads((root / "pyproject.toml").read_text())
     linted = set(config["tool"]["ruff"]["extend-include"])
     assert {str(path.relative_to(root)) for path in python_programs(root)} == linted
@@ -117,7 +117,7 @@ def test_the_package_never_imports_ansible(root: Path) -> None:
     paths = list((root / "src" / "rackproof").rglob("*.py"))
     assert paths
     assert not [path for path in paths if imports(path) & {"ansible", "ansible_runner", "molecule"}]
-    # Nor by way of the package that does.
+    # It does not import Ansible through rackproof_ansible either.
     assert not [path for path in paths if "rackproof_ansible" in imports(path)]
 
 
@@ -130,7 +130,7 @@ def test_only_plugins_and_their_package_import_ansible(root: Path) -> None:
     assert not [path for path in importers if not any(path.is_relative_to(part) for part in allowed)]
 
 
-def test_what_runs_on_nodes_uses_the_standard_library(root: Path) -> None:
+def test_programs_on_nodes_use_only_the_standard_library(root: Path) -> None:
     for path in [*(root / "plugins/modules").glob("*.py"), *(root / "plugins/module_utils").glob("*.py")]:
         assert imports(path) <= {*sys.stdlib_module_names, "ansible"}, path
     own = {"bounded_tar", "limited_download", "lock_file", "slurm_run"}
@@ -146,7 +146,7 @@ ROLES = sorted(
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_argument_specs_and_defaults_say_the_same(root: Path, role: str) -> None:
+def test_argument_specs_and_defaults_are_equal(root: Path, role: str) -> None:
     """A spec's default sets nothing, and a key that only one of them has is a typing error."""
     folder = root / "roles" / role
     defaults = yaml.safe_load((folder / "defaults/main.yml").read_text())
@@ -161,7 +161,7 @@ def test_argument_specs_and_defaults_say_the_same(root: Path, role: str) -> None
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_role_is_whole(root: Path, role: str) -> None:
+def test_every_role_has_all_files(root: Path, role: str) -> None:
     folder = root / "roles" / role
     assert {"meta/argument_specs.yml", "meta/main.yml", "defaults/main.yml", "README.md"} <= {
         str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()
@@ -175,7 +175,7 @@ def test_generated_documents_are_up_to_date(root: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_readme_stays_short_and_its_links_lead_somewhere(root: Path) -> None:
+def test_the_readme_is_short_and_links_of_pages_lead_somewhere(root: Path) -> None:
     text = (root / "README.md").read_text()
     assert len(text.splitlines()) <= 150
     for document in [root / "README.md", *(root / "docs").rglob("*.md")]:
@@ -187,8 +187,8 @@ def test_readme_stays_short_and_its_links_lead_somewhere(root: Path) -> None:
 DOCUMENTED_NAME = re.compile(r"`((?:core|logs|nodes|store|analysis|report|jobs)\.[a-z_.]+)`")
 
 
-def test_what_documents_name_in_the_package_exists(root: Path) -> None:
-    """A map that names modules which are gone sends a reader the wrong way."""
+def test_names_of_the_package_in_documents_exist(root: Path) -> None:
+    """A page that names a removed module misleads its reader."""
     missing = []
     for document in sorted((root / "docs").rglob("*.md")):
         for name in DOCUMENTED_NAME.findall(document.read_text()):
@@ -204,21 +204,21 @@ def test_what_documents_name_in_the_package_exists(root: Path) -> None:
     assert not missing
 
 
-def test_versions_stand_in_one_place(root: Path) -> None:
+def test_versions_are_only_in_constraints(root: Path) -> None:
     pinned = {line.split("==")[0].lower() for line in (root / "constraints.txt").read_text().splitlines()}
     project = (root / "pyproject.toml").read_text()
     assert {"pydantic", "sqlalchemy", "ansible-core", "ruff"} <= pinned
     assert "==" not in project
 
 
-def test_every_document_of_a_playbook_at_the_root(root: Path) -> None:
+def test_the_readme_names_every_playbook_at_the_root(root: Path) -> None:
     readme = (root / "README.md").read_text()
     for path in root.glob("*.yml"):
         if "import_playbook" in path.read_text():
             assert path.name in readme
 
 
-def test_nothing_committed_names_this_machine(root: Path) -> None:
+def test_no_tracked_file_has_the_path_of_this_checkout(root: Path) -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout
     here = os.fsencode(root) + b"/"
     for name in listed.decode().split("\0"):
@@ -227,7 +227,7 @@ def test_nothing_committed_names_this_machine(root: Path) -> None:
             assert here not in path.read_bytes(), name
 
 
-def test_compact_results_are_whole(root: Path) -> None:
+def test_compact_results_are_complete(root: Path) -> None:
     runs = []
     for path in (root / "docs/results").glob("h?00-x[0-9].json"):
         record = json.loads(path.read_text())
@@ -250,7 +250,7 @@ def test_compact_results_are_whole(root: Path) -> None:
     assert len({run["run_id"] for run in runs}) == len(runs)
 
 
-def test_the_walks_name_files_that_exist_and_count_them(root: Path) -> None:
+def test_the_walks_name_existing_files_and_their_number(root: Path) -> None:
     section = (root / "docs/inside/architecture.md").read_text().split("## Four walks")[1].split("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == 4

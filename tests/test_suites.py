@@ -1,4 +1,8 @@
-"""The gate and the suites: no test is lost, a change makes the right suites stale, a red part ends all."""
+"""Test the gate and the suites (tools/proof), which `make test` and `make prove` run.
+
+Each test belongs to one suite, a change makes the suites stale that depend on it, and a red part ends the
+others.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ def test_a_test_belongs_to_one_suite(path: str, marks: list[str], suite: str) ->
     assert suite_of(path, marks, TABLE) == suite
 
 
-def test_what_needs_a_rack_is_in_a_suite_that_has_one(root: Path) -> None:
+def test_a_test_that_needs_a_rack_is_in_a_suite_with_a_rack(root: Path) -> None:
     for folder in ("tests", "testrack/tests"):
         for path in (root / folder).rglob("test_*.py"):
             if "mark.rack" in path.read_text() and path.name != "test_suites.py":
@@ -62,7 +66,7 @@ def test_a_suite_of_files_reads_no_other_tests() -> None:
 
 
 @pytest.mark.parametrize("suite", TABLE.values(), ids=list(TABLE))
-def test_what_a_suite_names_is_there(root: Path, suite: Suite) -> None:
+def test_the_files_and_modules_that_a_suite_names_exist(root: Path, suite: Suite) -> None:
     for path in suite.paths:
         assert (root / path).exists(), path
     for pattern in suite.files:
@@ -162,12 +166,12 @@ def add(one: int) -> int:
         pytest.param("README.md", "one", "two", False, id="a page"),
     ],
 )
-def test_words_make_no_suite_stale(name: str, before: str, after: str, same: bool) -> None:
+def test_a_change_of_words_alone_makes_no_suite_stale(name: str, before: str, after: str, same: bool) -> None:
     digests = [suites.digest_without_words(name, text.encode()) for text in (before, after)]
     assert (digests[0] == digests[1]) is same
 
 
-def test_a_suite_is_green_for_the_files_that_it_was_green_for(checkout: Path, tmp_path: Path) -> None:
+def test_a_suite_is_green_only_for_the_files_with_which_it_ran(checkout: Path, tmp_path: Path) -> None:
     suite = Suite("one", "", (), 1, paths=("roles",))
 
     def state() -> str:
@@ -200,7 +204,7 @@ def test_a_suite_is_green_for_the_files_that_it_was_green_for(checkout: Path, tm
 
 
 @pytest.mark.parametrize(("after", "named"), [("tree", "digest"), ("another", "")])
-def test_what_ran_while_files_were_changed_counts_for_none(
+def test_a_run_during_which_files_changed_counts_for_no_files(
     monkeypatch: pytest.MonkeyPatch, after: str, named: str
 ) -> None:
     monkeypatch.setattr(program, "tree_hash", lambda: after)
@@ -247,7 +251,7 @@ def test_a_file_that_vanishes_while_git_reads_does_not_stop_the_hash(
     assert suites.tree_hash(checkout) == expected
 
 
-def test_a_checkout_that_git_cannot_read_is_an_error_with_its_words(
+def test_a_checkout_that_git_cannot_read_is_an_error_with_the_message_of_git(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "git").write_text("#!/bin/sh\necho 'fatal: no repository' >&2; exit 128\n")
@@ -266,7 +270,9 @@ def part(tmp_path: Path, name: str, *commands: str, limit_s: float = 300) -> Par
     return Part(name, commands, limit_s, log=tmp_path / f"{name}.log")
 
 
-def test_parts_of_a_lane_run_in_a_row_and_are_counted(tmp_path: Path, lanes: Lanes) -> None:
+def test_parts_of_a_lane_run_one_after_another_and_their_tests_are_counted(
+    tmp_path: Path, lanes: Lanes
+) -> None:
     one = part(
         tmp_path, "one", "echo '== 3 passed, 1 skipped in 2.0s =='; touch made", "echo '4 passed in 1s'"
     )
@@ -278,7 +284,7 @@ def test_parts_of_a_lane_run_in_a_row_and_are_counted(tmp_path: Path, lanes: Lan
 
 
 def test_a_red_part_ends_the_others_and_all_that_they_started(tmp_path: Path, lanes: Lanes) -> None:
-    # Started in a session of its own, as the tests start playbooks.
+    # The process has a session of its own, as playbooks have that tests start.
     slow = part(tmp_path, "slow", "setsid sleep 1234.5 & echo $! > pid; sleep 1235")
     red = part(tmp_path, "red", "while [ ! -s pid ]; do sleep 0.1; done; echo reason; exit 3", "touch never")
     last = part(tmp_path, "last", "touch never")
@@ -288,7 +294,7 @@ def test_a_red_part_ends_the_others_and_all_that_they_started(tmp_path: Path, la
     assert not runner.is_alive(int((tmp_path / "pid").read_text()))
 
 
-def test_suites_go_on_beside_and_behind_a_red_one(tmp_path: Path, lanes: Lanes) -> None:
+def test_other_suites_continue_beside_and_after_a_red_one(tmp_path: Path, lanes: Lanes) -> None:
     red = part(tmp_path, "red", "exit 3")
     behind = part(tmp_path, "behind", "touch made")
     beside = part(tmp_path, "beside", "while [ ! -e made ]; do sleep 0.1; done")
@@ -311,14 +317,14 @@ def test_a_part_that_hangs_is_ended_at_its_limit(tmp_path: Path, lanes: Lanes) -
     assert [hangs.state, hangs_not.state] == ["red", "waits"]
 
 
-def test_what_a_killed_gate_left_is_ended_and_nothing_else(tmp_path: Path) -> None:
+def test_processes_that_a_killed_gate_left_are_ended_and_no_others(tmp_path: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     environment = dict(os.environ)
     environment.pop("PROOF_OF_A_TEST", None)
     left = subprocess.Popen(["sleep", "1236"], env=environment | {"PROOF_OF_A_TEST": str(gone.pid)})
     other = subprocess.Popen(["sleep", "1237"], env=environment)
-    # A gate that lives: its command line names the module.
+    # This process counts as a running gate, because its command line names the module.
     gate = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)  # tools.proof"])
     its = subprocess.Popen(["sleep", "1238"], env=environment | {"PROOF_OF_A_TEST": str(gate.pid)})
     try:

@@ -25,7 +25,7 @@ def python(version: str, venv: bool = True, pip: int = 0, pip_says: str = ":") -
     """Return a script that answers as a Python of that version. `pip` is the exit status of its pip."""
     fits = (3, 11) <= tuple(map(int, version.split("."))) <= (3, 13)
     made = f'#!/bin/sh\necho "$@" >> "${{0%/bin/python}}/installed"\n{pip_says}\n'
-    # The start script of the command, as pip writes it.
+    # pip writes the start script of the command like this.
     made += 'printf "import re\\nimport sys\\n" > "${0%/python}/rackproof"\n' + f"exit {pip}\n"
     return (
         'case "$2" in\n'
@@ -141,7 +141,7 @@ def test_no_other_user_can_write_what_make_venv_makes(
     ("charmap", "came"),
     [("echo UTF-8", "de_DE.UTF-8"), ("echo ANSI_X3.4-1968", "C.UTF-8"), ("exit 127", "C.UTF-8")],
 )
-def test_an_activated_environment_has_a_locale_that_ansible_starts_in(
+def test_an_activated_environment_has_a_locale_that_ansible_accepts(
     tool: Tool, tmp_path: Path, charmap: str, came: str
 ) -> None:
     folder = tmp_path / "venv"
@@ -158,14 +158,14 @@ def test_an_activated_environment_has_a_locale_that_ansible_starts_in(
 
 
 @pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"LANG": "xx_YY.UTF-8"}, {}])
-def test_make_has_a_locale_that_ansible_starts_in(root: Path, environment: dict[str, str]) -> None:
+def test_make_has_a_locale_that_ansible_accepts(root: Path, environment: dict[str, str]) -> None:
     asked = ["make", "-s", "--eval", "shown: ; @locale charmap", "shown"]
     environment = {"PATH": os.environ["PATH"], **environment}
     done = subprocess.run(asked, env=environment, cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["UTF-8"]
 
 
-def test_pytest_has_a_locale_that_ansible_starts_in(root: Path) -> None:
+def test_pytest_has_a_locale_that_ansible_accepts(root: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import os, conftest; print(os.environ['LC_ALL'])"],
         env={**os.environ, "LC_ALL": "xx_YY.UTF-8"},
@@ -178,7 +178,7 @@ def test_pytest_has_a_locale_that_ansible_starts_in(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("fetched", "shown"), [(0, []), (24, []), (25, ["25"]), (60, ["25", "50"])])
-def test_make_venv_shows_each_step_and_how_far_it_is(
+def test_make_venv_prints_each_step_and_its_progress(
     tool: Tool, tmp_path: Path, fetched: int, shown: list[str]
 ) -> None:
     """An installation takes minutes, so each step and every 25th package is shown."""
@@ -225,7 +225,7 @@ def test_the_start_script_of_make_venv_imports_nothing_before_it_handles_ctrl_c(
     assert (tmp_path / "venv/bin/rackproof").read_text() == "import sys\n"
 
 
-def test_make_venv_is_not_ready_where_pip_failed(tool: Tool, tmp_path: Path) -> None:
+def test_an_environment_is_not_ready_if_pip_failed(tool: Tool, tmp_path: Path) -> None:
     folder = tmp_path / "venv"
     folder.mkdir()
     (folder / ".ready").touch()
@@ -234,7 +234,7 @@ def test_make_venv_is_not_ready_where_pip_failed(tool: Tool, tmp_path: Path) -> 
     assert not (folder / ".ready").exists()
 
 
-def test_make_venv_installs_what_debian_splits_off_when_root(tool: Tool, tmp_path: Path) -> None:
+def test_make_venv_installs_the_missing_package_venv_as_root(tool: Tool, tmp_path: Path) -> None:
     marker = tmp_path / "apt"
     programs = {**ROOT, "python3": python("3.13", venv=False), "apt-get": f'echo "$@" >> {marker}'}
     done = tool("make-venv", str(tmp_path / "venv"), programs=programs)
@@ -259,7 +259,7 @@ def test_an_installation_waits_for_another_apt(tool: Tool, tmp_path: Path, lock:
     assert marker.read_text() == f"{INSTALL} gcc\n"
 
 
-def test_an_installation_renews_lists_that_lack_a_package_and_says_what_apt_said(
+def test_an_installation_renews_lists_that_lack_a_package_and_prints_the_error_of_apt(
     tool: Tool, tmp_path: Path
 ) -> None:
     marker = tmp_path / "apt"
@@ -272,13 +272,13 @@ def test_an_installation_renews_lists_that_lack_a_package_and_says_what_apt_said
 
 
 @pytest.mark.parametrize("browser", ["chromium", "chromium-browser", "google-chrome"])
-def test_test_packages_ask_for_no_second_browser(tool: Tool, browser: str) -> None:
+def test_install_test_packages_requests_no_second_browser(tool: Tool, browser: str) -> None:
     done = tool("install-test-packages", programs={browser: "true", **NOT_ROOT})
     assert "chromium" not in done.stderr
     assert done.returncode == ("The tests need" in done.stderr)
 
 
-def test_test_packages_say_what_to_type_without_root(tool: Tool) -> None:
+def test_install_test_packages_prints_the_command_to_type_without_root(tool: Tool) -> None:
     done = tool("install-test-packages", programs=NOT_ROOT)
     assert done.returncode == 1
     assert "sudo apt-get install chromium" in done.stderr

@@ -2,7 +2,7 @@
 
 Published rows are those of the package (``rackproof.analysis.mlperf.published``). Other statements of a
 document are in the YAML files beside them. Rackproof's are the records in docs/results, and what
-``tools/read-source-logs`` read from public logs.
+``tools/read-source-logs`` read from public logs. ``tools/make-docs`` writes the tables into the pages.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def logs() -> dict[str, Any]:
 
 @cache
 def own_runs() -> tuple[dict[str, Any], ...]:
-    """Return our runs on real GPUs that passed, the latest last, with their record's name and values."""
+    """Return Rackproof's passed runs on real GPUs, the latest last, with their record's name and values."""
     return tuple(run for run in _runs("h?00-x[0-9].json") if run["verdict"] == "pass")
 
 
@@ -229,7 +229,7 @@ def details_51() -> str:
 
 
 def _resnet(benchmark: str, gpus: int) -> str:
-    """Return our rates for this number of GPUs, one for each record and batch, with the efficiency."""
+    """Return Rackproof's rates for a number of GPUs, one for each record and batch, with the efficiency."""
     values: dict[tuple[str, int], dict[int, list[float]]] = {}
     for run in own_runs():
         if run["benchmark"] == benchmark:
@@ -402,7 +402,7 @@ def _rows_of_mxnet() -> Iterator[list[str]]:
 
 
 def rows_mxnet() -> str:
-    """Return every row of the MXNet document, and ours at the same point."""
+    """Return every row of the MXNet document, and Rackproof's at the same point."""
     head = ["system", "network", "batch", "GPUs", "schedule", "samples/s", "times CPU", "accuracy", "s/epoch"]
     return table([*head, "ours: samples/s", "ours: accuracy", "ours: s/epoch"], _rows_of_mxnet())
 

@@ -1,4 +1,4 @@
-"""Read tar archives of strangers with limits for memory, size and number of members.
+"""Read tar archives from untrusted sources with limits for memory, size and number of members.
 
 Programs that stage data or sources open archives with :class:`Member`. ``tarfile`` reads a long name or a PAX
 header of any size into memory. It loops without end over some damaged headers.
@@ -30,7 +30,7 @@ class TooLargeError(tarfile.TarError):
 
 
 class Member(tarfile.TarInfo):
-    """A member of an archive. A header that no honest archive has is an error."""
+    """A member of an archive. A header that only a damaged or malicious archive has raises an error."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> Any:
         if self.type in _HEADERS and self.size > MOST_HEADER_BYTES:
@@ -43,7 +43,7 @@ class Member(tarfile.TarInfo):
             raise tarfile.ReadError("a member has too many headers") from None
         if found.size < 0 or len(archive.pax_headers) > MOST_GLOBAL_KEYS:
             raise tarfile.ReadError("a member has a negative size, or too many keys")
-        # tarfile has applied them, and keeps every member in memory.
+        # tarfile has applied these headers already, and would keep them in memory with every member.
         found.pax_headers = {}
         return found
 

@@ -28,9 +28,9 @@ UNUSED_S = 30 * 24 * 3600.0
 def environment(frameworks: Sequence[str] = FRAMEWORKS) -> dict[str, str]:
     """Return the variables with which Python keeps bytecode in the user's cache folder.
 
-    No variables are returned if no framework is installed, if its bytecode exists, or if Python can write
-    it beside the framework. There are none either if the cache folder is missing, or if this user cannot
-    write it, or other users can.
+    No variables are returned if no framework is installed, if its bytecode exists, if Python can write it
+    beside the framework, or if PYTHONPYCACHEPREFIX is set already. There are none either if the cache folder
+    cannot be made, or if other users could write to it.
 
     Args:
         frameworks: The packages to search for. The first installed one is used.
@@ -65,11 +65,11 @@ def _key(packages: Path) -> str:
 
 
 def _own_folder(key: str) -> Path:
-    """Make the folder of a key, and remove folders of other keys that were not used for a month.
+    """Return the folder of a key, made if it is missing. Remove folders that were not used for a month.
 
     Raises:
         OSError: The folder cannot be made.
-        PermissionError: Another user owns the folder, or could write to it.
+        PermissionError: It or its parent is no folder, or another user owns it or could write to it.
         RuntimeError: This user's home is unknown.
     """
     parent = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rackproof" / "bytecode"

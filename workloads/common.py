@@ -146,8 +146,9 @@ def spread_of(samples: Iterable[float]) -> Spread:
 def spread_over_time(times_s: Sequence[float], work: float) -> Spread:
     """Return the spread of the speed over a run. No I/O.
 
-    The run is divided into ten stretches of equally many steps, because single steps wait for data in turn,
-    which does not mean that the speed varied.
+    The run is divided into ten or more stretches of equally many steps, because single steps wait for data in
+    turn, which does not mean that the speed varied. Remaining steps do not count. With fewer than ten steps,
+    each is a stretch.
 
     Args:
         times_s: The seconds of each step, in their order, one or more.
@@ -414,7 +415,7 @@ def positive_count(text: str) -> int:
 
 
 def epoch_list(text: str) -> tuple[int, ...]:
-    """Return an option's epochs, which commas separate, in their order."""
+    """Return the epochs of an option, which is a list with commas, in ascending order."""
     return tuple(sorted(positive_count(epoch) for epoch in text.split(",") if epoch.strip()))
 
 
@@ -435,7 +436,7 @@ def facts() -> dict[str, str]:
 def gpu_uuids(found: list[Gpu]) -> str:
     """Return the UUIDs of GPUs, joined by commas, for the event ``facts``.
 
-    The record of a run compares them with the node's own list.
+    When the run is recorded, they are compared with the node's own list.
     """
     return ",".join(gpu.uuid for gpu in found)
 
@@ -510,7 +511,10 @@ def mark_stop(rank: Rank) -> float:
 
 
 def _work(options: argparse.Namespace, work: Callable[[argparse.Namespace, Rank, Log], None]) -> int:
-    """Run ``work`` as the rank that the environment describes. Return the exit status."""
+    """Run ``work`` as the rank that the environment describes. After an error, return the exit status.
+
+    After success, the process ends here.
+    """
     state = json.loads(os.environ[_STATE])
     die_with_parent(state["supervisor"])
     with open(int(os.environ[_GATE]), "rb") as gate:
@@ -624,8 +628,8 @@ def _start_ranks(
     Args:
         ranks: The list to which each rank is added as soon as it started.
         count: The number of ranks on this node.
-        state: The facts of the run that each rank needs.
-        before: Work that must be done before any rank uses a GPU.
+        state: The values of the run that each rank needs.
+        before: A function that is called before any rank uses a GPU.
     """
     waiting, gate = os.pipe()
     environment = {

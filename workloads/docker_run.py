@@ -13,8 +13,8 @@ every node builds the image, and run.sub is submitted once to Slurm, as slurm_ru
 run.sub ends with the status of its own cleanup, so its output decides. Its container is a child of Docker's
 daemon. It is therefore ended by name, even if its run was killed.
 
-Exit status: 0 if run.sub ended, and 1 if it failed, hung, or was cancelled. The others are 5 for data, 6 for
-sources or image, and 7 for the config or Slurm.
+Exit status: 0 if run.sub ended well, and 1 if it failed, hung, or was cancelled. The others are 5 for data, 6
+for sources or image, and 7 for the config or Slurm.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ EPOCH = re.compile(rb'"(?:epoch_num|iteration)": *(\d{1,9})')
 TREES = {"76c9fa035846370d66c7e107471b8989b5908037": "dacafd23d825023166f58785cb54ed183290daa4"}
 """Names that git gives to the commits' trees. An archive that is made again may have another checksum."""
 MOST_ARCHIVE_BYTES, MOST_UNPACKED_BYTES = 2_000_000_000, 8_000_000_000
-"""Limits that no sources reach. Larger ones would fill the disk that all benchmarks share."""
+"""Limits that no sources reach. A larger archive could fill the disk that all benchmarks share."""
 TOP = "/sources"
 """The folder of the sources for a script in the container."""
 SHIM = """\
@@ -80,7 +80,7 @@ REMEDY = "start provision.yml for this node (role nvidia_container)"
 
 
 class Tail06(Tail):
-    """Copies a growing file to standard output, and notes how far the training of round 0.6 is."""
+    """A copier of a growing file to standard output, which notes the progress of a training of round 0.6."""
 
     def __init__(self, path: Path, secrets: Mapping[str, str] = {}) -> None:
         super().__init__(path, secrets)
@@ -169,7 +169,7 @@ class Docker(slurm_run.Work):
     # -- sources and image ----------------------------------------------------------------------------
 
     def sources(self) -> None:
-        """Unpack the sources of the commit."""
+        """Fetch and unpack the sources of the commit, unless they are there."""
         spec, note = self.spec, self.tree / ".rackproof.json"
         with locked(self.shared / "sources" / f".{spec['ref']}.lock", "the sources"):
             known = read_json(note)
@@ -248,7 +248,10 @@ class Docker(slurm_run.Work):
                 raise self.outside(str(path))
 
     def check_member(self, member: tarfile.TarInfo, links: set[PurePosixPath]) -> None:
-        """Refuse a member that would be written outside, or through a symbolic link that came before it."""
+        """Refuse a member that would be written outside, or through a symbolic link that came before it.
+
+        Hard links, and symbolic links to absolute paths, are refused, too.
+        """
         path = PurePosixPath(member.name)
         leaves = path.is_absolute() or ".." in path.parts
         # The text of a link does not show its target if the path passes another link.
@@ -315,7 +318,7 @@ class Docker(slurm_run.Work):
         print_event(**self.job_facts)
 
     def ready(self) -> None:
-        """Make sure that this node can take part in a job of several."""
+        """Make sure that this node can take part in a job of several nodes."""
         if not shutil.which("nvidia-docker"):
             raise Refusal(
                 EXIT_IMAGE,
@@ -399,7 +402,7 @@ class Docker(slurm_run.Work):
         return variables
 
     def nvidia_docker(self, environment: dict[str, str]) -> None:
-        """Give run.sub the command that it calls where only the newer runtime is installed."""
+        """Give run.sub the command that it calls if only the newer runtime is installed."""
         if shutil.which("nvidia-docker", path=environment.get("PATH")):
             return
         status, out, _err = run_command(["docker", "info", "--format", "{{json .Runtimes}}"])
@@ -586,7 +589,7 @@ class Together(Docker):
         return ["--ntasks-per-node", environment["DGXNGPU"]]
 
     def tail(self, path: Path) -> Tail06:
-        """Return the command that copies the job's output."""
+        """Return the object that copies the job's output."""
         return Tail06(path, self.secrets)
 
     def follow(self) -> int:
@@ -599,7 +602,7 @@ class Together(Docker):
         return status
 
     def everything(self) -> int:
-        """Do all steps in order."""
+        """Do all steps in order, or only follow the job if there is one."""
         self.check_shared()
         known = str(read_json(self.folder / "job.json").get("job", "")) or self.find_job()
         if not known:

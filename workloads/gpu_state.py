@@ -1,8 +1,8 @@
 """Read the use of GPUs before and after a run: processes, memory, utilisation and clocks.
 
-The supervisor in common.py and the program state_gpus.py call :func:`read_states` before ranks start and
-after they ended. Any use is therefore by other programs. A container does not see other processes. There,
-only used memory and utilisation show that they exist. The module needs only the standard library.
+The supervisor in common.py and the program state_gpus.py call :func:`read_states` before a run uses its GPUs
+and after it ended. Any use is therefore by other programs. In a container, processes outside of it are not
+listed, and only used memory and utilisation show that they exist. The module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 Ask = Callable[[list[str], float], str]
-"""A function that runs nvidia-smi with these options for at most so many seconds, and returns its output.
+"""A function that runs nvidia-smi with options for at most a number of seconds, and returns its output.
 
 Raises:
     OSError: nvidia-smi is not there, or does not start.
@@ -32,8 +32,8 @@ SETTLE_S = 1.2
 """Seconds after a run in which the utilisation may still be the run's. nvidia-smi averages over up to a
 second."""
 SLOW_S = 4.0
-"""After this time, the smallest number of readings is enough. Without persistence, a call takes a second
-for each GPU."""
+"""Seconds after which :data:`FEWEST_READINGS` are enough. Without persistence mode, a call takes a second for
+each GPU."""
 TIME_LIMIT_S = 30.0
 """The longest time for all calls of one moment together."""
 MOST_PROCESSES = 16
@@ -46,7 +46,8 @@ GPU_QUERIES = (
     [f"--query-gpu={_FIELDS},clocks_event_reasons.active", _FORM],
     [f"--query-gpu={_FIELDS},clocks_throttle_reasons.active", _FORM],
 )
-"""Two forms of the same query. Only the name of the last field differs, first for drivers from 535 on."""
+"""Two forms of one query, of which the first is for drivers from 535 on. Only the name of the last field
+differs."""
 PROCESS_QUERY = ["--query-compute-apps=gpu_uuid,pid,used_memory,process_name", _FORM]
 
 
@@ -79,7 +80,7 @@ def number_of_cell(text: str) -> float | None:
 
 
 def read_gpu_rows(text: str) -> dict[str, dict[str, float | None]]:
-    """Return the fields of each GPU by UUID. A damaged or repeated row gives no fields."""
+    """Return the fields of each GPU by UUID. If a row is damaged or repeated, its GPU's fields are None."""
     rows: dict[str, dict[str, float | None]] = {}
     nothing: dict[str, float | None] = dict.fromkeys(KEYS)
     for line in text.splitlines():
@@ -117,12 +118,12 @@ def read_states(
     """Return the state of each GPU, read for about a second.
 
     Utilisation is the median of :data:`READINGS` readings, or of at least :data:`FEWEST_READINGS` if calls
-    are slow. All other values are from the last reading. ``processes`` are the compute processes on the GPU.
-    Values that could not be read are None. The call takes at most :data:`TIME_LIMIT_S`, and never raises an
-    error, whatever nvidia-smi does.
+    are slow. All other values are from the last reading. ``processes`` are the compute processes on the GPU,
+    at most :data:`MOST_PROCESSES`. Values that could not be read are None. The call takes at most
+    :data:`TIME_LIMIT_S`, and never raises an error, whatever nvidia-smi does.
 
     Args:
-        uuids: The GPUs.
+        uuids: The UUIDs of the GPUs.
         ask: A function that runs nvidia-smi.
         sleep: A function that waits between readings.
         clock: A function that returns monotonic seconds.

@@ -3,7 +3,7 @@
 stage_imagenet.py calls :func:`scan` for each archive, and :func:`join` for the checksums, the place of each
 image, and the labels. An archive is read once from beginning to end. The same pass computes its MD5 sum and
 lists its images. Nothing is unpacked, because an image can be read at its place in the archive
-(:func:`read_at`). Standard library only, Python 3.8+.
+(:func:`read_at`). The module needs only the standard library of Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ class Images:
 
     @classmethod
     def read_lines(cls, lines: Iterator[str], count: int) -> Images:
-        """Return the images of so many lines.
+        """Return the images of a number of lines.
 
         Raises:
-            ValueError: A line is missing or no image.
+            ValueError: A line is missing, or does not describe an image.
         """
         found = cls()
         for _ in range(count):
@@ -162,7 +162,7 @@ def require_archives(folder: Path, pins: dict[str, Any]) -> dict[str, Path]:
 def identity_of(path: Path) -> list[int]:
     """Return values that change if a file is replaced or written.
 
-    The values are the size, the time of change in ns, and the inode.
+    The values are the size, the modification time in ns, and the inode.
     """
     found = path.stat()
     return [found.st_size, found.st_mtime_ns, found.st_ino]
@@ -197,7 +197,7 @@ def check_name(name: str, pattern: re.Pattern[str], archive: str, what: str) -> 
     """Return the match of a member's name.
 
     Raises:
-        StagingError: The name leads out of its folder, or is another one.
+        StagingError: The name leads out of its folder, or does not match the pattern.
     """
     plain = name[2:] if name.startswith("./") else name
     if plain.startswith("/") or ".." in plain.split("/"):
@@ -233,7 +233,7 @@ def images_of_class(tar: tarfile.TarFile, start: int, wnid: str, archive: str) -
 
 
 def scan_train(stream: Any, archive: str) -> dict[str, list[tuple[str, int, int]]]:
-    """Return the images of each class in the archive of archives."""
+    """Return the images of each class. The archive contains an archive for each class."""
     classes: dict[str, list[tuple[str, int, int]]] = {}
     with tarfile.open(fileobj=stream, mode="r|", bufsize=TAR_BUFFER, tarinfo=Member) as outer:
         for member in outer:
@@ -357,7 +357,7 @@ def check_classes(
     """Check that the classes of the training images are those of the development kit.
 
     Raises:
-        StagingError: There are other classes, or too few.
+        StagingError: The classes differ, or the development kit has too few or too many.
     """
     if len(classes) != pins["classes"]:
         raise StagingError(

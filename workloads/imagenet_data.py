@@ -117,7 +117,7 @@ def read_ppm(path: str) -> Any:
     """Return a binary PPM with 8 bits a channel as uint8 (3, H, W).
 
     Raises:
-        ValueError: The file is not a PPM.
+        ValueError: The file is not such a PPM, or has the wrong length.
     """
     import torch
 

@@ -1,7 +1,7 @@
 """Define ResNet-50 and VGG16 for imagenet_torch.py, as in their papers and torchvision.
 
 Begin with :func:`build`. ResNet-50 is version 1.5 (the stride is in the 3 x 3 convolution) with 25,557,032
-parameters for 1,000 classes. VGG16 is without batch normalisation, with 138,357,544 parameters. ``width``
+parameters for 1,000 classes. VGG16 has no batch normalisation, and 138,357,544 parameters. ``width``
 multiplies the number of channels. Tests use values below 1.
 """
 

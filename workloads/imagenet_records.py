@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 RECORDIO_MAGIC = struct.pack("<I", 0xCED7230A)
 _CRC_MASK = 0xA282EAD8
 _NO_FRAMES = {0xC4, 0xC8, 0xCC}
-"""Markers between SOF0 and SOF15 that begin something else, such as tables of codes or an extension."""
+"""Markers between SOF0 and SOF15 that begin something other than a frame, such as tables of codes."""
 
 
 class BadImage(ValueError):  # noqa: N818  (reads as what it is)
-    """The image can be read by none of the programs that the data are for."""
+    """An image that is neither a JPEG nor a PNG, or that is damaged."""
 
 
 class ImageFacts(NamedTuple):
@@ -44,7 +44,7 @@ def facts_of(data: bytes) -> ImageFacts:
     """Return the properties of an image from its header.
 
     Raises:
-        BadImage: The image is neither JPEG nor PNG, or its header is missing.
+        BadImage: The image is neither a JPEG nor a PNG, or its header is damaged or has no size.
     """
     if data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) >= 26:
         width, height, _depth, colour = struct.unpack_from(">IIBB", data, 16)
@@ -69,7 +69,7 @@ def facts_of(data: bytes) -> ImageFacts:
 
 
 def encode_again(data: bytes, shorter_edge: int, quality: int) -> tuple[bytes, int, int]:
-    """Return an image as RGB JPEG, with its width and height. 0 leaves its size as it is.
+    """Return an image as an RGB JPEG, with its width and height. A ``shorter_edge`` of 0 keeps its size.
 
     Raises:
         BadImage: The image cannot be decoded.
@@ -101,8 +101,8 @@ def encode_again(data: bytes, shorter_edge: int, quality: int) -> tuple[bytes, i
 def recordio_record(data: bytes) -> bytes:
     """Return a record as dmlc's RecordIO frames it.
 
-    A reader finds records by their magic number. Where the data contain it at a multiple of four, it is
-    removed, and a new piece of the record begins.
+    A reader finds records by their magic number. Where the data contain this number at an offset that is a
+    multiple of four, it is removed, and a new piece of the record begins.
     """
     cuts = []
     at = data.find(RECORDIO_MAGIC)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SILENT_S = 60.0
-"""Largest time between two bytes, and for a connection."""
+"""Largest time in seconds between two bytes, and for making a connection."""
 _BEYOND_BYTES = 1 << 20
 """Room for headers, redirects and the sizes of chunks, in addition to the content of an answer."""
 _BUFFER_BYTES = 1 << 16
@@ -65,7 +65,7 @@ class _Pace:
         self.window_waited = 0.0
 
     def note(self, count: int, waited_s: float) -> None:
-        """Count bytes that came, and refuse to read on beyond a limit."""
+        """Count bytes that arrived. Raise LimitError if a limit is exceeded."""
         limits = self.limits
         if time.monotonic() - self.begin > limits.timeout_s:
             raise LimitError(

@@ -26,7 +26,7 @@ _E4M3, _E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
 def to_fp8(values: Any, kind: torch.dtype) -> tuple[Any, Any]:
-    """Return values as fp8, and the factor (float32, no dimension) that gives them back."""
+    """Return values as fp8, and the factor (float32, no dimension) by which they have to be multiplied."""
     highest = torch.finfo(kind).max
     factor = values.abs().amax().float().clamp(min=1e-12) / highest
     return (values.float() / factor).clamp(-highest, highest).to(kind), factor
@@ -81,7 +81,7 @@ class _Fp8Product(torch.autograd.Function):
 
 
 class Linear(nn.Module):
-    """Multiply with a weight. With LoRA, the weight is frozen, and two more, thin weights are trained."""
+    """A product with a weight. With LoRA, the weight is frozen, and two thin matrices are trained instead."""
 
     def __init__(self, inputs: int, outputs: int, deviation: float, fp8: bool, lora: bool) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Linear(nn.Module):
 
 
 def _turned(values: Any, cosine: Any, sine: Any) -> Any:
-    """Return queries or keys (batch x tokens x heads x width) turned by their positions."""
+    """Return queries or keys (batch x tokens x heads x width) with rotary positions."""
     first, second = values.float().chunk(2, -1)
     turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
     return turned.to(values.dtype)
@@ -153,7 +153,7 @@ class Block(nn.Module):
 
 
 class Layer(nn.Module):
-    """A block in the network, compiled separately, and computed twice if memory is short."""
+    """A block in the network. With ``recompute``, the backward pass computes it again, to save memory."""
 
     def __init__(self, block: nn.Module, recompute: bool) -> None:
         super().__init__()
@@ -178,9 +178,8 @@ def loss_and_gradient(logits: Any, targets: Any, tokens: int) -> tuple[Any, Any]
 class _ChunkedLoss(torch.autograd.Function):
     """The mean cross-entropy of ``rows @ head.T``.
 
-    Gradients are made in the forward pass, in chunks.
-
-    All logits and their gradients at once would need more memory than the weights of a layer.
+    The gradients are computed in the forward pass, in chunks, because all logits and their gradients at once
+    would need more memory than the weights of a layer.
     """
 
     @staticmethod
@@ -225,8 +224,8 @@ class Llama(nn.Module):
             sequence: The number of tokens in a sequence.
             fp8: Whether the products of the layers are in fp8. Those of the head never are.
             lora: Whether only adapters are trained.
-            finish: A function that takes each layer as soon as it exists, so that a shard can replace
-                it.
+            finish: A function that is called with each layer as soon as it exists, and returns the module
+                that takes its place, such as a shard.
             loss_step: :func:`loss_and_gradient`, or its compiled form.
         """
         super().__init__()

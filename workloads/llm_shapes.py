@@ -57,7 +57,7 @@ class Shape:
 
     @property
     def adapters(self) -> int:
-        """Return the weights of LoRA's adapters, two for each product of a layer."""
+        """Return the number of weights in LoRA's adapters, which are two matrices for each product."""
         return self.layers * LORA_RANK * sum(inputs + outputs for inputs, outputs in self.products)
 
     @property
@@ -66,7 +66,7 @@ class Shape:
         return self.weights + self.width * self.vocabulary + (2 * self.layers + 1) * self.width
 
     def flop_per_token(self, sequence: int, mode: str) -> float:
-        """Return the operations that a token of a training step needs, whatever the program does.
+        """Return the number of operations that a token of a training step needs.
 
         N weights need 6 N (2 forward, 4 backward). The attention of L layers of width d over sequences of s
         tokens needs 12 L d s / 2, halved because a token depends only on earlier ones. The embedding is a
@@ -84,17 +84,17 @@ class Shape:
 
 
 SHAPES = {
-    # For a CPU, in seconds.
+    # A CPU trains this one in seconds.
     "tiny": Shape(64, 2, 4, 2, 128, 512),
-    # TinyLlama's, 1.1 B (arXiv 2401.02385).
+    # The sizes of TinyLlama with 1.1 billion parameters (arXiv 2401.02385).
     "1b": Shape(2048, 22, 32, 4, 5632, 32000),
-    # Llama 3's, 8.0 B (arXiv 2407.21783).
+    # The sizes of Llama 3 with 8.0 billion parameters (arXiv 2407.21783).
     "8b": Shape(4096, 32, 32, 8, 14336, 128256),
 }
 
 
 def shape_of(size: str, layers: int | None) -> Shape:
-    """Return the shape of a size, with another number of layers where one is given.
+    """Return the shape of a size, with another number of layers if one is given.
 
     Raises:
         KeyError: There is no such size.

@@ -46,7 +46,7 @@ PARALLEL = ("ddp", "fsdp", "replicas")
 WARM_UP_STEPS = 5
 """Number of steps between those trained twice and those measured, in which other kernels are compiled."""
 KEPT_SHARE = 1 / 16
-"""FSDP does not release gathered weights between forward and backward up to this share of a GPU's memory."""
+"""Largest share of a GPU's memory for gathered weights that FSDP keeps between forward and backward."""
 QUEUED_STEPS = 2
 """Steps that the host may be ahead of the GPU."""
 TIMEOUT_S = 600.0
@@ -196,7 +196,10 @@ class Trainer:
         self.losses = torch.zeros(total, device=device)
 
     def demand_same_bits(self, demand: bool) -> None:
-        """Allow only kernels that give the same bits each time, or all kernels. Compiled code is dropped."""
+        """Allow only kernels that give the same bits each time, or all kernels, if this is a GPU.
+
+        Before all kernels are used, compiled code is dropped.
+        """
         if self.device.type != "cuda":
             return
         torch.use_deterministic_algorithms(demand)
@@ -274,7 +277,7 @@ class Trainer:
         return False
 
     def build(self) -> Any:
-        """Return the compiled network, sharded or replicated, ready for training."""
+        """Return the network, compiled if that was chosen, and sharded or replicated over several ranks."""
         options = self.options
         sharded = self.exchanges and options.parallel == "fsdp"
         mesh = init_device_mesh(self.device.type, (self.rank.count,)) if sharded else None
@@ -410,7 +413,9 @@ class Trainer:
 
 
 def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
-    """Return for each replica in how many steps its loss differs from the majority's, if there is one.
+    """Return for each replica in how many steps its loss differs from the majority's.
+
+    A step without a majority counts for all replicas.
 
     Args:
         curves: The bits of each replica's losses.
@@ -424,7 +429,11 @@ def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
 
 
 def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: int) -> None:
-    """Log the measurements of this rank. Rank 0 also logs those of all ranks together."""
+    """Log the measurements of this rank. Rank 0 also logs those of all ranks together.
+
+    Raises:
+        Refusal: A loss is not finite.
+    """
     options, rank, shape = trainer.options, trainer.rank, trainer.shape
     losses = [float(loss) for loss in trainer.losses.tolist()]
     if not all(math.isfinite(loss) for loss in losses):
@@ -538,7 +547,7 @@ def work_on(options: argparse.Namespace, rank: Rank, log: Log) -> None:
             device = torch.device("cuda", rank.local)
             torch.cuda.set_device(device)
         else:
-            # The order of sums follows the number of threads.
+            # The order of sums depends on the number of threads.
             torch.set_num_threads(1)
         if rank.count > 1:
             common.join(rank, "gloo" if options.gpus == 0 else "nccl", device, TIMEOUT_S)

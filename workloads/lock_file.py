@@ -1,7 +1,7 @@
-"""Open a lock that no other user of the node can hold.
+"""Open a lock file that users outside of its group cannot hold.
 
-Programs that stage data or make a runtime call :func:`open_lock`. A user with access to a file, even only to
-read it, can hold its lock forever.
+Programs that stage data, make a runtime or store a soak's samples call :func:`open_lock`. A user who may open
+a file, even only to read it, can hold its lock forever.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import IO
 
 
 def open_lock(path: str | os.PathLike[str]) -> IO[str]:
-    """Open a lock for reading and appending. Only its user and group can, as the umask allows.
+    """Open a lock file for reading and appending. If it is missing, it is created.
+
+    Only its owner and, if the umask allows it, its group can open the file.
 
     Raises:
-        OSError: The file cannot be opened, or is a link or a pipe that another user put there.
+        OSError: The file cannot be opened, or something else is there, such as a link or a pipe.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o660)
     mode = os.fstat(handle).st_mode

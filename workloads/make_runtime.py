@@ -9,9 +9,9 @@ the standard library of Python 3.8 or newer. A runtime is a folder next to this 
     requirements.txt          all packages, pinned with hashes (nothing else is fetched)
     requirements-cuda.txt     optional: CUDA's libraries, if the packages need them (torch)
     requirements-no-deps.txt  optional: packages that are installed last, without their dependencies
-    runtime.json              the oldest and newest Python; the modules that must import; minimum_bytes of
-                              free disk, and cuda_bytes in addition with CUDA's libraries; libraries of the
-                              system, each with its package of Debian and Ubuntu
+    runtime.json              the oldest and newest Python; the modules that it must be able to import;
+                              minimum_bytes of free disk, and cuda_bytes in addition with CUDA's libraries;
+                              libraries of the system, each with its package of Debian and Ubuntu
 
 An interpreter that the operator names is used as it is, if it finds the modules. The modules are not
 imported, because importing PyTorch takes seconds. Otherwise a virtual environment is made, with a marker that
@@ -112,7 +112,7 @@ def find_interpreter(oldest, newest):
 
 
 def check_modules(python, modules, check="import {}"):
-    """End with a message unless the interpreter finds every module."""
+    """End with a message unless the interpreter can import every module, or passes another check of it."""
     for module in modules:
         try:
             process = subprocess.run(
@@ -136,7 +136,7 @@ def loads(library):
 def provide_libraries(libraries, runtime):
     """Install missing system packages as root, or end with the command to run.
 
-    Libraries are checked before downloads.
+    This happens before anything is downloaded.
 
     Args:
         libraries: The package of each library.
@@ -209,14 +209,17 @@ def checksum_of(runtime):
             if paths:
                 continue
             raise
-        # The length keeps a line from moving between the files unseen.
+        # With the lengths, the checksum also changes if a line moves from one file to the next.
         checksum.update(b"%d %s\n%s" % (len(content), name.encode(), content))
         paths.append(path)
     return checksum.hexdigest(), paths
 
 
 def clear(folder, minimum_bytes):
-    """Empty the folder of an environment. End with a message if that would do harm or be useless."""
+    """Remove the folder of an environment.
+
+    End with a message if it contains something else, or if the disk has too little space for a new one.
+    """
     os.makedirs(folder, exist_ok=True)
     strange = sorted(set(os.listdir(folder)) - ENVIRONMENT_ENTRIES)
     if strange and not os.path.exists(os.path.join(folder, "pyvenv.cfg")):
@@ -285,7 +288,7 @@ def run_pip(argv, folder, whole_bytes, content, environment):
         folder: The folder of the environment. pip also stores its downloads there.
         whole_bytes: The approximate size of the complete environment, or 0 if unknown.
         content: The name of the packages for the reports, such as the runtime's.
-        environment: The environment of the process.
+        environment: The environment variables of pip's process.
     """
     with tempfile.TemporaryFile() as output:
         pip = subprocess.Popen(
@@ -313,7 +316,7 @@ def run_pip(argv, folder, whole_bytes, content, environment):
 def install(python, folder, requirements, runtime, needs):
     """Make the virtual environment.
 
-    The caller emptied the folder, and removes it after a failure.
+    The caller removed an earlier one, and removes this one after a failure.
 
     Args:
         python: The interpreter to make the environment with.
@@ -337,7 +340,7 @@ def install(python, folder, requirements, runtime, needs):
         ):
             continue
         if path.endswith(CUDA):
-            # Only here the kind of build is known. A build for the CPU needs none of these libraries.
+            # Only now is it known which build was installed. A build for the CPU needs no such libraries.
             check_free(
                 folder,
                 cuda_bytes,
@@ -364,7 +367,7 @@ def install(python, folder, requirements, runtime, needs):
 def make(folder, needs, requirements, checksum, runtime):
     """Make the environment again, and mark it after its modules could be imported.
 
-    After a failure, nothing of it remains, so that a disk that it filled is free again.
+    After a failure, the environment is removed, so that a disk that it filled has space again.
     """
     interpreter = find_interpreter(parse_version(needs["oldest"]), parse_version(needs["newest"]))
     provide_libraries(needs.get("libraries", {}), runtime)
@@ -405,7 +408,7 @@ def main():
     if options.python:
         if version_of(options.python) is None:
             stop(f"{options.python}: not a Python interpreter that runs")
-        # Finding takes milliseconds where importing PyTorch takes seconds, before every run.
+        # The modules are only searched for, because an import of PyTorch would add seconds to every run.
         check_modules(
             options.python, modules, "import importlib.util as u; assert u.find_spec('{}'), 'not found'"
         )

@@ -2,8 +2,8 @@
 """Train LeNet or an MLP on MNIST with MXNet 1.9.1, as its example train_mnist.py does.
 
 The benchmarks mnist-lenet-mxnet and mnist-mlp-mxnet start this program. Networks, flags and log lines are
-those of the example, and MXNet writes the lines to stderr and stdout. On GPUs, the training is a child
-process, so that this process can print the other uses of the GPUs before and after it (state_gpus.py).
+those of the example. The lines of MXNet's Python code are on standard output. On GPUs, the training is a
+child process, so that this process can print the other uses of the GPUs before and after it (state_gpus.py).
 
 Exit status: 0 done, 1 error, 2 usage, 3 not finite, 4 GPU requested but absent, 5 data missing or damaged.
 """
@@ -32,7 +32,7 @@ EXIT_DATA = 5
 CLASSES = 10
 SIDE = 28
 PARENT = "RACKPROOF_MXNET_PARENT"
-"""The variable with the process that waits for a training on GPUs."""
+"""Environment variable with the process ID of the parent, which waits for a training on GPUs."""
 
 
 class Stop(Exception):  # noqa: N818  (carries an exit status, like SystemExit)
@@ -166,7 +166,8 @@ def fit(options: argparse.Namespace) -> None:
     train = mx.io.NDArrayIter(images, labels, options.batch_size, shuffle=True)
     validation = mx.io.NDArrayIter(*load(options.data, "t10k"), options.batch_size)
     batches = math.ceil(len(labels) / options.batch_size)
-    # MXNet prints no speed of an epoch with fewer batches than that: 2,048 images a batch make 30.
+    # MXNet prints no speed of an epoch with fewer batches than --disp-batches. With 2,048 images a batch, an
+    # epoch has 30.
     every = options.disp_batches if options.disp_batches < batches else max(1, batches // 3)
     schedule = None
     if steps:

@@ -47,7 +47,7 @@ VALIDATION_CHUNK = {"cpu": 500, "cuda": 2500}
 """Number of images that are validated together. On a CPU they fit into its caches."""
 
 LOG_INTERVAL_S = 0.5
-"""Reading the loss makes the host wait for the GPU, so it is read at most this often within an epoch."""
+"""Least time between two readings of the loss in an epoch, each of which makes the host wait for the GPU."""
 
 DDP_TIMEOUT_S = 300
 
@@ -320,8 +320,8 @@ class Trainer:
 
         Args:
             lr: Learning rate.
-            report: Called after every step with the number of steps done, and a function. The function waits
-                for the device, and returns this rank's loss since the call before.
+            report: A function that is called after every step with the number of steps done and with another
+                function, which waits for the device, and returns this rank's mean loss since its last call.
         """
         self.order.copy_(self.next_order, non_blocking=True)
         self.position.zero_()
@@ -339,7 +339,7 @@ class Trainer:
                 return mean
 
             report(step, loss)
-        # Drawn while the GPU still works on the steps queued above.
+        # Draw the next order while the GPU still works on the steps queued above.
         self.next_order = self.draw_order()
         mean = self.loss_sum * (self.share / self.steps)
         if self.rank.count > 1:
@@ -350,7 +350,7 @@ class Trainer:
 
     @property
     def validate_part(self) -> slice:
-        """Return the test images of this rank."""
+        """Return the part of the test images that this rank validates."""
         total, count, index = len(self.test_labels), self.rank.count, self.rank.index
         return slice(total * index // count, total * (index + 1) // count)
 
@@ -486,7 +486,7 @@ def run_epochs(trainer: Trainer, log: Log | None, startup: float) -> None:
 
 
 class Reporter:
-    """Logs loss and throughput within an epoch, every ``--disp-batches`` but not more often than useful."""
+    """A log of loss and throughput in an epoch, every ``--disp-batches`` and at most every LOG_INTERVAL_S."""
 
     def __init__(self, trainer: Trainer, log: Log | None, epoch: int) -> None:
         self.trainer, self.log, self.epoch = trainer, log, epoch
@@ -494,7 +494,7 @@ class Reporter:
         self.at, self.done = time.perf_counter(), 0
 
     def __call__(self, step: int, loss: Callable[[], float]) -> None:
-        """Log if it is time to."""
+        """Log if enough steps and time have passed."""
         options, steps = self.trainer.options, self.trainer.steps
         if self.log is None or step % options.disp_batches or step == steps:
             return

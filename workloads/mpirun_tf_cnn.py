@@ -12,8 +12,9 @@ standard library. --variable-update selects how the nodes share their work:
     replicated, independent                   one process on one node
 
 Parameter servers, and workers that a controller drives, never end by themselves. A second mpirun therefore
-runs them, and is ended with the workers. Its lines begin with `server`. Host file and rank file are written
-to the present folder. With GPUs, their states on all nodes are printed before and after (state_gpus.py).
+runs them, and is ended with the workers. Its lines begin with `server`. The host file and, with --rank-file
+on, the rank file are written to the current folder. With GPUs, their states on all nodes are printed before
+and after (state_gpus.py).
 
 Nodes, their addresses and the interface come from rendezvous.py (RACKPROOF_NODES, RACKPROOF_ADDRESSES,
 RACKPROOF_NETWORK, GLOO_SOCKET_IFNAME). mpirun reaches the other nodes by ssh, which must work without a
@@ -56,9 +57,9 @@ FORWARDED = (
     "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "GLOO_SOCKET_IFNAME", "RACKPROOF_NODES", "RACKPROOF_FIRST",
 )  # fmt: skip
 CORES = "lscpu --parse=core,socket | grep -v '^#' | sort -u | wc -l"
-"""Rank files number cores, as Open MPI does, and not hardware threads."""
+"""Command that prints the number of a node's cores. A rank file numbers cores, not hardware threads."""
 WITH_RANK = ("sh", "-c", 'exec "$@" --task_index="$OMPI_COMM_WORLD_RANK"', "rank")
-"""A script that passes its number to each process of TensorFlow's own distributed modes."""
+"""A script that passes its rank to each process of TensorFlow's own distributed modes."""
 GRACE_S = 10.0
 STATES_S = 120.0
 """Time limit for the states of a node's GPUs, which take up to 30 s, plus ssh and the driver's start."""
@@ -118,7 +119,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def unknown_update(name: str) -> str:
-    """Report that tf_cnn does not know, or cannot do, this way of updating variables, and list the others."""
+    """Return a message that tf_cnn has no such variable update, or cannot do it, and the others' names."""
     known = f"choose one of {', '.join(VARIABLE_UPDATES)}"
     if any(part in name.lower() for part in ("ddl", "powerai")):
         return (
@@ -134,7 +135,7 @@ def check_numbers(options: argparse.Namespace) -> None:
     """Refuse numbers that the program silently replaces, or with which it measures nothing.
 
     Raises:
-        Refusal: A number is too small.
+        Refusal: A number is too small, or --display-every is larger than --num-batches.
     """
     least = {"gpus": 0, "processes": 1, "batch_size": 1, "num_batches": 1, "display_every": 1, "port": 1024}
     for name, lowest in least.items():
@@ -212,7 +213,7 @@ def transport(
     elif options.transport == "ucx":
         wanted["pml"] = "ucx"
         if network == "overlay" and interface:
-            # InfiniBand and RoCE would go past the overlay.
+            # InfiniBand and RoCE would bypass the overlay.
             variables = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface}
         elif options.ucx_devices:
             variables = {"UCX_NET_DEVICES": options.ucx_devices}
@@ -304,7 +305,7 @@ def commands(
 def check(options: argparse.Namespace, nodes: list[str]) -> list[int]:
     """Check what mpirun needs, because its own messages explain little.
 
-    Return the cores of each node for a rank file.
+    Return the number of each node's cores if there is a rank file, or else an empty list.
 
     Raises:
         Refusal: Something is missing.
@@ -417,7 +418,7 @@ def start(
 
 
 def run_served(words: list[str], servers: list[str]) -> int:
-    """Run workers and their servers, and return mpirun's status."""
+    """Run workers and their servers. Return the workers' status, or EXIT_ERROR if the servers ended first."""
     lock = threading.Lock()
     started: list[subprocess.Popen[bytes]] = []
     signals: list[int] = []

@@ -48,7 +48,7 @@ def parsed_options(arguments: list[str]) -> argparse.Namespace:
 
 
 def command_of(options: argparse.Namespace) -> list[str]:
-    """Return the command of perftest, which is that of the server."""
+    """Return the server's command of perftest. The client's has the server's address in addition."""
     # -F: a CPU that changes its frequency is no error.
     command = [options.test, "-F", "-D", str(options.seconds), "-p", str(options.port)]
     if options.test.endswith("_bw"):
@@ -61,7 +61,10 @@ def command_of(options: argparse.Namespace) -> list[str]:
 
 
 def run_client(command: list[str]) -> int:
-    """Run the client until it reaches the server, print its output, and return its exit status."""
+    """Run the client until it reaches the server or the time is up.
+
+    Print its output, and return its exit status.
+    """
     deadline = time.monotonic() + CONNECT_S
     while True:
         ended = subprocess.run(

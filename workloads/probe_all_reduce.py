@@ -41,7 +41,7 @@ exact up to 256, which random inputs of some hundred ranks do not reach."""
 MOST_SAMPLES = 20
 """Largest number of timed samples per size."""
 LEAST_SAMPLES = 5
-"""Smallest number of timed samples per size, also if they take longer than the measurement should."""
+"""Smallest number of timed samples per size, even if they take longer than the measurement should."""
 BURST_S = 0.002
 """Duration of a burst. Small reductions are timed in bursts, as they follow each other in training."""
 DECADES = 56

@@ -60,8 +60,8 @@ STEP_REDUCED = 16 * MIB
 MOST_STEPS = 200
 
 BANDWIDTH_FROM = 8 * MIB
-"""On GPUs, no bandwidth is logged below this size, because the time is that of the launch. No smaller size is
-compared with nccl-tests."""
+"""Smallest size in bytes with a bandwidth on GPUs. Below it, the time is that of the launch. No smaller size
+is compared with nccl-tests."""
 NCCL_TESTS_LIMIT_S = 120.0
 NCCL_TESTS_DTYPES = {"float32": "float", "bfloat16": "bfloat16"}
 
@@ -75,7 +75,7 @@ class Collective:
 
     Attributes:
         factor: The ratio of bus bandwidth to algorithm bandwidth, by the number of ranks.
-        split: Whether the size is that of one part for each rank.
+        split: Whether the size is that of the parts for all ranks together.
         sends: A function from the number of ranks to the number of parts that each rank sends.
         sources: A function from a rank and the number of ranks to the summands of each part of the result.
         in_place: Whether the result replaces the data that is sent.
@@ -173,7 +173,7 @@ def chosen(options: argparse.Namespace, on_gpu: bool) -> tuple[list[str], list[i
     """Return the collectives, and the sizes in bytes.
 
     Raises:
-        Refusal: A collective does not exist, or a size is not one.
+        Refusal: A collective does not exist, or a size is not a positive whole number.
     """
     names = [collective for collective in options.collectives.split(",") if collective]
     unknown = [name for name in names if name not in COLLECTIVES]
@@ -234,7 +234,10 @@ class Buffers:
         return numbers(part * self.rank.count + rank, index, chunk, self.seed)
 
     def prepare(self) -> None:
-        """Clear the place of the result, so that it contains no earlier result."""
+        """Fill the result with NaN, or with the input if the collective replaces it.
+
+        No earlier result remains.
+        """
         if self.collective.in_place and (self.name == "all_reduce" or self.rank.index == 0):
             self.got.copy_(self.sent)
         else:

@@ -4,10 +4,10 @@
 The benchmark gemm and nights (validate.yml) start this program. It runs one process per GPU, all at the
 same time. The data are normally distributed, because zeros run faster than real data.
 
-``gemm`` is every point of the sweep, ``gemm_best`` the best of each format, and ``gemm_fixed`` always the
-same shape. ``gemm_sustained`` and ``gemm_p95`` are for products that run without a pause for a second. Both
-show another process that takes a part of the time. A product of an M x K and a K x N matrix counts as 2 M N K
-operations.
+The measurement ``gemm`` is the rate of each point of the sweep, ``gemm_best`` the best rate of each format,
+and ``gemm_fixed`` the rate of a shape that is always the same. On GPUs, ``gemm_sustained`` and ``gemm_p95``
+are for products that run without a pause for a second. Both show another process that takes a part of the
+time. A product of an M x K and a K x N matrix counts as 2 M N K operations.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ GPU_FIXED = 8192
 CPU_SIZES = (256, 512, 1024, 2048)
 CPU_FIXED = 1024
 MOST_SECONDS = 0.05
+"""Longest measuring time of a point on a GPU, which makes the burst short."""
 PAUSE_S = 0.2
 """Pause before a GPU computes a point in a short burst. After a longer load, its power limit would set
 the speed."""
@@ -151,7 +152,7 @@ def measure(dtype: str, size: int, device: torch.device, seconds: float) -> tupl
     """Time and check one product.
 
     Returns:
-        The spread of the TFLOP/s, relative error (norm of the difference over norm of the product in
+        The spread of the TFLOP/s, the relative error (norm of the difference over norm of the product in
         float64, on random rows), and the number of wrong values.
     """
     left, right, multiply = product(dtype, size, device)
@@ -205,7 +206,7 @@ def sustained(dtype: str, size: int, device: torch.device) -> tuple[float, float
 
 
 def log_sustained(dtype: str, device: torch.device, log: Log, labels: dict[str, str]) -> None:
-    """Log the rate of back-to-back products, in the formats and the size of :data:`SUSTAINED`."""
+    """Log the rates of products of one format without a pause, in their size in :data:`SUSTAINED`."""
     size = SUSTAINED[dtype]
     labels = {"dtype": dtype, "shape": f"{size}x{size}x{size}", **labels}
     mean, slow, speeds = sustained(dtype, size, device)

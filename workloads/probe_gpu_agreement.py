@@ -59,7 +59,8 @@ def products(dtype: str, size: int, device: torch.device, seed: int, seconds: fl
     """Compute one product again and again.
 
     Returns:
-        The digest of the first result, how many values of all others differ from it, and how many were made.
+        The digest of the first result, the number of values in all later results that differ from it, and the
+        number of results.
     """
     torch.manual_seed(seed)
     _, _, multiply = probe_gemm.product(dtype, size, device)
@@ -83,7 +84,7 @@ def products(dtype: str, size: int, device: torch.device, seed: int, seconds: fl
 
 
 def dissenters(digests: list[str]) -> tuple[list[int], bool]:
-    """Return the digests that differ from the majority, and whether there is no majority. No I/O."""
+    """Return the positions of digests that differ from the majority, and whether there is none. No I/O."""
     most = common.majority(digests)
     if most is None:
         return [], True
@@ -108,7 +109,7 @@ def compared(answers: list[dict[str, Any]], rank: int, key: str) -> tuple[list[i
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Compute as one rank, and compare with the others."""
     if options.device == "cpu" or not common.chosen_by_device(options.device, options.gpus):
-        # The order of sums follows the number of threads.
+        # The order of sums depends on the number of threads.
         torch.set_num_threads(1)
     device, gpus = common.begin_probe(options, rank, log)
     wanted, sizes = probe_gemm.chosen(options)
@@ -148,7 +149,11 @@ def report(
     log: Log,
     labels: dict[str, str],
 ) -> None:
-    """Log in how many products this rank's GPU is the odd one, and in how many no majority agrees."""
+    """Log the comparison of this rank's GPU with the others of its model.
+
+    The measurements are the number of products in which it differs from the majority, the number of products
+    without a majority, and the number of other GPUs.
+    """
     for dtype in dtypes:
         odd_ones = disputes = 0
         for size in sizes:
@@ -166,7 +171,7 @@ def report(
 def say_who(
     answers: list[dict[str, Any]], alike: list[int], odd: list[int], disputed: bool, product: str
 ) -> None:
-    """Write for people which GPUs do not agree."""
+    """Print which GPUs do not agree."""
     names = {index: str(answers[index]["name"]) for index in alike}
     for index in odd:
         common.say(

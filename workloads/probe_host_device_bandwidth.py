@@ -24,8 +24,9 @@ if common.IS_RANK:
 ROUNDS = 5
 """The number of times that the probe measures each GPU.
 
-Virtual machines on one host share its memory. Another one slowed one GPU of four from 55 to 48 GB/s for six
-seconds. With 5 s for each GPU, such a moment does not change the median of all samples.
+Virtual machines on one host share its memory. Another virtual machine once slowed one GPU of four from 55 to
+48 GB/s for six seconds. With 5 s for each GPU, divided into these rounds, such a moment does not change the
+median of all samples.
 """
 
 
@@ -100,7 +101,7 @@ class Copies:
         )
 
     def wrong_bytes(self) -> int:
-        """Return how many bytes differ after they went to the host and back."""
+        """Return how many bytes differ after they were copied to the host and back."""
         return int((self.remote.view(torch.uint8) != self.origin.view(torch.uint8)).sum())
 
 

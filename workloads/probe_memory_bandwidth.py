@@ -43,14 +43,17 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def array_bytes(options: argparse.Namespace, device: torch.device) -> int:
-    """Return the size of one array. Three of them must fit with room to spare."""
+    """Return the size of one array in bytes, on a GPU at most a fifth of its free memory.
+
+    There are three arrays.
+    """
     if device.type == "cuda":
         return min((options.size_mib or 4096) << 20, torch.cuda.mem_get_info(device)[0] // 5)
     return (options.size_mib or 256) << 20
 
 
 def count_wrong(product: torch.Tensor, a: torch.Tensor, b: torch.Tensor | None, scale: float) -> int:
-    """Count values that are not ``a`` (or ``a + scale b``)."""
+    """Return the number of values that differ from ``a`` or, if there is a ``b``, from ``a + scale b``."""
     wrong = 0
     for start in range(0, product.numel(), CHECK_CHUNK):
         part = slice(start, start + CHECK_CHUNK)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Measure copies between the GPUs of a node, one way, both ways, and with all pairs at once.
+"""Measure copies between the GPUs of a node, one way and, on request, both ways and with all pairs at once.
 
-The benchmark peer-bandwidth and nights (validate.yml) start this program. The data is random, and compared
-after every copy. With a single GPU there are no pairs, so the probe reports this and measures nothing.
+The benchmark peer-bandwidth and nights (validate.yml) start this program. The data is random. After the last
+copy of a pair, it is compared with the original. With a single GPU there are no pairs, so the probe reports
+this and measures nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if common.IS_RANK:
 TOGETHER = ("both_ways", "all_at_once")
 FEWEST_COPIES, MOST_COPIES = 5, 40
 GATE_CYCLES = 100_000
-"""Delay before copies that start together, in cycles for each copy to be queued (about 50 µs)."""
+"""GPU cycles (about 50 µs) by which copies that start together are delayed for each copy to be queued. The
+delay includes 100 more of these periods."""
 
 Pair = tuple[Gpu, Gpu]
 
@@ -53,12 +55,15 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def ordered_pairs(gpus: list[Gpu]) -> list[Pair]:
-    """Return each GPU with each other one, in both orders."""
+    """Return all pairs of different GPUs, in both orders."""
     return [(source, target) for source in gpus for target in gpus if source != target]
 
 
 def rounds(gpus: list[Gpu], how: str) -> list[list[Pair]]:
-    """Return which pairs copy at the same time, as both directions of two GPUs, or all pairs of all GPUs."""
+    """Return the pairs that copy at the same time, as a list of rounds.
+
+    A round of ``both_ways`` has both directions between two GPUs. ``all_at_once`` has one round of all pairs.
+    """
     pairs = ordered_pairs(gpus)
     if how == "all_at_once":
         return [pairs] if pairs else []
@@ -78,7 +83,7 @@ def slowest_pair(rates: dict[str, float]) -> tuple[str, float]:
 
 
 class Copy:
-    """Copy from a GPU to another one on separate streams, so that other copies run at the same time."""
+    """The copies from one GPU to another on streams of their own, so that other copies can run meanwhile."""
 
     def __init__(self, pair: Pair, sent: torch.Tensor) -> None:
         self.pair, self.sent = pair, sent
@@ -106,7 +111,7 @@ class Copy:
         return float(self.marks[0].elapsed_time(self.marks[1])) / 1e3
 
     def count_wrong(self) -> int:
-        """Count values that did not arrive as they were sent."""
+        """Return the number of bytes that did not arrive as they were sent."""
         return int((self.got.to(self.here) != self.sent).sum())
 
 
@@ -147,7 +152,7 @@ def measure_together(
 
 
 def say_slowest(name: str, rates: dict[str, float]) -> None:
-    """Write for people which pair is the slowest."""
+    """Print which pair is the slowest."""
     pair, lag = slowest_pair(rates)
     common.say(f"{name}: slowest pair {pair}, {rates[pair]:.1f} GB/s, {100 * lag:.1f} % below the median")
 

@@ -45,7 +45,7 @@ PATTERNS = 8
 inverted)."""
 COPIED_BYTES = 256 << 20
 MOST_SMS, MOST_RECORDS, RECORD = 1024, 256, 8
-"""The limits of ``Report`` in sdc_kernels.cu, and the words of its records."""
+"""The limits of ``Report`` in sdc_kernels.cu, and the number of words in its records."""
 SLOTS_BYTES = sdc_paths.SLOTS * 20
 SHOWN_RECORDS = 8
 TIMEOUT_S = 120.0
@@ -101,7 +101,7 @@ class Report:
 
 @functools.lru_cache
 def compiled(capability: tuple[int, int]) -> tuple[bytes, str]:
-    """Return machine code for a compute capability, and the compiler that made it."""
+    """Return machine code for a compute capability, and a text that identifies its source and compiler."""
     compiler = sdc_cuda.Compiler(str(torch.version.cuda), sdc_cuda.SOURCE.read_text())
     return compiler.compile(capability), compiler.software
 
@@ -182,9 +182,9 @@ class GpuPaths:
 
 
 class CpuPaths:
-    """The same paths on a CPU, in a small form.
+    """The same paths on a CPU, with less work, which shows that the program works.
 
-    The CPU counts as one SM, and shows that the program works.
+    The CPU counts as one SM.
     """
 
     software = "cpu"
@@ -259,7 +259,7 @@ class Memory:
 
 
 def fill(gpu: GpuPaths, chunk: torch.Tensor, first: int, kind: int) -> None:
-    """Queue a kernel that writes a pattern, from a given number of its first word."""
+    """Queue a kernel that writes a pattern. ``first`` is the number in it of the chunk's first word."""
     count = ctypes.c_uint64(chunk.numel())
     gpu.queue("fill", 8 * gpu.sms, pointer(chunk), count, ctypes.c_uint64(first), ctypes.c_uint32(kind))
 
@@ -271,10 +271,10 @@ def check(gpu: GpuPaths, chunk: torch.Tensor, first: int, kind: int, report: Rep
 
 
 class Answers:
-    """A GPU's first answer on each path, and the answer to compare it with.
+    """The comparison of a GPU's first answers, by path.
 
-    ``odd`` counts sets with an answer that differs from the CPU's. ``digests`` are of the answers that
-    no CPU can compute.
+    ``odd`` counts sets with an answer that differs from the CPU's, and ``wrong`` the wrong words of each SM.
+    ``digests`` are of the answers that no CPU can compute.
     """
 
     def __init__(self) -> None:
@@ -283,7 +283,7 @@ class Answers:
         self.wrong: dict[str, dict[int, int]] = {}
 
     def take(self, of: GpuPaths | CpuPaths, path: str, right: list[bytes], sets: int) -> None:
-        """Take a path's first answers, and return the words that its launches are compared with."""
+        """Compare a path's first answers, and set the words with which its launches are compared."""
         answers = []
         wrong = Counts(of.sms)
         odd = 0
@@ -302,7 +302,7 @@ class Answers:
 def hold(of: GpuPaths | CpuPaths, seconds: float, least: int, progress: Callable[[float], None]) -> None:
     """Repeat all paths in turn for the time, and until each reached the number of launches.
 
-    An SM that got no blocks in twice as many launches gets none later either.
+    After twice that number, it ends in any case, because an SM that got no blocks so far gets none later.
     """
     began = time.monotonic()
     launches = 0
@@ -376,7 +376,7 @@ def report_odd(
     log: Log,
     labels: dict[str, str],
 ) -> None:
-    """Log how many answers of each path are wrong. Log nothing if that is unknown."""
+    """Log how many answers of each path are wrong or, if that is unknown, that the path is unproven."""
     model, device = str(answers_of_ranks[rank.index]["model"]), labels.get("gpu", "the CPU")
     golden = sdc_answers.read_golden()
     for path, count in answers.odd.items():
@@ -441,7 +441,7 @@ def make_paths(device: torch.device) -> GpuPaths | CpuPaths:
 
 
 def hold_gpu(gpu: GpuPaths, seconds: float, progress: Callable[[float], None]) -> Memory:
-    """Repeat the paths of a GPU while its memory holds a pattern. Then check the other patterns."""
+    """Repeat the paths of a GPU while its memory holds a pattern. Then check it and the other patterns."""
     memory = Memory(gpu)
     memory.fill(0)
     hold(gpu, seconds, LEAST_LAUNCHES, progress)
@@ -457,7 +457,7 @@ def hold_gpu(gpu: GpuPaths, seconds: float, progress: Callable[[float], None]) -
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Check one GPU, or the CPU, as one rank."""
     began = time.monotonic()
-    # The order of sums follows the number of threads, and ranks share the processors.
+    # The order of sums depends on the number of threads, and ranks share the processors.
     torch.set_num_threads(1)
     device, gpus = common.begin_probe(options, rank, log)
     labels = common.device_labels(gpus, rank)

@@ -3,7 +3,7 @@
 
 The benchmark soak and nights (validate.yml) start this program. There is one process per GPU. A step consists
 of bf16 products, attention and memory traffic while the host sends data. With several GPUs, a step ends with
-an all-reduce. It does not count as computing time, so that a slow GPU can be identified. Steps are queued
+an all-reduce, which does not count as computing time, so that a slow GPU can be identified. Steps are queued
 ahead, so that a slow host does not affect the numbers. Each second, the program reads the reasons for low
 clocks, the temperature and the power. It also compares the last product with the first.
 
@@ -241,9 +241,9 @@ class Watch:
 
 
 class Lines:
-    """The windows as log lines for reports. A long run combines several windows.
+    """The windows as log lines for reports. In a long run, a line combines several windows.
 
-    After an interruption, each states its second, because the log's own times are those of the last
+    After an interruption, each line states its second, because the log's own times are those of the last
     session.
     """
 
@@ -276,7 +276,7 @@ class Lines:
 def session_of(
     options: argparse.Namespace, rank: Rank, gpus: list[Gpu], nvml: samples.Nvml | None
 ) -> Session:
-    """Return the hardware and software of this session, and the counters before it."""
+    """Return this session, with its hardware and software, and the GPUs' states and counters before it."""
     about = {
         "gpus": common.gpu_uuids(gpus) or "the CPU",
         "gpu": gpus[rank.local].uuid if gpus else "the CPU",
@@ -291,7 +291,7 @@ def session_of(
 
 
 def look_for_earlier(keeper: Keeper, session: Session, options: argparse.Namespace) -> tuple[Kept, Found]:
-    """Return the samples of an earlier load, and what this rank found of it."""
+    """Return the samples of an earlier load, and its state as this rank found it."""
     try:
         kept, alive = keeper.read()
     except DamagedError as error:
@@ -335,7 +335,7 @@ def settle_seconds(seconds: float) -> float:
 def nvml_of(uuid: str) -> samples.Nvml | None:
     """Return the NVML access to a GPU.
 
-    Return None if NVML is missing or does not know the GPU. Its seconds are then not read.
+    Return None if NVML is missing or does not list the GPU. Windows then have no readings.
     """
     try:
         asked = samples.Nvml([uuid])
@@ -423,7 +423,7 @@ def hold(load: Load, watch: Watch, options: argparse.Namespace, rank: Rank, log:
 
 
 def report(watch: Watch, log: Log, labels: dict[str, str]) -> float:
-    """Log the results of the seconds. Return the speed in TFLOP/s after settling."""
+    """Log the results of all windows. Return the speed in TFLOP/s after settling."""
     kept, settle_s = watch.kept, watch.settle_s
     rate = soak_series.mean_rate(kept.windows, settle_s)
     if rate is not None:
@@ -542,7 +542,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
 
 
 def main() -> int:
-    """Run as supervisor or rank. Note a load that failed by itself, which is never continued."""
+    """Run as supervisor or rank. Record if a load failed by itself, because it is then never continued."""
     started = time.time()
     status = common.run("probe_soak", parser(), plan, probe, gpu_states=True)
     if not common.IS_RANK:

@@ -3,8 +3,8 @@
 
 Nights (validate.yml) start this program. There is one process per GPU, and they do not exchange data. Data
 and first weights are made on the CPU from one seed, and only deterministic kernels run. Devices of one model
-with the same software therefore end with the same bits. A device with other bits computes wrongly, which no
-other check would find. The speed is not measured.
+with the same software therefore end with the same bits. A device with other bits computes wrongly. The speed
+is not measured.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def network(width: int) -> torch.nn.Sequential:
-    """Return the network on the CPU, with products, a norm, and a function of every value."""
+    """Return the network on the CPU, with products, norms and activation functions."""
     layers: list[torch.nn.Module] = []
     for _ in range(LAYERS):
         layers += [torch.nn.Linear(width, width), torch.nn.LayerNorm(width), torch.nn.GELU()]
@@ -82,13 +82,13 @@ def train(device: torch.device, seed: int, steps: int, width: int) -> tuple[str,
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Train as one rank, on one device."""
     if options.device == "cpu":
-        # The order of sums follows the number of threads.
+        # The order of sums depends on the number of threads.
         torch.set_num_threads(1)
     device, gpus = common.begin_probe(options, rank, log)
     width = options.width or (GPU_WIDTH if gpus else CPU_WIDTH)
     got, loss = train(device, options.seed, options.steps, width)
-    # Correct devices may differ if these properties differ, so only devices with the same ones are
-    # compared.
+    # Correct devices may give different digests if these properties differ. Therefore, only devices with
+    # equal properties are compared.
     alike = [gpus[rank.local].name if gpus else torch.backends.cpu.get_cpu_capability()]
     alike += [f"{name} {value}" for name, value in sorted(common.facts().items())]
     alike += [f"width {width}", f"steps {options.steps}", f"seed {options.seed}"]

@@ -9,11 +9,12 @@ addresses to point.json in the run's folder.
 
 All nodes connect to the first one, which measures the TCP bandwidth to and from each other node. Then each
 node starts the program. NCCL's and Gloo's variables name the interface. If there are several nodes, the
-program gets --nodes, --node-rank and --rendezvous. With --only-first, only the first node starts it. The
-measurements, and the traffic of the interface during the program, are written to rendezvous.json.
+program gets --nodes, --node-rank and --rendezvous. With --only-first, only the first node starts it, without
+these options. The measurements, and the traffic of the interface during the program, are written to
+rendezvous.json.
 
 The exit status is the program's, or 1 if another node's program failed. It is 8 if the nodes did not connect
-to each other.
+to each other, or if point.json or the program cannot be used.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class Line:
 
         Raises:
             socket.timeout: No message came in time.
+            ValueError: The message is not JSON.
         """
         self.connection.settimeout(seconds)
         while b"\n" not in self._rest:
@@ -85,7 +87,7 @@ class Line:
 
 
 def carried(interface: str) -> dict[str, int | None]:
-    """Return the number of bytes that an interface carried so far."""
+    """Return the number of bytes that an interface received and sent so far, or None if it is not listed."""
     # Do not read /sys, which may belong to another network namespace.
     with open("/proc/net/dev") as stream:
         for line in stream:
@@ -115,7 +117,7 @@ def pour(connection: socket.socket, until: float) -> None:
 
 
 def drain(connection: socket.socket, counts: list[int], times: list[float]) -> None:
-    """Receive until the other side ends. Note the number of bytes and the time of the last one."""
+    """Receive until the other side ends. Append the number of bytes and the time of the end to the lists."""
     buffer = bytearray(CHUNK)
     got = 0
     with contextlib.suppress(OSError):
@@ -129,7 +131,7 @@ def drain(connection: socket.socket, counts: list[int], times: list[float]) -> N
 
 
 def in_threads(work: list[threading.Thread]) -> None:
-    """Run all threads, and wait for their end."""
+    """Run all threads, and wait for the end of each for at most :data:`MEET_S`."""
     for thread in work:
         thread.start()
     for thread in work:
@@ -182,7 +184,7 @@ def closed(connections: list[socket.socket]) -> None:
 
 
 class First:
-    """Act as the first node, which waits for the others, measures, and collects how they end."""
+    """The first node, which waits for the others, measures, and lets them start."""
 
     def __init__(self, point: dict[str, object], port: int) -> None:
         self.peers = list(point["peers"])  # type: ignore[call-overload]
@@ -219,7 +221,7 @@ class First:
         """Return the bandwidth to and from each other node in bytes per second.
 
         Raises:
-            NotMet: A node is gone.
+            NotMet: A node did not connect for the measurement.
         """
         results: list[dict[str, object]] = []
         first = self.peers[0]["name"]
@@ -248,7 +250,7 @@ class First:
 
 
 class Other:
-    """Act as a node other than the first."""
+    """A node other than the first."""
 
     def __init__(self, point: dict[str, object], port: int) -> None:
         self.first = next(iter(point["peers"]))  # type: ignore[call-overload]
@@ -263,7 +265,7 @@ class Other:
         Return the address of the ranks' rendezvous.
 
         Raises:
-            NotMet: The first node did not answer in time.
+            NotMet: The first node cannot be reached, or its connection ended.
         """
         deadline = time.monotonic() + MEET_S
         while True:
@@ -330,7 +332,7 @@ def environment(point: dict[str, object]) -> dict[str, str]:
     variables["GLOO_SOCKET_IFNAME"] = interface
     variables["NCCL_SOCKET_IFNAME"] = f"={interface}"
     if point["network"] == "overlay":
-        # InfiniBand and RoCE would go past the overlay.
+        # InfiniBand and RoCE would bypass the overlay.
         variables["NCCL_IB_DISABLE"] = "1"
     peers = list(point["peers"])  # type: ignore[call-overload]
     variables["RACKPROOF_NODES"] = ",".join(peer["name"] for peer in peers)
@@ -415,7 +417,7 @@ def start_watches(
 
 
 def stand_by(lines: dict[str, Line], noted: dict[str, object], point: dict[str, object]) -> int:
-    """Wait until the first node's launcher ends, and return its status."""
+    """Wait until the first node's launcher ends. Return 0 if it succeeded, or else :data:`EXIT_ERROR`."""
     line = next(iter(lines.values()))
     answer = line.hear(None)
     noted["after"] = carried(str(point["interface"]))

@@ -4,8 +4,8 @@ bench.yml starts this program for a definition with `launch.command`, which name
 with the path and digest of that program begins the log, because another build is another program. The output
 follows unchanged. If RACKPROOF_START_FOLDER is set, the program starts in that folder, and a relative path of
 the program begins there. If RACKPROOF_STATE_GPUS is set to a number of GPUs, lines before and after the
-output state what uses the first so many GPUs (state_gpus.py). This program needs only the standard library of
-Python 3.8 or newer.
+output state what uses that many GPUs, counted from the first (state_gpus.py). This program needs only the
+standard library of Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import common
 import state_gpus
 
 MISSING = 9
-"""Exit status if the program or its folder is not on the node. It proves neither success nor failure."""
+"""Exit status if the program or its folder is not on the node, or the program cannot be started. It proves
+neither success nor failure."""
 START_FOLDER = "RACKPROOF_START_FOLDER"
 STATE_GPUS = "RACKPROOF_STATE_GPUS"
 
@@ -36,9 +37,9 @@ def digest_of(path: str) -> str:
 
 
 def run_stating_gpus(command: list[str], count: int) -> int:
-    """Run a command between two statements of what uses a number of GPUs. Return its exit status.
+    """Run a command between two statements of what uses the first GPUs. Return its exit status.
 
-    Without a driver, nothing is stated, and without GPUs, nothing is waited for.
+    Without a driver, nothing is stated. If ``count`` is 0, only the command runs.
     """
 
     def run() -> int:
@@ -50,7 +51,7 @@ def run_stating_gpus(command: list[str], count: int) -> int:
         except common.Refusal as refusal:
             print(f"rackproof: the states of the GPUs cannot be read: {refusal}", flush=True)
         else:
-            # The last line of the program's output may lack its end.
+            # The last line of the program's output may have no newline.
             print(end="\n" if uuids and moment == "end" else "")
             state_gpus.print_states(moment, uuids)
 
@@ -85,13 +86,13 @@ def main(command: list[str]) -> int:
         print(f"rackproof: {path} cannot be run: {error.strerror}", flush=True)
         return MISSING
     if status < 0:
-        # So that the process that started this one sees the signal, too.
+        # End by the same signal, so that the process that started this one sees it, too.
         if -status != signal.SIGKILL:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     if status:
         print(f"rackproof: {path} ended with exit status {status}", flush=True)
-    # The other statuses are words of Rackproof's own programs (docs/extending/workloads.md).
+    # Only Rackproof's own programs give other statuses a meaning (docs/extending/workloads.md).
     return min(status, 1)
 
 

@@ -1,9 +1,9 @@
 """Sample the GPUs and the network during a run.
 
-common.py and probe_soak.py call :func:`start`, which returns a :class:`Sampler`. The samples contain
-utilisation, power, temperature, clocks and traffic. The supervisor samples in a separate thread through NVML,
-if the driver provides NVML. Without GPUs, nothing is sampled. If a call hangs in the driver, only samples are
-missing. The module needs only the standard library.
+common.py calls :func:`start`, which returns a :class:`Sampler`. The samples contain utilisation, power,
+temperature, clocks and traffic. The supervisor samples in a separate thread through NVML, if the driver
+provides NVML. Without GPUs, nothing is sampled. If a call hangs in the driver, only samples are missing.
+probe_soak.py uses only :class:`Nvml`. The module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 
 EVERY_S = 1.0
 BEFORE_SLOWER = 512
-"""After this many samples, the time between two doubles, so that a week's log stays short."""
+"""Number of samples after which the time between two samples is doubled each time, so that a week's log stays
+short."""
 
 _SM_CLOCK, _TEMPERATURE_GPU = 1, 0
 _SLOWDOWN_THRESHOLD = 1
@@ -29,8 +30,8 @@ _LINK_COUNTERS = (0, 1, 2)
 ``nvidia-smi nvlink -e``. Two others, of data (3) and ECC (4), count bits that the link itself corrected.
 They grew by 6,000 and 30,000 on two healthy H100 in a soak of 80 s, while these three remained 0."""
 _NO_LINK = (2, 3)
-"""NVML's answers for a link that a GPU lacks. They are an invalid argument, or not supported if it has
-no links."""
+"""NVML's statuses for a link that a GPU does not have: an invalid argument or, if it has no links at all, not
+supported."""
 COUNTERS = ("ecc_corrected", "ecc_uncorrected", "pcie_replay", "nvlink")
 """Keys of :meth:`Nvml.read_counters` that only grow."""
 _NETWORK = Path("/sys/class/net")
@@ -41,7 +42,7 @@ class _Utilisation(ctypes.Structure):
 
 
 class Nvml:
-    """Query NVML. An answer that fails is left out.
+    """A connection to NVML. Values that NVML does not return are left out.
 
     Raises:
         OSError: There is no NVML here, or it does not start.
@@ -139,7 +140,7 @@ class Nvml:
         return any(answer not in _NO_LINK for answer in answers)
 
     def read_settings(self) -> dict[str, str]:
-        """Return what sets the speed of the first GPU, which is driver, power limit (W) and clocks (MHz)."""
+        """Return the driver, power limit (W) and clocks (MHz) of the first GPU, which determine its speed."""
         driver = ctypes.create_string_buffer(80)
         settings: dict[str, str] = {}
         if self._library.nvmlSystemGetDriverVersion(driver, len(driver)) == 0:
@@ -164,7 +165,10 @@ class Links:
         self._before: dict[str, tuple[float, int]] = {}
 
     def read(self, now: float) -> list[dict[str, Any]]:
-        """Return each interface's traffic since the last call, in per cent of its known speed."""
+        """Return the traffic of up to 16 interfaces since the last call, in per cent of their speeds.
+
+        An interface whose speed is unknown is left out.
+        """
         readings = []
         try:
             interfaces = sorted(path.name for path in self._folder.iterdir() if (path / "device").exists())
@@ -187,7 +191,7 @@ class Links:
 
 
 class Sampler:
-    """Sample in a thread until it is stopped. ``say`` gets each sample."""
+    """A thread that samples until it is stopped. It calls ``say`` with each sample."""
 
     def __init__(
         self, nvml: Nvml, links: Links, say: Callable[[dict[str, Any]], None], every_s: float = EVERY_S

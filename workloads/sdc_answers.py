@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Find silent data corruption (SDC) in what GPUs computed, by the CPU, the golden table or other GPUs.
+"""Find silent data corruption (SDC) by comparing what GPUs computed with a CPU, a table or other GPUs.
 
 A *path* is a kernel whose blocks all compute the same words, so that each SM (streaming multiprocessor) of
 the GPU gives the same *answer*. probe_sdc.py imports this module, counts the wrong words of each SM by
 :class:`Counts` and :func:`settle`, and compares the digests of the answers. Started as a program with logs of
 ``probe_sdc.py``, :func:`main` compares the GPUs of a node or a fleet, lists those whose answers differ, and
-prints the rows that the logs would add to ``sdc_golden.csv``. Standard library only.
+prints the rows that the logs would add to ``sdc_golden.csv``. The module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Counts:
 
     Args:
         sms: The number of the GPU's SMs.
-        blocks: The number of blocks that returned words.
-        launches: The number of launches that an SM took part in.
+        blocks: The number of blocks of each SM that returned words.
+        launches: The number of launches in which each SM took part.
         wrong: The number of wrong words of each SM.
         queued: The number of requested blocks.
     """
@@ -82,7 +82,7 @@ def differing(got: bytes, right: bytes) -> int:
 
 
 def settle(blocks: Sequence[tuple[int, bytes]], right: bytes | None) -> tuple[bytes, dict[int, int]]:
-    """Return a GPU's answer for one input, and the number of wrong words of each SM.
+    """Return a GPU's answer for one input, and the number of wrong words of each SM that has some.
 
     Args:
         blocks: The SM and the words of each block. All blocks computed the same.
@@ -104,7 +104,7 @@ def digest_of(answers: Iterable[bytes]) -> str:
 
 
 def smallest_rate(launches: int) -> float:
-    """Return the smallest share of faulty launches that this many would show with 95 % probability."""
+    """Return the smallest share of faulty launches that these launches would show with 95 % probability."""
     return 1.0 if launches < 1 else 1 - (1 - CONFIDENCE) ** (1 / launches)
 
 
@@ -113,7 +113,7 @@ def is_odd(digest: str, golden: str | None, alike: Sequence[str]) -> bool | None
 
     Args:
         digest: The digest of the answers that no CPU can compute.
-        golden: The digest that this model and software gave before.
+        golden: The golden digest of this model and software, or None if the table has none.
         alike: The digests of all GPUs of the model in this node, including this one. Without a majority,
             all count as wrong, because the right one is unknown.
     """

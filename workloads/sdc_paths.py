@@ -36,7 +36,7 @@ def fold(digest: Words, word: Words) -> Words:
 
 
 class Stream:
-    """Generate random words, with one stream for each entry of ``place`` and each set."""
+    """A generator of random words, with a stream for each of ``answers`` in each of ``sets``."""
 
     def __init__(self, sets: Words, answers: Words) -> None:
         state = multiply(sets, 0x9E3779B1) ^ ((multiply(answers, 0x85EBCA77) + 0xC2B2AE3D) & MASK)
@@ -184,7 +184,7 @@ def atomics(sets: range, steps: int = STEPS) -> Words:
         real = bits_of(empty.scatter_add(1, slot, (values & 0xFFF) - 2048).double())
         wide = empty.scatter_add(1, slot, (values << 32) | multiply(values, 0x9E3779B1))
         words = (total, most, real, wide & MASK, (wide >> 32) & MASK)
-        # Once near, in the memory of the SM, once far.
+        # The kernel computes the sums twice, in the memory of the SM and in that of the GPU.
         for word in (*words, *words):
             digest = fold(digest, word[:, thread % SLOTS])
     return digest
@@ -226,7 +226,7 @@ def left_matrix(of: Format, registers: list[Words]) -> torch.Tensor:
     """Return each warp's left matrix, (sets, warps, 16, K), of its lanes' four registers (PTX ISA, mma)."""
     each = of.in_register
     numbers = torch.stack([of.whole(register) for register in registers], -2)
-    # Sets, warps, row of eight, place in it, half of K, half of the rows, number.
+    # The dimensions are sets, warps, row of eight, place in it, half of K, half of the rows, and number.
     numbers = numbers.view(-1, 8, 8, 4, 2, 2, each)
     return numbers.permute(0, 1, 5, 2, 4, 3, 6).reshape(-1, 8, 16, 8 * each).double()
 
@@ -274,7 +274,7 @@ def exact_sets(path: str) -> int:
 
 
 def exact_words(path: str) -> list[bytes]:
-    """Return the right words of each set if they can be computed."""
+    """Return the right words of each set for which a CPU can compute them."""
     sets = range(exact_sets(path))
     return bytes_of_blocks(PATHS[path](sets, STEPS)) if sets else []
 

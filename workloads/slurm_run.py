@@ -76,7 +76,7 @@ RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "STOP
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 SECRET = re.compile(r"(?i)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)")
 SECRET_NAMES = "RACKPROOF_SECRET_NAMES"  # noqa: S105  (the name of a variable)
-"""Names the secrets that the operator meant for the job, separated by commas."""
+"""Environment variable with the names of the secrets that the operator meant for the job, with commas."""
 SHORT_SECRET = 7
 """The length up to which a secret is not hidden in the output, because so short a text occurs anywhere."""
 HIDDEN = "(secret)"
@@ -329,7 +329,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the content of a file that this program wrote, or nothing if it is missing or cut off."""
+    """Return the content of a file that this program wrote, or {} if it is missing or cut off."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -483,7 +483,7 @@ def read_devices(text: str) -> dict[str, list[set[str]]]:
 
 
 def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
-    """Compare the devices of nodes with those of containers, and return a sentence for each kind lacking.
+    """Return a sentence for each kind of device that a node has and a container on it lacks.
 
     Args:
         hosts: The queried nodes.
@@ -518,7 +518,7 @@ def read_world(text: str) -> dict[str, dict[str, list[str]]]:
 
 
 def plugin_complaint(host: str, error: str) -> str:
-    """Return why Slurm on a host cannot start ranks, or "" if its output contains no known complaint."""
+    """Return why Slurm on a host cannot start ranks, or "" if its output shows no known reason."""
     for pattern, text in NO_PLUGIN:
         if re.search(pattern.replace("{host}", re.escape(host)), error):
             return f"{host}: {text}"
@@ -629,7 +629,7 @@ def existing_parent(folder: Path) -> Path:
 
 
 def node_complaints(hosts: Sequence[str], listed: str) -> list[str]:
-    """Return a complaint for each node that Slurm does not know, or keeps from work.
+    """Return a text on the nodes that Slurm does not list, and one on each node that takes no job.
 
     Args:
         hosts: The nodes of the job.
@@ -789,7 +789,7 @@ class Work:
     def check_storage(self) -> list[str]:
         """Return why the shared folder cannot be used."""
         place = existing_parent(self.shared)
-        # Other nodes would not see a folder on the root file system.
+        # If only the root folder exists, the shared storage is probably not mounted.
         if place != self.shared and place == Path("/"):
             return [
                 f"{self.shared} is not on {os.uname().nodename}, nor is a folder above it: is the shared "
@@ -1133,7 +1133,7 @@ class Work:
     # -- steps that run in the container ------------------------------------------------------------
 
     def options(self) -> list[str]:
-        """Return account, partition, reservation."""
+        """Return the options of srun and sbatch for partition, account and reservation, if they are set."""
         names = ("partition", "account", "reservation")
         return [f"--{name}={self.spec[name]}" for name in names if self.spec[name]]
 
@@ -1450,7 +1450,7 @@ class Work:
         Args:
             check: The check. It returns False if the nodes were busy, so that the next run makes it.
             folder: The folder on shared storage for the files that note which checks were made.
-            names: What distinguishes this check from others in the folder, besides plan and image.
+            names: Texts that distinguish this check from others in the folder, besides plan and image.
         """
         mark = self.shared / folder / "_".join([self.plan_id, self.configs_folder().name, *names])
         if self.plan_id and mark.is_file():
@@ -2058,7 +2058,7 @@ def going_down() -> bool:
 
 
 class Tail:
-    """Copy a growing file to standard output, and note how far the training is."""
+    """A copier of a growing file to standard output, which notes the progress of the training."""
 
     def __init__(self, path: Path, secrets: Mapping[str, str] = {}) -> None:
         self.path = path
@@ -2147,7 +2147,10 @@ def tree_size(folder: Path) -> int:
 
 
 def inventory_of(target: Path) -> dict[str, int]:
-    """Return the sizes of the files below a folder by relative path. The path of a single file is ""."""
+    """Return the sizes of the files below a folder by relative path. The path of a single file is "".
+
+    A file STANDIN_FAULT, with which the test rack injects a fault, is left out.
+    """
     if target.is_file():
         return {"": target.stat().st_size}
     return {

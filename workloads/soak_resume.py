@@ -6,7 +6,8 @@ load.
 
 A digest covers its line and the digest before. A second file contains the number of lines and the last
 digest. Together, they show whether a file was edited, cut or reordered. An incomplete last line, which a kill
-may leave, does not count. Neither shows whether another program wrote both files. Standard library only.
+may leave, does not count. The files do not show whether another program wrote both. The module needs only the
+standard library.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ FOLDER, FAULT = "soak-unfinished", "fault"
 LINE_S = 10.0
 """Seconds of load in one line of the file."""
 GAP_S = 3600.0
-"""Longest gap by default. A node that restarts is back by then, and the room has hardly changed."""
+"""Longest gap by default. A node that restarts is back by then, and the room's temperature has hardly
+changed."""
 ALIVE_EVERY_S = 5.0
 """Seconds between two signs of life of a load."""
 SILENT_S = 60.0
-"""A load that lived this long without a line was stuck before something ended it."""
+"""Seconds between the last line and the last sign of life of a load, above which it was stuck at its end."""
 CLOCK_S = 2.0
-"""The node's clock may be set back by less than this."""
+"""Seconds by which the node's clock may be set back between two sessions."""
 DIGITS = 32
 """Length of a digest in the file."""
 FAULTS = frozenset({1, 3, *(128 + signum for signum in (4, 6, 7, 8, 11))})
@@ -51,7 +53,7 @@ class DamagedError(ValueError):
 
 @dataclass
 class Growth:
-    """Sum up the growth of counters over readings. A counter that a reading lacks is left out."""
+    """The growth of counters, added up over readings. A counter that is missing in a reading is left out."""
 
     grown: dict[str, float] | None = None
     last: dict[str, float] = field(default_factory=dict)
@@ -228,7 +230,7 @@ def read_lines(file: Iterable[bytes], stated: End | None, name: str) -> tuple[Ke
 
     Args:
         file: The lines of the file.
-        stated: The statement of the file's head, or None without a head.
+        stated: The content of the head file, or None without one.
         name: The name of the file.
 
     Raises:
@@ -257,7 +259,7 @@ def read_lines(file: Iterable[bytes], stated: End | None, name: str) -> tuple[Ke
 
 @dataclass(frozen=True)
 class Found:
-    """The findings of a rank about an earlier soak.
+    """The state of an earlier soak, as one rank found it.
 
     Args:
         damage: What is wrong with the soak's samples, or "".
@@ -275,7 +277,10 @@ class Found:
 
 
 def agree(states: Sequence[Found]) -> Found:
-    """Combine the findings of all ranks. Return any damage and reasons, and the shortest time. No I/O."""
+    """Combine the states that all ranks found. Return the first damage and reason, and the shortest times.
+
+    No I/O.
+    """
     restart = next((state.restart for state in states if state.restart), "")
     if not restart and len({state.sessions for state in states}) > 1:
         restart = "not all of its GPUs have samples"
@@ -293,7 +298,7 @@ def why_restart(kept: Kept, alive: float, now: Session, limit_s: float, fault: s
 
     Args:
         kept: The samples of the earlier one.
-        alive: When it lived last (Unix seconds).
+        alive: The time of its last sign of life (Unix seconds).
         now: The session that starts.
         limit_s: The longest gap.
         fault: How it failed, or "".
@@ -418,12 +423,12 @@ class Keeper:
     def take(
         self, window: Window, steps_s: Sequence[float], read: Callable[[], tuple[int, dict[str, float]]]
     ) -> None:
-        """Add a window. Write a line when it is long enough, or at once after a fault.
+        """Add a window. Write a line when it is long enough, or at once after a stall or with lowered clocks.
 
         Args:
             window: The window.
             steps_s: The times of its steps.
-            read: Returns how many values of the session differed, and the counters.
+            read: A function that returns how many values of the session differed, and the counters.
         """
         self.kept.take(window)
         self.kept.times.add(steps_s)
@@ -486,7 +491,7 @@ def note_fault(folder: Path | None, status: int, started: float) -> None:
     """Record that a soak failed by itself after its session began, so that no later soak continues it.
 
     Args:
-        folder: The folder of the samples' folder, or None.
+        folder: The folder that contains the samples' folder, or None.
         status: The exit status of the soak.
         started: When it started (Unix seconds).
     """

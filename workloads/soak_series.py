@@ -37,7 +37,7 @@ SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
 """The bits of NVML's reasons for a lower clock that a healthy GPU never has. They are hardware, heat (two
 kinds) and the power brake. The power limit is not one of them, because a full load reaches it."""
 CLOSE_ENOUGH = 1e-9
-"""Sums of seconds differ by less."""
+"""Largest difference in seconds between two sums that count as equal."""
 READINGS = ("power", "temperature", "clock", "throttle")
 """Readings of NVML that :class:`Windows` stores."""
 WIDTH = 6 + len(READINGS)
@@ -159,7 +159,8 @@ def minute_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[
 
     The speed of a window without a finished step is 0, because the GPU did nothing. An incomplete minute
     counts in two cases. At the end of the run, at most 6 s of it may be missing. Before an interruption, at
-    most half of it may be missing. Fewer slow seconds would not lower the median of a whole minute.
+    most half of it may be missing. Slow seconds in a shorter rest would not lower the median of the whole
+    minute either.
     """
     blocks: dict[tuple[float, int], list[float]] = {}
     ends: dict[float, float] = {}

@@ -59,7 +59,7 @@ SHARD_NAMES = {"train": "train", "val": "validation"}
 OVERHEAD_BYTES = {"images": 4096, "recordio": 140, "tfrecord": 720}
 """Largest additional space of an image, for a block, a header and its lines, and features."""
 INDEX_BYTES = 80
-"""The room that a line of the index takes, at most."""
+"""Largest size of a line of the index."""
 FORK = multiprocessing.get_context("fork")
 _PR_SET_PDEATHSIG = 1
 _REPORT_IMAGES = 32
@@ -151,7 +151,7 @@ class Plan:
             )
 
     def encoder(self, name: str) -> str:
-        """Return the encoder that re-encodes images, or "". Another version of it makes other bytes."""
+        """Return the encoder that re-encodes images, or "". Another version may make other bytes."""
         if not self.options.resize and name != "tfrecord":
             return ""
         import PIL
@@ -175,7 +175,7 @@ class Plan:
 
 
 class Progress:
-    """The progress of all processes, and its line."""
+    """The progress of all processes, and the lines that show it."""
 
     def __init__(self, events: bool, every_s: float) -> None:
         self.events, self.every_s = events, every_s
@@ -273,11 +273,10 @@ def write_file(path: Path, chunks: Iterator[bytes]) -> tuple[int, str]:
 
 
 class Journal:
-    """The journal of a format, with one line for each finished unit.
+    """The journal of a format. Its first line contains the settings, and each other line is a finished unit.
 
-    A unit counts when its line is on the disk.
-
-    The first line contains the settings. A line that was cut off does not count, and its unit is made again.
+    A unit counts when its line is on the disk. A line that was cut off does not count, and its unit is made
+    again.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], encoder: str) -> None:
@@ -312,7 +311,7 @@ class Journal:
         os.fsync(self.stream.fileno())
 
     def add(self, entries: list[dict[str, Any]]) -> None:
-        """Note units that are on the disk."""
+        """Record units that are on the disk."""
         self._write(entries)
         self.done.update({(entry["part"], entry["number"]): entry for entry in entries})
 
@@ -339,7 +338,8 @@ class Shared:
 
     plan: Plan
     progress: Progress
-    # The number of the next piece of a .rec file, and its place, which is negative if another process failed.
+    # A condition that guards place, which has the number of the next piece of a .rec file (-1 after a process
+    # failed) and the piece's position.
     turn: Any
     place: Any
     known: dict[int, tuple[int, int]]
@@ -399,7 +399,7 @@ def prepared(unit: Unit, number: int, counted: Counted) -> tuple[bytes, int, int
 
 
 def in_words(error: OSError, folder: Path) -> StagingError:
-    """Return the message for a system error while a folder is staged."""
+    """Return the StagingError for a system error while a folder is staged."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     reason = "the disk is full" if full else f"{error.filename or 'a file'}: {error.strerror}"
     then = "make room" if full else "put that right"
@@ -523,7 +523,7 @@ def take_place(number: int, size: int) -> int:
 
 
 def run_units(plan: Plan, units: list[Unit], journal: Journal) -> None:
-    """Distribute units to the processes, and note each in the journal once it is on the disk.
+    """Distribute units to the processes, and record each in the journal once it is on the disk.
 
     Raises:
         StagingError: A unit could not be made.
@@ -595,7 +595,7 @@ def stage_format(plan: Plan, name: str) -> tuple[bool, dict[str, Any]]:
 
 
 def refuse_foreign_files(folder: Path, journal: Journal) -> None:
-    """Refuse a folder with files that no journal lists.
+    """Refuse a folder that has files although its journal is new.
 
     Raises:
         StagingError: There are such files.
@@ -632,7 +632,7 @@ def make_missing(plan: Plan, name: str, missing: list[Unit], journal: Journal) -
 
 
 def write_manifest(path: Path, described: dict[str, Any]) -> bool:
-    """Write the manifest of a format's files. Return whether it was missing."""
+    """Write the manifest of a format's files. Return whether it was missing or different."""
     text = json.dumps(described, indent=1) + "\n"
     if path.is_file() and path.read_text() == text:
         return False
@@ -641,7 +641,7 @@ def write_manifest(path: Path, described: dict[str, Any]) -> bool:
 
 
 def is_made(plan: Plan, unit: Unit, journal: Journal) -> bool:
-    """Return whether a unit is noted, and present in its size."""
+    """Return whether a unit is in the journal, and complete. If it is not complete, remove its entry."""
     entry = journal.done.get((unit.part, unit.number))
     if entry is None:
         return False
@@ -761,7 +761,7 @@ def make_index(plan: Plan) -> None:
     """Check the archives and list their images, in one pass over each. Store the list.
 
     Raises:
-        StagingError: The archives are other files.
+        StagingError: An archive is another file, or the archives do not belong together.
     """
     before = {part: imagenet_archives.identity_of(path) for part, path in plan.paths.items()}
     Shared.progress.begin("checking the archives", sum(size[0] for size in before.values()), 0, "bytes")
@@ -844,7 +844,7 @@ def check_packages(options: argparse.Namespace) -> None:
 
 
 def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
-    """Stage the requested formats. Return the program's last line."""
+    """Stage the requested formats. Return the content of the program's last line."""
     paths = imagenet_archives.require_archives(options.archives.absolute(), pins)
     check_packages(options)
     plan = Plan(options, pins, paths)

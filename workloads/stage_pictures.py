@@ -2,9 +2,10 @@
 """Draw pictures of ten classes, as many and as large as those of CIFAR-10, into train/CLASS and val/CLASS.
 
 The benchmark resnet50-pictures-accuracy starts this program before its training. The pictures show discs,
-rings, squares, frames, triangles, crosses, stripes and a chequerboard of random place, size and colours, with
-noise, as PPM of 32 x 32. The pictures are drawn with whole numbers, so they are the same on every machine.
-The program needs PyTorch, and downloads nothing. A second call changes nothing, even at the same time.
+rings, squares, frames, triangles, crosses, stripes and chequerboards at random places, in random sizes and
+colours, with noise. Each is a PPM file of 32 x 32 pixels. The pictures are drawn with whole numbers, so they
+are the same on every machine. The program needs PyTorch, and downloads nothing. A second call with the same
+arguments changes nothing, even if it runs at the same time.
 
 The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged.
 """
@@ -75,7 +76,7 @@ def draw(name: str, count: int, seed: str) -> Iterator[bytes]:
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """Return a staged folder's description of itself, or nothing if it is not whole."""
+    """Return the description in a staged folder, or an empty one if it is missing or damaged."""
     try:
         return dict(json.loads((folder / MANIFEST).read_text()))
     except (OSError, ValueError):
@@ -83,7 +84,7 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def stage(folder: Path, per_class: int) -> dict[str, Any]:
-    """Draw the missing pictures. Return the program's last line."""
+    """Draw the pictures if they are not staged yet. Return the content of the program's last line."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open_lock(folder.parent / f".{folder.name}.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -99,7 +100,7 @@ def stage(folder: Path, per_class: int) -> dict[str, Any]:
 
 
 def fill(folder: Path, per_class: int) -> dict[str, Any]:
-    """Write all pictures below ``made/pictures``. Return their description."""
+    """Write all pictures and their description into ``folder/pictures``. Return the description."""
     digest, objects, size = hashlib.sha256(), 0, 0
     for part, count in (("train", per_class), ("val", max(1, per_class // TRAIN_FOR_VAL))):
         for name in CLASSES:

@@ -3,9 +3,9 @@
 
 The benchmark tf-cnn-cpu and workloads/tensorflow/image.sh start this program. The sources are TensorFlow's
 own (github.com/tensorflow/benchmarks, Apache-2.0, archived), and no part of Rackproof. ``--source`` is the
-URL of an archive (tar.gz), an archive, or a folder with scripts/tf_cnn_benchmarks. The checksum covers the
-names and contents of the files below that folder, so it does not depend on how they are packed. The program
-needs only the standard library of Python 3.8 or newer.
+URL of an archive (tar.gz), the path of an archive, or a folder with scripts/tf_cnn_benchmarks. The checksum
+covers the names and contents of the files below that folder, so it does not depend on how they are packed.
+The program needs only the standard library of Python 3.8 or newer.
 
 The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message gives the remedy).
 """
@@ -32,7 +32,8 @@ EXIT_DATA = 5
 PART = "scripts/tf_cnn_benchmarks"
 MARKER = "rackproof-sources.json"
 MOST_BYTES, MOST_UNPACKED_BYTES = 50_000_000, 200_000_000
-"""Largest size of an archive, and of what it unpacks to. The repository has 1 MB and a few hundred files."""
+"""Largest size of a downloaded archive, and of what an archive unpacks to. The repository has 1 MB and a few
+hundred files."""
 
 
 class StagingError(Exception):
@@ -52,7 +53,11 @@ def wanted(path: str) -> str:
 
 
 def from_archive(data: bytes, name: str) -> dict[str, bytes]:
-    """Return the files of an archive (tar, packed or not)."""
+    """Return the program's files in a tar archive, compressed or not, by their place below PART.
+
+    Raises:
+        StagingError: The archive cannot be read, or unpacks to too much.
+    """
     files: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(data), tarinfo=Member) as archive:
@@ -71,7 +76,7 @@ def from_archive(data: bytes, name: str) -> dict[str, bytes]:
 
 
 def from_folder(folder: Path) -> dict[str, bytes]:
-    """Return the files of a folder."""
+    """Return the program's files in a folder, by their place below PART."""
     files = {}
     for path in sorted((folder / PART).rglob("*")):
         place = wanted(path.relative_to(folder).as_posix())
@@ -84,7 +89,7 @@ def obtain(source: str, limits: Limits) -> dict[str, bytes]:
     """Return the program's files, by their place below PART.
 
     Raises:
-        StagingError: There are no sources.
+        StagingError: The source cannot be read, or has none of the files.
     """
     if source.startswith(("https://", "http://")):
         try:
@@ -110,16 +115,16 @@ def obtain(source: str, limits: Limits) -> dict[str, bytes]:
 
 
 def checksum(files: dict[str, bytes]) -> str:
-    """Return one checksum of names and contents."""
+    """Return one checksum of the names and contents of files."""
     lines = (f"{hashlib.sha256(content).hexdigest()}  {place}\n" for place, content in sorted(files.items()))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def stage(source: str, folder: Path, sha256: str, limits: Limits) -> bool:
-    """Write the files that are not there yet. Return whether anything was written.
+    """Write the files if the folder does not have them yet. Return whether anything was written.
 
     Raises:
-        StagingError: The files do not fit the checksum.
+        StagingError: The files cannot be obtained, or do not have this checksum.
     """
     if (folder / MARKER).is_file() and checksum(from_folder(folder)) == sha256:
         return False

@@ -33,7 +33,7 @@ def print_states(moment: str, uuids: Iterable[str]) -> None:
 
     Args:
         moment: ``begin`` or ``end`` of the run.
-        uuids: The GPUs.
+        uuids: The UUIDs of the GPUs.
     """
     for state in gpu_state.read_states(uuids):
         print(PREFIX + json.dumps({"moment": moment, **state}), flush=True)
@@ -56,7 +56,7 @@ def run_between(run: Callable[[], int], states: Callable[[str], None]) -> int:
 
 
 def run_child(words: list[str], environment: Mapping[str, str]) -> int:
-    """Run a program, and return its exit status, as a shell does. Signals are sent to it."""
+    """Run a program, and return its exit status as a shell does. Signals to end are sent on to it."""
     process = subprocess.Popen(words, env=dict(environment))
     before = {one: signal.signal(one, lambda number, _: process.send_signal(number)) for one in _FORWARDED}
     status = process.wait()

@@ -1,6 +1,7 @@
-"""Checks of a provisioned node, of the test rack or of a real one.
+"""Provide the checks of a provisioned node with the values that they expect.
 
-A scenario of Molecule runs these by itself. Against a rack of your own::
+The files test_*.py beside this one check a node of the test rack or a real node. Each scenario of Molecule
+runs them in its step ``verify``. To check a rack of your own, type::
 
     pytest molecule/verify --hosts='ansible://gb300-rack' --ansible-inventory=inventory/hosts.yml
 
@@ -28,7 +29,7 @@ Expected = Callable[[str], Any]
 
 @pytest.fixture
 def expected(host: Any) -> Expected:
-    """Return the value that a variable has on the host."""
+    """Return a function that gives the value of a variable on the host."""
     scenario = Path(os.environ.get("MOLECULE_SCENARIO_DIRECTORY", ROOT)) / "vars.yml"
     given = yaml.safe_load(scenario.read_text()) if scenario.exists() else {}
     inventory = host.ansible.get_variables()

@@ -1,4 +1,4 @@
-"""Slurm, containers in Slurm, storage."""
+"""Check that a provisioned node takes Slurm jobs, with GPUs and containers, and has its mounts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def name(host: Any, expected: Any) -> str:
-    """Return the node's name in Slurm."""
+    """Return the node's name in Slurm. Skip the test if the node has no slurmd."""
     if not host.package("slurmd").is_installed:
         pytest.skip("the scenario is not about Slurm")
     return str(host.check_output("hostname -s"))

@@ -1,4 +1,4 @@
-"""Driver, GPUs and containers."""
+"""Check the driver and the GPUs of a provisioned node, and containers that use the GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_DRIVER = yaml.safe_load((ROLE / "vars/main.yml").read_text())["lambda_st
 
 @pytest.fixture
 def driver(host: Any, expected: Any) -> str:
-    """Return the version of the driver that is to be there."""
+    """Return the driver's version that nvidia-smi prints. Skip the test if the role installs no driver."""
     if expected("lambda_stack_flavour") == "none":
         pytest.skip("the image brings its driver")
     version = host.check_output("nvidia-smi --query-gpu=driver_version --format=csv,noheader").split("\n")

@@ -1,4 +1,4 @@
-"""OFED and the memory that GPU and network card share."""
+"""Check OFED on a provisioned node, and the module by which GPU and network card share memory."""
 
 from __future__ import annotations
 

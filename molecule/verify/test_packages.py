@@ -1,4 +1,4 @@
-"""Where packages come from, and that nothing is half installed."""
+"""Check the package sources of a provisioned node, and that no package or service is broken."""
 
 from __future__ import annotations
 

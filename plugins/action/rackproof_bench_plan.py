@@ -1,4 +1,7 @@
-"""Plan the runs of bench.yml for the nodes that answered, or continue the interrupted plan."""
+"""Plan the runs of bench.yml for the nodes that answered, or continue the interrupted plan.
+
+roles/bench/tasks/plan.yml calls this action once, on the controller.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ class ActionModule(RackproofAction):
     """The module rackproof_bench_plan documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the plan's id, and the runs still to be made by host."""
+        """Return the plan's id, and for each host the remaining runs with their mounts and runtimes."""
         known = {
             host: self._answer(self.hostvars[host])
             for host in options["hosts"]
@@ -22,7 +25,7 @@ class ActionModule(RackproofAction):
             tasks.Choice.model_validate(options["choice"]),
             hosts=options["hosts"],
             answered={host: answer for host, answer in known.items() if answer.facts},
-            # If nothing is changed, the role also continues for nodes that did not answer.
+            # In check mode, the role also continues for nodes that did not answer.
             assumed={host: answer for host, answer in known.items() if not answer.facts},
             sku_references=options["sku_references"],
             resume=options["resume"],

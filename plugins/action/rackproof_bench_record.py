@@ -23,7 +23,7 @@ record.preload_libraries()
 
 _JOB_FILE = re.compile(r"config_[A-Za-z0-9_.-]{1,100}\.sh|run\.sub")
 _MOST_JOB_FILE_BYTES = 262_144
-"""Larger files are left out. The config and the run script of a job are far smaller."""
+"""Size from which a file is left out. The config and the run script of a job are far smaller."""
 
 
 class ActionModule(NodeAction):

@@ -1,4 +1,7 @@
-"""Write the report over all runs of a plan of bench.yml, and return the plan's verdict."""
+"""Write the report over all runs of a plan of bench.yml, and return the plan's verdict.
+
+roles/bench/tasks/report.yml calls this action once, after the last run.
+"""
 
 from __future__ import annotations
 

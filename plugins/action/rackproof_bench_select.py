@@ -1,4 +1,7 @@
-"""Select benchmarks for bench.yml, check the request, and claim the hosts. No node is contacted."""
+"""Select benchmarks for bench.yml, check the request, and claim the hosts. No node is contacted.
+
+roles/bench/tasks/select.yml calls this action once, before facts are gathered.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Upload recorded results to an object store. A failed upload does not fail the task."""
+"""Upload recorded results to an object store. A failed upload does not fail the task.
+
+roles/bench/tasks/upload.yml calls this action, after each run, after the report, or for all results.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Refuse variables with a prefix of Rackproof that are in no role, and a missing ssh client.
+"""Refuse misspelt or unusable variables of Rackproof, and a missing ssh client.
 
-Every job calls this action first. No node is contacted.
+Every job calls this action first. No node is contacted. A variable is refused if it has a prefix of a role
+and no role knows it, if its value is out of bounds or contains a secret, or if ``-e`` may not set it.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class ActionModule(RackproofAction):
         return {"changed": False, "checked": len(names)}
 
     def _environment(self, host: str) -> Any:
-        """Return the environment of a host's jobs, evaluated if possible.
+        """Return the environment of a host's jobs (bench_environment), evaluated if possible.
 
-        A secret may come from elsewhere.
+        A template in it may put a secret there.
         """
         written = self.raw_variables(host).get("bench_environment")
         try:

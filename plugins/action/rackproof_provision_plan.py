@@ -1,4 +1,7 @@
-"""Plan the waves in which provision.yml takes nodes out of service."""
+"""Plan the waves in which provision.yml takes nodes out of service.
+
+roles/provision/tasks/plan.yml calls this action once, before the first wave.
+"""
 
 from __future__ import annotations
 

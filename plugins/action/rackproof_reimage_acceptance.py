@@ -23,7 +23,7 @@ class ActionModule(NodeAction):
     TRANSFERS_FILES = True
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the place of the node's half, its partner, or a message about the result of the pair."""
+        """Return, by the option part, the node's half, its partner, or a message about the pair."""
         night = NightContext(**options["night"])
         plan = acceptance.without_budget(
             probes.check_probe_plan(
@@ -51,7 +51,7 @@ class ActionModule(NodeAction):
         return {"changed": True, "folder": start_half(self, script, acceptance.node_limit_s(plan))}
 
     def _run_partner(self, night: NightContext, plan: ProbePlan, options: dict[str, Any]) -> dict[str, Any]:
-        """Run the other half as a Slurm job on a known-good node."""
+        """Run the other half as a Slurm job on a node in service."""
         members = str(options["partitions"].get("stdout", ""))
         partners = acceptance.find_partners(night, self.node, members)
         jobs = JobRunner(self.run_command_of_playbook, plan, {}, {})

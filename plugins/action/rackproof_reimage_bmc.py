@@ -1,4 +1,7 @@
-"""Read a node's power and boot from its BMC for reimage.yml, set its boot, switch it on or off."""
+"""Read a node's power and boot device from its BMC for reimage.yml, and change them if requested.
+
+roles/reimage/tasks/by_image.yml calls this action.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ class ActionModule(RackproofAction):
     """The module rackproof_reimage_bmc documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the power and boot that the BMC reports in the end."""
+        """Return the power and boot device that the BMC reports at the end."""
         access = bmc.Access.from_options(options)
         open_machine = partial(tasks.open_machine, self.node, access)
         before = after = bmc.read_power_status(open_machine)

@@ -1,4 +1,8 @@
-"""Find each node's machine for reimage.yml, through the BMCs or in reports of machines that booted."""
+"""Find each node's machine for reimage.yml, through the BMCs or in reports of machines that booted.
+
+The files discover_by_bmc.yml and discover_by_boot.yml in roles/reimage/tasks call this action for
+playbooks/discover.yml.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ class ActionModule(NodeAction):
     def _discover_by_bmc(
         self, nodes: dict[str, discovery.KnownNode], options: dict[str, Any]
     ) -> dict[str, Any]:
-        """Ask the BMCs for their identity."""
+        """Query the BMCs, match their machines with the nodes, and write the nodes' variables."""
         addresses, ranged = discovery.expand_addresses(map(str, options["addresses"]))
         answers = discovery.ask_bmcs(
             addresses,
@@ -48,9 +52,9 @@ class ActionModule(NodeAction):
     def _discover_by_boot(
         self, nodes: dict[str, discovery.KnownNode], options: dict[str, Any]
     ) -> dict[str, Any]:
-        """Collect the reports that machines leave on the host that they boot from."""
+        """Collect the machines' reports from their boot host, and write the matched nodes' variables."""
         path = Path(options["file"])
-        # If the file cannot be written, this must be known before a machine is switched on in vain.
+        # Report an unusable file now, before machines are switched on in vain.
         discovery.read_discovered(path)
         awaited = boot_reports.Awaited(nodes, options["macs"])
         reports = boot_reports.collect(

@@ -1,4 +1,7 @@
-"""End a run of reimage.yml: write its record, and report every node."""
+"""End a run of reimage.yml: write its record, and report every node.
+
+roles/reimage/tasks/end.yml calls this action once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Write to a node's journal that a step starts, is done, was skipped, or that the node failed."""
+"""Write to a node's journal that a step starts, is done or was skipped, or that the node failed.
+
+The tasks of roles/reimage call this action before and after each step.
+"""
 
 from __future__ import annotations
 

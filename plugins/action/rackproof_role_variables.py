@@ -1,4 +1,7 @@
-"""Check the variables of several roles on a host, in one task. No node is contacted."""
+"""Check the variables of several roles on a host, in one task. No node is contacted.
+
+roles/provision calls this action in check.yml and variables.yml.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class ActionModule(RackproofAction):
             try:
                 return self._templar.copy_with_new_env(available_variables=raw).template(value)
             except AnsibleError:
-                # A site's template may read a variable of a role that a later play has.
+                # A site's template may read a variable of a role that only a later play has.
                 known = {**read_defaults(roles, every, self._loader), **raw}
                 return self._templar.copy_with_new_env(available_variables=known).template(value)
 

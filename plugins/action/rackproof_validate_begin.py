@@ -1,4 +1,7 @@
-"""Begin a night. Claim its nodes, so that no other night uses them, and create its folder."""
+"""Begin a night: claim its nodes, so that no other playbook uses them, and create its folder.
+
+roles/validate/tasks/begin.yml calls this action once.
+"""
 
 from __future__ import annotations
 

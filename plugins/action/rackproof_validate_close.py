@@ -1,4 +1,7 @@
-"""Record the actions of a night, write its record and pages, and return its verdict."""
+"""Record the acts of a night, write its record and pages, and return its verdict.
+
+Roles validate, reimage and provision call this action at the end of their nights.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Judge a night of the fleet for validate.yml, and decide which nodes to drain and to resume."""
+"""Judge a night of the fleet for validate.yml, and decide which nodes to drain and to resume.
+
+roles/validate/tasks/judge.yml calls this action once, after the measurements.
+"""
 
 from __future__ import annotations
 

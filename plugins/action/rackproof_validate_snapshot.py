@@ -1,4 +1,7 @@
-"""Gather a node's health for validate.yml with one call of rackproof_facts, and store its snapshot."""
+"""Gather a node's health for validate.yml with one call of rackproof_facts, and store its snapshot.
+
+roles/validate/tasks/snapshot.yml calls this action for each node.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ class ActionModule(NodeAction):
     """The module rackproof_validate_snapshot documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return a short summary, without the hundreds of kilobytes of the node's text."""
+        """Store the snapshot, and return only a summary, because the facts have hundreds of kilobytes."""
         night = NightContext(**options["night"])
         asked_s = time.time()
         answer = self.execute_module(

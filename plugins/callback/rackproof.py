@@ -1,9 +1,9 @@
 """Print the table of a playbook's runs, or its changes by node, at the end of the playbook.
 
 ansible.cfg enables this callback for every playbook. Ansible calls the methods ``v2_*`` of
-:class:`CallbackModule`, which only display results. A task sets the exit status, because an exception in a
-callback does not change it. There is one exception. If a requested host ran no task and nothing else failed,
-the callback ends the playbook with status 2.
+:class:`CallbackModule`, which collect, store and show results. The exit status is set by a task, because an
+exception in a callback does not change it. Only if a requested host ran no task and nothing else failed does
+the callback end the playbook, with status 2.
 
 The callback also adds the package of a checkout to the path, so that plugins find it without an installation.
 Ansible loads the callback first, and its workers inherit the path.
@@ -84,7 +84,7 @@ requirements:
 
 
 class CallbackModule(CallbackBase):
-    """Listen for recorded runs and changes, and show them at the end."""
+    """The runs, changes and acts of a playbook, which are stored, and shown at its end."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
@@ -144,7 +144,7 @@ class CallbackModule(CallbackBase):
         self._changes.add_result(result._host.get_name(), result._task.get_name(), result._result)
 
     def v2_runner_item_on_ok(self, result: Any) -> None:
-        """Store the run or the acts of an item of a loop. The loop's own result lacks them."""
+        """Store the run or the acts of an item of a loop. The loop's own result does not contain them."""
         self._runs.add_result(result._result)
         self._note_acts(result._result)
 
@@ -153,9 +153,9 @@ class CallbackModule(CallbackBase):
         self._note_acts(result._result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """Record the node of a failed task. After a failed handler, no later task can list it.
+        """Store the failure and the acts of a failed task. After a failed handler, no later task can list it.
 
-        A task that drained nodes fails if their jobs go on for too long.
+        A failed task can have acts, because a task that drains nodes fails if their jobs run for too long.
         """
         self._report.fail(result, "ok" if ignore_errors else "failed")
         self._note_acts(result._result)
@@ -187,7 +187,7 @@ class CallbackModule(CallbackBase):
             left_out = ["unknown"]
             self._display.error(f"the changes on the hosts are unknown: {error!r}"[:600])
         if left_out and not stats.failures and not stats.dark:
-            raise SystemExit(2)  # no exception: Ansible would show it as a warning
+            raise SystemExit(2)  # Ansible would show an Exception only as a warning.
 
     def _keep_provision(self) -> str:
         """Store what this playbook provisioned. Return the page, or "" if there is none."""
@@ -218,14 +218,14 @@ class CallbackModule(CallbackBase):
         self._runs = RunTable()
 
     def _note_night(self, result: dict[str, Any]) -> None:
-        """Store acts beside the night's record. Its folder may be another than the configured one."""
+        """Use a night's own results folder, which may not be the configured one, for its acts."""
         night = result.get("night")
         # The nights of the other playbooks are part of their own work.
         if self._playbook == "validate.yml" and isinstance(night, dict) and night.get("results"):
             self._results = Path(night["results"])
 
     def _note_acts(self, result: dict[str, Any]) -> None:
-        """Add a task's acts on Slurm nodes to the audit log. An error there stops nothing."""
+        """Add a task's acts on Slurm nodes to the audit log. An error there does not end the playbook."""
         nodes = result.get("nodes")
         if self._is_prediction or not isinstance(nodes, dict) or "cluster" not in result:
             return

@@ -37,7 +37,7 @@ requirements:
 
 
 class CallbackModule(CallbackBase):
-    """Listen for steps, and write them down."""
+    """The steps of a playbook, each of which is written to the descriptor."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"

@@ -40,7 +40,7 @@ _REPORTING = frozenset(
 
 
 class CallbackModule(DefaultCallback):
-    """Ansible's default output, but with an early heading for a task that reports while it runs."""
+    """Ansible's default output, with the changes that DOCUMENTATION describes."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 try:
     import rackproof_ansible  # noqa: F401
 except ImportError:
-    # The callback usually adds this path. But a listing loads no callback, and still evaluates the hosts.
+    # The callback rackproof usually adds this path. A listing loads no callback, but evaluates the hosts.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from rackproof import logs
@@ -42,7 +42,7 @@ from rackproof_ansible import asked_hosts
 
 
 def first_error(error: ValueError) -> str:
-    """Return an error on one line, the first of several mistakes."""
+    """Return an error on one line. Of several mistakes, return the first."""
     if not isinstance(error, ValidationError):
         return str(error)
     # Ansible shows a single line, long enough for one mistake.
@@ -79,7 +79,7 @@ def verdict(value: Any, reference: Any, unit: str = "", direction: str = "higher
 
 
 def _check_verdict_input(value: Any, reference: Any, direction: str) -> None:
-    """Refuse a value that is not a number, and a reference that every number would pass."""
+    """Refuse a boolean, a reference that is not a mapping, and one that every number would pass."""
     if not isinstance(reference, Mapping):
         raise AnsibleFilterError("verdict needs a reference: {value, low, high, warn, unit, source}")
     # Python takes True as the number 1.
@@ -112,7 +112,7 @@ def peer_memory_choice(
 
 
 def preflight_remarks(facts: Any, expected: Any, answered_at: float = 0) -> list[dict[str, Any]]:
-    """Compare a node with its expectations."""
+    """Return a remark for each difference between a node and its expectations."""
     if not isinstance(facts, Mapping) or not {"os", "pci", "space", "clock"} <= set(facts):
         raise AnsibleFilterError("preflight_remarks needs the fact rackproof_node")
     remarks = preflight.preflight_remarks(facts, _expectations(expected), answered_at)
@@ -157,14 +157,14 @@ def task_failure(result: Any) -> str:
     """Return why a task failed, on one line."""
     if not isinstance(result, Mapping):
         raise AnsibleFilterError(f"task_failure needs the result of a task, not {type(result).__name__}")
-    # A node's text reaches terminals, Slurm and pages.
+    # Sanitize the node's text, because it is shown on terminals, in Slurm and on pages.
     return " / ".join(
         sanitize(line.strip(), 1000) for reason in failure_reasons(result) for line in reason.splitlines()
     )
 
 
 def files_lacking(wanted: Any, facts: Any, modes: bool = False) -> list[Mapping[str, Any]]:
-    """Return the wanted files that a node lacks, or that differ there."""
+    """Return the wanted files that are absent on a node, or differ there."""
     compared = {"files", "modes"} if modes else {"files"}
     if not isinstance(facts, Mapping) or not all(isinstance(facts.get(name), Mapping) for name in compared):
         raise AnsibleFilterError("files_lacking needs the fact rackproof_node")
@@ -192,7 +192,7 @@ def slurm_misfit(node: Any, controller: Any) -> str:
 
 
 def plain_data(value: Any) -> Any:
-    """Return data in Python's own containers. Ansible's render a value only when it is read."""
+    """Return data in Python's own containers. Ansible's containers render a value only when it is read."""
     if isinstance(value, Mapping):
         return {str(name): plain_data(item) for name, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
@@ -254,6 +254,7 @@ def order_signature_for(report: Any, order: Any, key: Any) -> str:
 
 
 def _slurped(result: Mapping[str, Any]) -> str:
+    """Return the text of a file that slurp read, or "" if the file was missing."""
     return b64decode(result.get("content", "")).decode(errors="replace")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read dpkg's state without apt's Python bindings, which a bare node lacks (Python 3.8+).
+"""Read dpkg's state without apt's Python bindings, which a bare node does not have. Runs on Python 3.8+.
 
 The modules rackproof_packages and rackproof_facts (subset `provision`) call :func:`packages`, which returns
 the installed packages with their versions.
@@ -14,13 +14,16 @@ import re
 from ansible.module_utils.rackproof_tools import read
 
 STATUS_BYTES = 256 * 1024 * 1024
+"""Largest number of bytes to read of dpkg's list of packages."""
 FIELDS = re.compile(r"^(Package|Status|Version|Architecture):[ \t]*(.*?)[ \t]*$", re.M)
 
 
 def packages(path="/var/lib/dpkg/status"):
-    """Return the installed packages, and the names of those that are incomplete.
+    """Return the installed packages by name, and the names of the incompletely installed ones.
 
-    A system without dpkg has neither. If dpkg's own list is missing or empty, the incomplete names say so.
+    Each package has ``version`` and ``held``. Packages of other architectures are named NAME:ARCHITECTURE.
+    Both results are empty on a system without dpkg. If dpkg's list is missing or empty, the only incomplete
+    "name" is a text that reports this.
     """
     installed, broken = {}, []
     if not os.path.isdir(os.path.dirname(path)):
@@ -44,19 +47,19 @@ def packages(path="/var/lib/dpkg/status"):
 
 
 def architecture():
-    """Return the architecture of packages."""
+    """Return the node's architecture as dpkg names it, such as amd64."""
     known = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64el", "i686": "i386", "armv7l": "armhf"}
     listed = read("/var/lib/dpkg/arch-native", 64) or read("/var/lib/dpkg/arch", 256).split("\n")[0]
     return listed.strip() or known.get(os.uname().machine, os.uname().machine)
 
 
 def interrupted(folder="/var/lib/dpkg/updates"):
-    """Return whether dpkg was stopped in the middle of its work."""
+    """Return whether dpkg has unfinished work, because it was interrupted or is at work now."""
     return bool(glob.glob(os.path.join(folder, "[0-9]*")))
 
 
 def lock_holder(path="/var/lib/dpkg/lock-frontend"):
-    """Return the process that holds the lock on a file, or '', without taking the lock."""
+    """Return the holder of the lock on a file as "NAME (process ID)", or ''. Do not take the lock."""
     try:
         status = os.stat(path)
     except OSError:

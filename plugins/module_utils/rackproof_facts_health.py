@@ -44,12 +44,12 @@ UNIT_PROPERTIES += "ConditionTimestampMonotonic"
 CONTROLLER = ["scontrol", "ping"]
 CONTROLLER_PAUSES_S = (5, 15, 0)
 """Seconds to wait after each try without an answer."""
-# slurmd's own node name. A slurmd that was started under another node's name answers for that
-# node, and every job on two nodes waits for a prolog that ended.
+# This command prints slurmd's own node name. A slurmd that was started under another node's name answers
+# for that node, and every job on two nodes waits for a prolog that ended.
 SLURMD = ["scontrol", "show", "slurmd"]
-# On a bad day, a fault is one line among tens of thousands. Such lines are selected here, so that a
-# limit on the output loses none. The controller decides which lines count, so an extra line does no
-# harm. The words are those of rackproof.logs.kernel_events, and a test compares them.
+# A kernel log can have tens of thousands of lines. Only lines with one of these words are returned, so
+# that a limit on the output loses no fault. The controller decides which lines count, so an extra line
+# does no harm. The words are those of rackproof.logs.kernel_events, and a test compares them.
 FAULT_WORDS = (
     "nvrm",
     "nvidia",
@@ -112,7 +112,8 @@ FAULT_WORDS = (
     "link down",
     "link up",
 )
-# journald stores a message at once. After this time, it is no longer storing messages.
+# journald stores a message at once. If the kernel has messages that are later than journald's newest one by
+# more than these seconds, journald does not store messages any more.
 JOURNAL_LAG_S = 5.0
 SOURCE_STAMP = re.compile(r'"_SOURCE_MONOTONIC_TIMESTAMP"\s*:\s*"(\d{1,18})"')
 RING_ERRORS = ["dmesg", "--kernel", "--level=emerg,alert,crit,err"]
@@ -169,7 +170,7 @@ def kernel_log(since, timeout_s):
     oldest = {"status": "absent"} if answer["status"] == "absent" else oldest_message(timeout_s)
     if oldest["status"] == "hung":
         return oldest
-    # Silence counts only if the journal stores this kernel's messages at all.
+    # An answer without messages counts only if the journal stores this kernel's messages at all.
     is_silent = answer["status"] == "ok" and moment and has_lines(oldest)
     if has_lines(answer) or is_silent:
         answer["oldest"] = first_line(oldest)
@@ -198,7 +199,10 @@ def first_line(answer):
 
 
 def add_errors(answer, argv, timeout_s):
-    """Return a log with its messages of level error or worse, or without them if it states no levels."""
+    """Add the messages of level error or worse to a log, if they can be listed, and return it.
+
+    If the tool hangs, return the tool's answer.
+    """
     errors = ask(argv, timeout_s)
     if errors["status"] == "hung":
         return errors
@@ -261,7 +265,7 @@ def boot_time():
 
 
 def slurm_controller(timeout_s):
-    """Return the output of `scontrol ping`.
+    """Run `scontrol ping` up to three times, until the controller is up, and return the last answer.
 
     A controller that is being reconfigured does not answer for a few seconds.
     """
@@ -327,8 +331,7 @@ def disk_usage(path):
 
 
 def disk_usages(paths, timeout_s):
-    """Return the file systems of paths. A file system that did not answer in time has the answer of a late
-    tool."""
+    """Return the file systems of paths, and for each one that did not answer in time the answer ``hung``."""
     usage, threads = {}, {}
     for path in paths:
         # A mount without its server blocks every call on it. A daemon thread does not keep the module

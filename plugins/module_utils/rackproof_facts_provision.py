@@ -105,7 +105,7 @@ FILES = (
     "/usr/local/sbin/rackproof-*",
 )
 LARGEST_FILE = 16 * 1024 * 1024
-"""Bytes of the largest file that gets a checksum."""
+"""Largest number of bytes of a file that gets a checksum."""
 SYSCTLS = (
     "kernel.numa_balancing",
     "kernel.panic",
@@ -125,7 +125,7 @@ LIMITS = {
 
 
 def os_release(text):
-    """Return the entries of /etc/os-release that matter."""
+    """Return id, version, codename and name of the system from the text of /etc/os-release."""
     values = dict(re.findall(r'^([A-Z_]+)="?(.*?)"?[ \t]*$', text, re.M))
     return {
         "id": values.get("ID", ""),
@@ -142,7 +142,10 @@ def loaded_modules(listed, root="/sys/module"):
 
 
 def service_units(units, unit_files):
-    """Return the units from the lines of ``systemctl list-units`` and ``list-unit-files``."""
+    """Return whether each unit is active, enabled and failed, from the lines of two commands of systemctl.
+
+    The commands are ``list-units`` and ``list-unit-files``.
+    """
     states = {}
     for line in unit_files.splitlines():
         fields = line.split()
@@ -185,7 +188,7 @@ def group_members(text):
 
 
 def pci_devices(listed, root="/sys/bus/pci/devices"):
-    """Return the devices of the vendors that matter, from ``lspci -Dn``, or without it from the kernel."""
+    """Return the devices of NVIDIA and Mellanox, from ``lspci -Dn``, or without it from the kernel."""
     lines = re.findall(r"^(\S+) ([0-9a-f]{4}): ([0-9a-f]{4}):([0-9a-f]{4})", listed, re.M)
     if not listed:
         for slot in list_folder(root):
@@ -199,7 +202,10 @@ def pci_devices(listed, root="/sys/bus/pci/devices"):
 
 
 def file_checksums(patterns):
-    """Return checksums, modes and owners of the files that paths and patterns name."""
+    """Return the checksums of the files that paths and patterns name, and their modes with owners.
+
+    The checksum is None for a path without a readable file of at most LARGEST_FILE bytes.
+    """
     sums: dict[str, str | None] = {}
     modes = {}
     for pattern in patterns:
@@ -226,12 +232,12 @@ def host_addresses(listed):
 
 
 def soft_limits():
-    """Return the soft limits of a login here, or -1 without limit."""
+    """Return the soft limits of this process, which are those of a login. No limit is -1."""
     return {name: soft_limit(which) for name, which in LIMITS.items()}
 
 
 def kernel_tuning():
-    """Return how the kernel is tuned."""
+    """Return the settings of the kernel and the limits that affect performance."""
     sysctl = {name: read("/proc/sys/" + name.replace(".", "/"), 256) for name in SYSCTLS}
     governors = glob.glob("/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")
     hugepages = {
@@ -249,7 +255,7 @@ def kernel_tuning():
 
 
 def memory_bytes(text):
-    """Return the memory from the lines of /proc/meminfo."""
+    """Return the bytes of memory from the text of /proc/meminfo, or 0."""
     match = re.search(r"^MemTotal:\s+(\d+) kB", text, re.M)
     return 1024 * int(match.group(1)) if match else 0
 
@@ -266,14 +272,14 @@ def upgrades_unattended(installed, periodic, units):
 
 
 def urls_by_server(print_uris):
-    """Return by server the index files that one of its package sources may offer.
+    """Return for each server the URLs of the index files that its first package source may offer.
 
     Args:
         print_uris: The lines of ``apt-get update --print-uris``.
     """
     answers = {}
     for url, server in re.findall(r"^'((https?://[^/']+)/[^']*)InRelease' ", print_uris, re.M):
-        # An old repository lacks InRelease.
+        # An old repository has only Release.
         answers.setdefault(server, [url + "InRelease", url + "Release"])
     return answers
 
@@ -297,7 +303,10 @@ def fetch_error(urls, timeout_s):
 
 
 def silent_servers(path, timeout_s):
-    """Return the silent servers of a list of package sources, each with the reason."""
+    """Return the servers of a list of package sources that do not answer apt, each with the reason.
+
+    If apt cannot read the list, its path is returned in place of a server.
+    """
     if not os.path.exists(path):
         return {}
     only = ["-o", "Dir::Etc::SourceList=" + path, "-o", "Dir::Etc::SourceParts=/dev/null"]

@@ -40,7 +40,7 @@ TOOLS = {
     **VERSION_TOOLS,
     "ldconfig": ["ldconfig", "-p"],
 }
-# The requirements of runtimes, from workloads/*/runtime.json.
+# Libraries that runtimes need (workloads/*/runtime.json), and libraries whose files a record names.
 RUNTIME_LIBRARIES = ("libgomp.so.1", "libquadmath.so.0")
 LIBRARIES = ("libnccl.so", "libcudnn.so", "libcudart.so", "libibverbs.so", "libmpi.so")
 FILES = {
@@ -51,7 +51,8 @@ FILES = {
     "nvidia_driver": "/proc/driver/nvidia/version",
     "cuda": "/usr/local/cuda/version.json",
     "dgx": "/etc/dgx-release",
-    # Role node_tuning writes its settings since the boot here. The kernel's own values are next to them.
+    # Role node_tuning records here the settings that it made since the boot. The next entries are the
+    # kernel's values.
     "tuning": "/run/rackproof/tuning.json",
     "governor": "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
     "transparent_hugepages": "/sys/kernel/mm/transparent_hugepage/enabled",
@@ -138,7 +139,7 @@ def node_addresses(ip_output):
 
 
 def library_files(listed):
-    """Return the files to which the libraries' names lead, from the lines of ``ldconfig -p``."""
+    """Return the file of each library by its name, from the lines of ``ldconfig -p``."""
     names = {}
     for line in listed.splitlines():
         name, arrow, path = line.partition(" => ")
@@ -162,7 +163,7 @@ def infiniband_devices(root="/sys/class/infiniband"):
 
 
 def installed_interpreters():
-    """Return the versions of Python for a runtime, as the names of interpreters show them."""
+    """Return the versions of Python that are installed, this one included, from the interpreters' names."""
     own = "{}.{}".format(*sys.version_info[:2])
     return sorted({own, *(f"3.{minor}" for minor in range(8, 20) if find(f"python3.{minor}"))})
 
@@ -184,7 +185,7 @@ def gather(options):
         }
         tools = {name: future.result() for name, future in asked.items()}
         pythons = {name: future.result() for name, future in interpreters.items()}
-    # Only a few of the thousands of lines matter.
+    # Of ldconfig's thousands of lines, only those of a few libraries are needed.
     listed = tools.pop("ldconfig").get("stdout", "")
     system = os.uname()
     return {

@@ -59,7 +59,7 @@ def read_processes():
 
 
 def trees(roots, table):
-    """Return the ids of some processes and of all below them."""
+    """Return the ids of some processes and of all their descendants."""
     children = {}
     for pid, entry in table.items():
         children.setdefault(entry[1], []).append(pid)
@@ -109,9 +109,10 @@ def pressure(text):
 
 
 def power_state():
-    """Return the limits of the processors' speed.
+    """Return what limits the processors' speed, with None for what is unknown.
 
-    The limits are the governor, clocks, temperature, and number of thermal throttles.
+    These are the governor, the mean clock in MHz, the highest temperature in °C, and the number of thermal
+    throttles.
     """
     base = "/sys/devices/system/cpu"
     clocks = _numbers(f"{base}/cpu[0-9]*/cpufreq/scaling_cur_freq")
@@ -211,7 +212,7 @@ class LoadWatch:
             self.name_others(last["others"], now["others"])
 
     def name_others(self, before, after):
-        """Store the names of the processes with the highest use."""
+        """Add the seconds that each other process used to the sum of its name."""
         for pid, (name, used) in after.items():
             grown = used - before.get(pid, (name, 0.0))[1]
             if grown > 0:
@@ -238,9 +239,11 @@ def _used(pids, table):
 
 
 def disturbs(others, busy, stolen, cpus):
-    """Return whether other processes slow a job down. They do if hardly any processor is idle while they use
-    some, or if they use half. So does a hypervisor that takes a tenth of the processors. With less for ten
-    seconds, the speeds of a training on four H100 were those of its other runs.
+    """Return whether other processes slow a job down.
+
+    They do if they use half of the processors, or if they use a tenth while nine tenths are busy. So does a
+    hypervisor that takes a tenth of the processors. Less than this for ten seconds had no effect on the speed
+    of a training on four H100.
 
     Args:
         others: The number of processors that others used, on average.

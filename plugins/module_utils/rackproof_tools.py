@@ -77,7 +77,10 @@ def node_environment():
 
 
 def find(program):
-    """Return the path of a program, or None if it is absent. Modules run with a short PATH."""
+    """Return the path of a program, or None if it is absent.
+
+    The folders of EXTRA_PATH are searched, too, because modules run with a short PATH.
+    """
     if os.path.isabs(program):
         return program if os.access(program, os.X_OK) else None
     for folder in os.environ.get("PATH", "").split(os.pathsep) + list(EXTRA_PATH):
@@ -88,7 +91,9 @@ def find(program):
 
 
 def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=None):
-    """Run a tool with limited time and output, and raise no error.
+    """Run a tool with limited time and output. Return its status and output, also if it fails.
+
+    The status is ok, failed, hung, absent or no_driver.
 
     Args:
         argv: The program and its arguments.
@@ -97,7 +102,7 @@ def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=N
         environment: The variables to set.
         stdin_text: The text for the tool's standard input.
         keep: Words in lower case. Only the first line of the output and lines with one of these words
-            are returned. C(lines) is the number of all lines. The tool may then print C(FILTERED_BYTES).
+            are returned. ``lines`` is the number of all lines. The tool may then print FILTERED_BYTES.
     """
     path = find(argv[0])
     if path is None:
@@ -167,7 +172,9 @@ def killed(child):
 
 
 def ask_again(argv, timeout_s):
-    """Run a tool of the GPUs' driver, and again if it was late. Return the faster answer.
+    """Run a tool of the GPUs' driver, and again if it was late. Return the second answer.
+
+    If both runs succeeded, return the answer of the faster one.
 
     A single late answer is not a fault, because a node in service is busy. A tool that cannot be killed is
     stuck in the driver, where a second one would be stuck too.
@@ -195,7 +202,7 @@ def has_word(line, words):
 
 
 def head_of_lines(stream, keep):
-    """Return the first line and those with a word, whether there were more, and the number of lines."""
+    """Return the first line and those with a word, whether some are missing, and the number of all lines."""
     stream.seek(0, os.SEEK_END)
     # The kernel stopped the tool within a line, so the rest of the line is unknown.
     cut = stream.tell() >= FILTERED_BYTES
@@ -278,13 +285,13 @@ def in_container():
 
 
 def soft_limit(resource_id):
-    """Return a soft limit of this process, -1 without limit."""
+    """Return a soft limit of this process, or -1 if there is none."""
     soft = resource.getrlimit(resource_id)[0]
     return -1 if soft == resource.RLIM_INFINITY else soft
 
 
 def locked_memory_bytes():
-    """Return the limit of locked memory in bytes, -1 without limit."""
+    """Return the limit of locked memory in bytes, or -1 if there is none."""
     return soft_limit(resource.RLIMIT_MEMLOCK)
 
 

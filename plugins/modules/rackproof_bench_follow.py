@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documentation of the action plugin rackproof_bench_follow, which runs on the controller.
 
-Role bench calls it.
+The files tasks/follow.yml, tasks/run_multi_node.yml and tasks/stage_imagenet.yml of role bench call it.
 """
 
 from __future__ import annotations

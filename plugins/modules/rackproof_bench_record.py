@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documentation of the action plugin rackproof_bench_record, which runs on the controller.
 
-The file tasks/run.yml of role bench calls this module.
+The file tasks/run.yml of role bench calls it.
 """
 
 from __future__ import annotations

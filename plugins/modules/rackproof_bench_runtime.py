@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documentation of the action plugin rackproof_bench_runtime, which runs on the controller.
 
-Role bench calls it.
+The files tasks/run_single_node.yml and tasks/prepare.yml of role bench call it.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def query_json(*argv):
 
 
 def interface_counters(interface):
-    """Return the bytes that an interface carried, or None without a counter."""
+    """Return the bytes that an interface received and sent, or None for both if it has no counters."""
     with open("/proc/net/dev") as stream:
         for line in stream:
             name, colon, rest = line.partition(":")
@@ -286,7 +286,7 @@ def remove_overlay():
 
 
 def make_overlay(options, over, own_index, addresses):
-    """Make the VXLAN between the nodes, with one entry for each of them."""
+    """Make the VXLAN between the nodes. Return whether a timer will remove it."""
     nodes, network = options["nodes"], ipaddress.ip_network(options["subnet"])
     status, output, _ = run_tool("ip", "-j", "addr", "show")
     for link in json.loads(output) if status == 0 else []:
@@ -331,7 +331,7 @@ def make_overlay(options, over, own_index, addresses):
 
 
 def set_network(options):
-    """Set up the network of the run. Return the routes to the other nodes."""
+    """Set up the network of the run. Return a description with its interface, addresses, link and routes."""
     nodes = options["nodes"]
     names = [node["name"] for node in nodes]
     if options["node"] not in names:
@@ -390,7 +390,7 @@ def mount_of(path):
 
 
 def unit_of(point):
-    """Return the systemd unit of a mount point and the options it is mounted with."""
+    """Return the systemd unit of a mount point, its source and its options, or '' for all three."""
     status, output, _ = run_tool("systemd-escape", "--path", "--suffix=mount", point)
     unit = output.strip() if status == 0 else ""
     if not unit:
@@ -498,7 +498,7 @@ def load_file(path):
 def drop_pages(paths):
     """Drop files from the page cache.
 
-    Return the part of a sample that remains in it, or None if unknown.
+    Return the bytes of a sample that remain in it, and all bytes of the sample, or None if unknown.
     """
     # Try several times, because pages that were just read may not yet be on the list that is emptied.
     for _ in range(3):
@@ -513,7 +513,7 @@ def drop_pages(paths):
 
 
 def prepare_storage(options):
-    """Return the storage of the data, and the treatment of its cache."""
+    """Find the storage of the data, and treat its cache as requested. Return a description of both."""
     kind, folder, cache = options["storage"], options["data"], options["cache"]
     storage = {"kind": kind, "folder": folder, "cache": cache}
     if kind in ("", "synthetic"):
@@ -540,7 +540,7 @@ def prepare_storage(options):
     return storage
 
 
-# The two states
+# Setup and removal
 
 
 def read_json(path):
@@ -574,7 +574,7 @@ def set_up_node(options):
 
 
 def remove_setup(options):
-    """Remove the overlay. Return its former state."""
+    """Remove the overlay. Return the setup, with the state of its network before the removal."""
     point = read_json(os.path.join(options["folder"], "point.json")) or {}
     if point:
         point["ended"] = describe_interface(str(point.get("interface", "")))

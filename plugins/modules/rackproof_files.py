@@ -170,7 +170,7 @@ def wanted_content(entry, before):
 
 
 def read_json_object(before):
-    """Return the contents of a JSON file, or None if it is not JSON."""
+    """Return the contents of a JSON file, {} if it is missing or empty, or None if it is not JSON."""
     try:
         return json.loads(before) if before else {}
     except ValueError:
@@ -289,7 +289,7 @@ def change_steps(params, check, diffs):
 
 
 def put_file_with_diff(entry, check, diffs):
-    """Write a file and note its difference. Return whether this is a change."""
+    """Write a file and store its difference. Return whether this is a change."""
     changed, diff = put_file(entry, check)
     if changed:
         diffs.append(diff)

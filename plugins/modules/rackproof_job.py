@@ -188,7 +188,7 @@ from contextlib import contextmanager, suppress
 
 try:
     import ctypes
-except ImportError:  # Some builds of Python lack it. Sessions and the token still find every process.
+except ImportError:  # Some builds of Python have no ctypes. Sessions and the token then find the processes.
     ctypes = None  # type: ignore[assignment]
 
 from ansible.module_utils import rackproof_load
@@ -740,7 +740,7 @@ class Supervisor:
         met, unkillable = end_processes(self.members, self.wait, grace)
         self.reap()
         if (reason == "stopped" or self.status != 0) and is_shutting_down():
-            # On a node that shuts down every process ends, in any state.
+            # On a node that shuts down, every process is ended, so its status does not show the result.
             reason, self.status = "supervisor_died", None
         status, number = self.exit_status()
         state = final_state(
@@ -769,7 +769,7 @@ class Supervisor:
         return os.WEXITSTATUS(self.status), None
 
     def free_lock(self, emptied):
-        """Free the locks. The node's lock is emptied, unless the next holder must find something in it."""
+        """Free the locks. Empty the node's lock, unless its next holder must kill processes of this job."""
         if self.machine_lock is not None:
             os.close(self.machine_lock)
         if self.lock is None:
@@ -978,7 +978,7 @@ def launch_supervisor(folder, options, token, starting, locks):
     receiver, sender = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Find it here, because the supervisor is not a descendant of the playbook any more.
+    # Find the playbook here, because the supervisor will not be its descendant.
     controller = rackproof_load.controller_above(os.getpid())
     first = os.fork()
     if first == 0:
@@ -1201,7 +1201,7 @@ def stop_job(module, folder):
         raise job_error(
             error, "the job's supervisor (pid {})".format(state["supervisor_pid"]), "stop"
         ) from error
-    # The supervisor keeps to the grace it was started with, not to this call's.
+    # The supervisor uses the grace time that it was started with, not that of this call.
     deadline = time.monotonic() + state["grace_s"] + 2 * KILL_WAIT_S
     while time.monotonic() < deadline:
         state = current_state(folder, folder.read_state() or state, change=True)

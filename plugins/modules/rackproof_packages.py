@@ -4,7 +4,7 @@
 """Bring packages of roles to exact versions, and refuse other changes (standard library, Python 3.8+).
 
 Begin with :func:`fulfil_request`. It compares the installed packages with the request, lets apt simulate the
-change (:func:`simulate`), and installs only requested changes (:func:`install_and_remove`).
+change (:func:`refuse_unrequested_changes`), and makes only requested changes (:func:`install_and_remove`).
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def ask_until_unlocked(call, words, limit_s):
 
 
 class Apt:
-    """Runs apt-get with the options that hold for every call."""
+    """The programs apt-get and apt-cache, with the options of every call."""
 
     def __init__(self, options):
         self.options = options
@@ -392,12 +392,12 @@ def packages_not_offered(text):
 
 
 def lists_lack_packages(text):
-    """Return whether apt's lists lack a wanted package or a dependency of it."""
+    """Return whether a wanted package, or one of its dependencies, is missing in apt's lists."""
     return bool(packages_not_offered(text)) or "but it is not installable" in text
 
 
 def refuse_not_offered(apt, options, text, wanted):
-    """Refuse a request if a repository lacks a package or its version.
+    """Refuse a request if no repository has a package in the wanted version.
 
     The message lists the existing versions.
     """

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documentation of the action plugin rackproof_reimage_discover, which runs on the controller.
 
-Role reimage calls it.
+The files tasks/discover_by_bmc.yml and tasks/discover_by_boot.yml of role reimage call it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documentation of the action plugin rackproof_reimage_journal, which runs on the controller.
 
-Role reimage calls it.
+The tasks of role reimage call it before and after each step.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documentation of the action plugin rackproof_reimage_record, which runs on the controller.
 
-Role reimage calls it.
+The files record.yml, first_boot.yml and validate.yml in tasks/steps of role reimage call it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documentation of the action plugin rackproof_role_variables, which runs on the controller.
 
-Role provision calls it.
+The files tasks/check.yml and tasks/variables.yml of role provision call it.
 """
 
 from __future__ import annotations

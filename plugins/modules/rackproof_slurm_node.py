@@ -173,7 +173,7 @@ class SlurmError(Exception):
 
 
 class MissingProgramError(SlurmError):
-    """Programs of Slurm that this host lacks.
+    """An error about programs of Slurm that are missing on this host.
 
     The message does not ask whether slurmctld is running, as for other errors of Slurm.
     """
@@ -190,7 +190,7 @@ class MissingProgramError(SlurmError):
 def find_program(program):
     """Return the path of a program, or None if it is absent.
 
-    The folders of :data:`EXTRA_PATH` are searched, too, because the PATH of a module may lack them.
+    The folders of :data:`EXTRA_PATH` are searched, too, because the PATH of a module may not contain them.
     """
     for folder in os.environ.get("PATH", "").split(os.pathsep) + list(EXTRA_PATH):
         path = os.path.join(folder, program)
@@ -330,7 +330,7 @@ def has_configuration_file():
 
 
 def refuse_missing_programs(programs):
-    """Refuse a host that has a part of Slurm, but lacks some of these programs.
+    """Refuse a host that has a part of Slurm, but not all of these programs.
 
     A host with neither the programs nor a configuration has no cluster, which is no error.
 
@@ -392,7 +392,7 @@ class Cluster:
     def _node(self, known, jobs):
         """Return the state of a node.
 
-        ``known`` are the fields of scontrol, or None if Slurm lacks the node. ``jobs`` are the node's jobs.
+        ``known`` are the fields of scontrol, or None if the node is not in Slurm. ``jobs`` are its jobs.
         """
         if known is None:
             return {

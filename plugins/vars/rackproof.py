@@ -16,7 +16,7 @@ from ansible.template import trust_as_template
 try:
     import rackproof_ansible  # noqa: F401
 except ImportError:
-    # The callback usually adds this path. But a listing loads no callback.
+    # The callback rackproof usually adds this path, but a listing of hosts loads no callback.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from rackproof.core.child_environment import CONTROLLER_SECRETS
@@ -38,7 +38,7 @@ DOCUMENTATION = """
 
 
 class VarsModule(BaseVarsPlugin):
-    """Documented above."""
+    """The variables of every host, as DOCUMENTATION describes them."""
 
     def get_vars(self, loader: Any, path: str, entities: Any, cache: bool = True) -> dict[str, Any]:
         """Return the variables for the group of all hosts. Every other place has precedence over it."""

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        """Return the version, whose look-up takes as long as all other imports, when it is first needed."""
+        """Return the version, which is read when needed: this takes as long as all other imports."""
         if name != "__version__":
             raise AttributeError(name)
         from importlib import metadata

@@ -29,7 +29,7 @@ MOST_BYTES = 64 << 20
 
 
 def canary(name: str) -> str:
-    """Return the canary in place of a secret."""
+    """Return the canary that replaces the secret with this name."""
     return f"canary-{name}-{MARK}"
 
 
@@ -69,7 +69,9 @@ def changed_files_with(values: list[bytes], since: float) -> list[str]:
 
 @contextmanager
 def watched_files(values: list[bytes], home: Path) -> Iterator[list[str]]:
-    """Make an empty home. Yield a list that has the changed files with a value when the context ends.
+    """Make an empty home. Yield a list, and add the changed files with a value to it when the context ends.
+
+    The list then also has the modules that Ansible left in the home.
 
     Args:
         values: Texts that no other test's files have.
@@ -80,7 +82,7 @@ def watched_files(values: list[bytes], home: Path) -> Iterator[list[str]]:
     found: list[str] = []
     yield found
     found += changed_files_with(values, begin)
-    # Ansible packs the arguments of a module, so a search does not find them. No packed module may be left.
+    # Ansible compresses a module with its arguments, so a search does not find a value in it.
     found += sorted(str(path) for path in (home / ".ansible/tmp").glob("*"))
 
 

@@ -1,8 +1,8 @@
 """Simulate fleets of GPU nodes, to measure how well a judge of measurements finds faults.
 
-The noise of the simulated GPUs is that of real ones. The simulator was written without reading the judge of
-this package, and must not learn of it, because it simulates what fleets do, not what a judge expects. Nothing
-here imports the package, and a verdict is only a name.
+The simulator was written without reading Rackproof's judge, because it simulates what fleets do, not what a
+judge expects. Nothing here imports the package rackproof, and a verdict is only a name. Some of the fleets
+have noise that was recorded on real GPUs.
 
     simulation = simulate(fleets()["common"], all_faults(), seed=1)
     for night in simulation:
@@ -13,6 +13,7 @@ here imports the package, and a verdict is only a name.
     assess(simulation, judge, {"drained": {"fail"}})
 
 ``python -m tests.fleet_simulator`` prints how well simple rules (baselines.py) and a judge of your choice
-decide. Fleets and faults are data in ``fleets.yml`` and ``faults.yml``, and the options ``--fleets-file`` and
-``--faults-file`` name others. The noise is in ``recorded_noise.json``.
+decide. ``make fleets`` does this with the judge of validate.yml, and docs/inside/fleet-model.md has the
+results. Fleets and faults are data in ``fleets.yml`` and ``faults.yml``, and the options ``--fleets-file``
+and ``--faults-file`` name other files. The recorded noise is in ``recorded_noise.json``.
 """

@@ -5,8 +5,8 @@
 
 ``--judge`` names a function without arguments that returns a judge, and may be repeated. A judge is a
 function that is called with every night in turn, and returns a verdict per node. A night yields its
-``Measurement``s, and has ``night.number``, ``night.nodes`` and ``night.retest(nodes)``. The baselines are
-always printed for comparison, unless ``--only`` is given. All judges see the same nights.
+``Measurement``s, and has ``night.number``, ``night.nodes`` and ``night.retest(nodes)``. The scores of the
+baselines are printed for comparison, unless ``--only`` is given. All judges see the same nights.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 Asked = tuple[Callable[[], Judge], dict[str, set[str]]]
-"""The maker of a judge, and by name the verdicts that flag a node."""
+"""The function that makes a judge, and the verdicts that flag a node, by name."""
 
 
 def scores_of(
@@ -71,7 +71,7 @@ def scores_of(
 
 
 def main() -> None:
-    """Print a line, and if asked a table, for every fleet and judge."""
+    """Print a line, and with ``--tables`` three tables, for every fleet, judge and choice of alarms."""
     options = parser().parse_args()
     of_file = options.fleets_file and yaml.safe_load(options.fleets_file.read_text())
     known = {name: fleet_of(name, one) for name, one in of_file.items()} if of_file else fleets()

@@ -1,8 +1,8 @@
-"""Judge nights by simple rules that others use. A good judge has to be better than these.
+"""Judge nights by simple rules that others use, for comparison. A good judge has to be better than these.
 
-A judge is a function that is called with one night after the other and returns verdicts by node. Each of
-these returns ``fail`` for the nodes that it flags, and nothing for the others. ``flags`` makes ``(node,
-night)`` of it.
+A judge is a function that is called with one night after the other and returns verdicts by node. The judges
+in this module return ``fail`` for the nodes that they flag, and nothing for the others. :func:`flags` returns
+a judge's results over several nights as pairs ``(node, night)``.
 
 Sources:
 
@@ -12,14 +12,14 @@ Sources:
   (https://microsoft.github.io/superbenchmark/docs/user-tutorial/data-diagnosis; ``RuleOp.variance`` in
   superbench/analyzer/diagnosis_rule_op.py of github.com/microsoft/superbenchmark). Its baseline is made by
   its ``fix_threshold`` algorithm (superbench/analyzer/baseline_generation.py): values that violate the rule
-  against the mean are removed, until none does.
+  against the mean are removed, until no value violates it.
 * ``superbench_similarity``: the criterion of the Validator in "SuperBench: Improving Cloud AI Infrastructure
   Reliability with Proactive Validation" (USENIX ATC 2024, arXiv 2402.06194): a node is defective if the
-  cumulative distribution of its values is less than 0.95 similar to that of the criterion. It is written
-  after the paper's idea, because its code is not public. Similarity is 1 minus the area between the two
-  distributions where the node's is worse, relative to the criterion's largest value. The criterion has the
-  median of all nodes at every quantile, without those that are defective. (The paper searches the most
-  central node, which takes time with the square of their number.)
+  cumulative distribution of its values is less than 0.95 similar to the criterion, which is a distribution,
+  too. The code here follows the paper's idea, because the Validator's code is not public. Similarity is 1
+  minus the area between the two distributions where the node's is worse, relative to the criterion's largest
+  value. The criterion has at every quantile the median of all nodes that are not defective. (The paper
+  searches for the most central node, which takes time with the square of the number of nodes.)
 * ``own_history``: a value is compared with the median of the same GPU's earlier nights.
 
 Only nodes of the same SKU are compared: not even a simple rule compares a B200 with an H100.
@@ -39,8 +39,8 @@ from tests.fleet_simulator.simulation import Measurement
 
 Floats = NDArray[np.float64]
 FLAGGED = "fail"
-# Limits of the rules: rounds in which defective nodes are removed, the factor from a MAD to the standard
-# deviation of normal values, and the earlier nights that a GPU's own history needs.
+# Constants of the rules: the most rounds in which defective nodes are removed, the factor from a MAD to the
+# standard deviation of normal values, and the earlier nights that a GPU's own history needs.
 MOST_ROUNDS = 20
 MAD_OF_NORMAL = 1.4826
 NIGHTS_OF_HISTORY = 3
@@ -62,7 +62,7 @@ Group = tuple[list[str], Floats]
 
 
 def by_metric(night: Iterable[Measurement]) -> list[Group]:
-    """Return for every SKU and metric the nodes and their values."""
+    """Return a group for every SKU and metric: the values, and the node of each value."""
     groups: dict[tuple[str, str], tuple[list[str], list[float]]] = defaultdict(lambda: ([], []))
     for measurement in night:
         nodes, values = groups[measurement.sku, measurement.metric]
@@ -89,7 +89,10 @@ def median_minus_mads(mads: float = 5.0) -> Judge:
 
 
 def superbench_variance(criterion: float = -0.05) -> Judge:
-    """Return a judge that flags a node with a value whose variance is below the criterion."""
+    """Return a judge that flags a node with a value that is too far below the baseline.
+
+    SuperBench calls the relative difference from the baseline the variance.
+    """
 
     def judge(night: NightLike) -> dict[str, str]:
         verdicts = {}
@@ -113,7 +116,7 @@ def fixed_threshold_baseline(values: Floats, criterion: float) -> float:
 
 
 def superbench_similarity(threshold: float = 0.95) -> Judge:
-    """Return a judge that flags a node whose values are too unlike the criterion's."""
+    """Return a judge that flags a node whose values are worse than the criterion and too unlike it."""
 
     def judge(night: NightLike) -> dict[str, str]:
         return {
@@ -126,13 +129,13 @@ def superbench_similarity(threshold: float = 0.95) -> Judge:
 
 
 def dissimilar(nodes: list[str], values: Floats, threshold: float) -> set[str]:
-    """Return the nodes whose values' distribution is worse and less than ``threshold`` similar."""
+    """Return the nodes whose distribution of values is worse than the criterion's and too unlike it."""
     of_node: dict[str, list[float]] = defaultdict(list)
     for node, value in zip(nodes, values.tolist(), strict=True):
         of_node[node].append(value)
     names = list(of_node)
     most = max(map(len, of_node.values()))
-    # Of a node with fewer values the quantiles are interpolated: every row becomes as long as the longest.
+    # If a node has fewer values than others, its quantiles are interpolated, so all rows have equal lengths.
     places = (np.arange(most) + 0.5) / most
     rows = np.array(
         [np.interp(places, (np.arange(len(one)) + 0.5) / len(one), sorted(one)) for one in of_node.values()]
@@ -173,9 +176,9 @@ BASELINES: dict[str, Callable[[], Judge]] = {
     "SuperBench similarity 0.95": superbench_similarity,
     "own history -3.5 %": own_history,
 }
-"""Makers of judges: a judge with a memory is made afresh for every fleet."""
+"""Functions that make the judges. A judge with a memory has to be made anew for every simulation."""
 
 
 def flags(judge: Judge, nights: Iterable[NightLike]) -> set[tuple[str, int]]:
-    """Return the nodes and nights that a judge flags, whatever it calls them."""
+    """Return each node and night for which a judge returns a verdict, of any name."""
     return {(node, night.number) for night in nights for node in judge(night)}

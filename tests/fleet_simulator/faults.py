@@ -2,16 +2,19 @@
 
 A kind of fault has these keys:
 
-* ``part``: ``gpu`` (one of the node), ``pair`` (two of them), ``node`` (all of them) or ``rack`` (all nodes
-  of one rack, so that no node is at fault)
-* ``metrics``: ``all`` (default) or ``one``, by chance
-* ``begins``: ``later`` (default), ``first_night``: of its node, or ``rollout``: in the night in which its
-  node gets another firmware
-* ``shape``: ``step`` (default); ``ramp``: grows to its size ``over_nights``; ``stairs``: half of its size,
-  then all of it after ``over_nights``; ``every``: every so many nights; ``chance``: by chance; ``warm``: in
-  nights in which a job had warmed the node; ``noisy``: no shift, its size is the spread that is added
+* ``part``: ``gpu`` (one of the node), ``pair`` (two of them), ``node`` (all of them) or ``rack`` (all GPUs
+  of one rack, which is no fault of a node)
+* ``metrics``: ``all`` (default), or ``one``, which is drawn
+* ``begins``: ``later`` (default: a night between ``begin_between`` of the nights), ``first_night`` (of its
+  node) or ``rollout`` (the night in which its node gets another firmware)
+* ``shape``: ``step`` (default); ``ramp``: it grows to its size in ``over_nights`` nights; ``stairs``: it has
+  half of its size for ``over_nights`` nights, and then all of it; ``every``: it shows in every so many
+  nights; ``chance``: it shows in a night with this probability; ``warm``: it shows in nights in which a job
+  had warmed the node; ``noisy``: it adds scatter instead of a shift, and its size is the standard deviation
 * ``lasts``: the number of nights after which it is gone
-* ``replaces``: the GPU is replaced in the first night, and the new one is bad
+* ``replaces``: the GPU is replaced in the first night of the fault, and the new one is bad
+
+:mod:`tests.fleet_simulator.simulation` applies the faults that :func:`draw_faults` returns.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ class FaultKind:
 
     @property
     def is_step(self) -> bool:
-        """Return whether good GPUs become slower at once, and are as slow in every night of the fault."""
+        """Return whether good GPUs of a node become slower at once, and stay as slow during the fault."""
         return (
             self.shape == "step"
             and self.part != "rack"
@@ -59,10 +62,10 @@ class FaultKind:
         )
 
     def __post_init__(self) -> None:
-        """Refuse words that mean nothing.
+        """Refuse unknown words.
 
         Raises:
-            ValueError: A part, shape or beginning does not exist.
+            ValueError: The part, shape, beginning or choice of metrics does not exist.
         """
         if self.part not in PARTS or self.shape not in SHAPES or self.begins not in BEGINNINGS:
             raise ValueError(f"{self.name}: {self.part}, {self.shape} or {self.begins} does not exist")
@@ -72,7 +75,7 @@ class FaultKind:
 
 @dataclass(frozen=True)
 class FaultMix:
-    """The faults of a fleet: as many of each kind and size as of any other."""
+    """The equally frequent kinds and sizes of a fleet's faults, and the shares of faulty nodes and racks."""
 
     kinds: dict[str, FaultKind]
     sizes: tuple[float, ...]
@@ -92,12 +95,13 @@ class Fault:
         rack: The rack.
         gpus: Positions of the GPUs in their node, from 0; empty for a rack.
         uuids: UUIDs of these GPUs from the first night on.
-        first_night: The first night in which it is there (if only now and then, it is there from now on).
-        last_night: The last one, or ``None`` if it stays.
+        first_night: The first night in which it is there. A fault that shows only in some nights is there in
+            the nights in between, too.
+        last_night: Its last night, or ``None`` if it stays.
         sizes: The largest relative change of each metric.
         by_night: The part of its size that it has in each night. Index 0 is night 1.
-        noisy: Its size is a spread and not a shift.
-        all_metrics: It changes everything that is measured of its GPUs, and not one metric.
+        noisy: Whether its size is a standard deviation and not a shift.
+        all_metrics: Whether it changes all metrics of its GPUs, and not only one.
     """
 
     kind: str
@@ -118,7 +122,7 @@ class Fault:
         return self.first_night <= night and (self.last_night is None or night <= self.last_night)
 
     def has_gone(self, night: int) -> bool:
-        """Return whether the fault was there earlier."""
+        """Return whether the fault was there in an earlier night, and is no longer there."""
         return self.last_night is not None and night > self.last_night
 
 
@@ -149,7 +153,7 @@ def all_faults() -> FaultMix:
 
 
 def no_faults() -> FaultMix:
-    """Return a mix of nothing: for counting false alarms only."""
+    """Return a mix without faults, for simulations in which every alarm is false."""
     return FaultMix({}, (), 0.0, 0.0, (0.0, 1.0))
 
 
@@ -158,9 +162,9 @@ def draw_faults(
 ) -> list[Draw]:
     """Return which kind and size each faulty node and rack gets.
 
-    Every class (kind and size) comes up as often as any other, but for one more or less. A rack with a fault
-    of its own has no faulty node. ``moved`` are the nodes of a roll-out: a kind that begins with it gets one
-    of them, or none.
+    The classes (kind and size) are equally frequent, but for one more or less. A rack with a fault of its own
+    has no faulty node. ``moved`` are the nodes that get another firmware. A fault that begins with a rollout
+    gets one of them, and is left out if none is free.
     """
     racks = sorted(set(rack_of_node))
     faulty_racks = chance.permutation(racks)[
@@ -186,7 +190,7 @@ def draw_faults(
 
 
 def _whole(number: float, at_all: bool) -> int:
-    """Round up, so that a small fleet has a fault, too."""
+    """Return a number rounded up, so that a small fleet has a fault, too, or 0 if ``at_all`` is false."""
     return math.ceil(number) if at_all else 0
 
 
@@ -201,7 +205,7 @@ def _classes(
 
 
 def drawn_first_night(mix: FaultMix, nights: int, chance: np.random.Generator) -> int:
-    """Return the night in which a fault begins that may begin in any, but the first."""
+    """Draw the first night of a fault between ``begin_between`` of the nights, but not night 1."""
     earliest = max(2, math.ceil(mix.begin_between[0] * nights))
     latest = max(earliest, math.floor(mix.begin_between[1] * nights))
     return int(chance.integers(earliest, latest + 1))
@@ -221,14 +225,14 @@ def course(
 
 
 def _part(kind: FaultKind, age: int, warm: bool, chance: np.random.Generator) -> float:
-    """Return the part of its size that a fault has ``age`` nights after its first one."""
+    """Return the part of its size that a fault has ``age`` nights after its first night."""
     parts = {
         "step": 1.0,
         "noisy": 1.0,
         "ramp": min(1.0, (age + 1) / kind.over_nights),
         "stairs": 0.5 if age < kind.over_nights else 1.0,
         "every": float(age % kind.every == 0),
-        # Every fault shows itself in its first night: that night is its beginning.
+        # The fault shows in its first night, because that night is its beginning.
         "chance": float(age == 0 or chance.random() < kind.chance),
         "warm": float(warm),
     }

@@ -2,27 +2,29 @@
 
 A fleet has these keys. All spreads, sizes and effects are relative: 0.01 is 1 %.
 
-* ``nights``, ``nodes``, ``nodes_per_rack``: sizes; a rack has nodes of one SKU
-* ``skus``: for each node model ``share`` of the racks, ``gpus``, and ``metrics`` with ``nominal`` value and
-  ``unit``; more is better
-* ``firmwares``: for each its ``share`` of the nodes and ``effects`` per metric
-* ``rollouts``: ``share`` of the nodes with firmware ``from`` get ``to``, in ``over_nights`` nights from
+* ``nights``, ``nodes``, ``nodes_per_rack``: the sizes of the fleet. All nodes of a rack have one SKU.
+* ``skus``: for each node model the ``share`` of the racks, ``gpus``, and ``metrics`` with ``nominal`` value
+  and ``unit``. A larger value is better.
+* ``firmwares``: for each firmware its ``share`` of the nodes and its ``effects`` per metric
+* ``rollouts``: a ``share`` of the nodes with firmware ``from`` gets ``to``, in ``over_nights`` nights from
   ``first_night`` on
-* ``lottery``: ``share`` of the GPUs is slower by ``size``, in ``metrics`` (default: all), and good
-  nevertheless
-* ``part_sd``, ``rack_sd``, ``weather_sd``: spread of the GPUs' levels, of the racks' offsets, and of what
-  all nodes have in common in a night; per metric, ``default`` for the others
-* ``drift_per_night``, ``drift_sd_per_night``: slow change of the whole fleet, and the spread of every GPU's
-  own
-* ``warm``: ``share`` of the node-nights in which a job had warmed the node, and what that does to good GPUs
-* ``bad_rack_nights``: ``chance`` for a rack in a night to be slower by something between ``least`` and
-  ``most``
-* ``missing``: share of ``measurements`` that are not made, and of ``nodes`` that do not answer in a night
-* ``join_late``: share of the nodes that are not there in the first night
-* ``replaced``: chance of a GPU to be replaced by a good one before a night
-* ``noise``: ``kind`` student (with ``freedom``), normal or recorded (``of`` singles or sessions); ``scale``
-  per metric; ``autocorrelation`` from night to night; ``shared``: correlation of two GPUs of a node,
-  ``recorded`` for that of the recording
+* ``lottery``: a ``share`` of the GPUs is slower by ``size`` in ``metrics`` (default: all). Such GPUs are
+  good.
+* ``part_sd``, ``rack_sd``, ``weather_sd``: standard deviations of the GPUs' levels, of the racks' offsets,
+  and of a night's effect on all nodes, per metric. ``default`` is for the other metrics.
+* ``drift_per_night``, ``drift_sd_per_night``: the slow change of the whole fleet, and the standard deviation
+  of the GPUs' own drifts
+* ``warm``: the ``share`` of the node-nights in which a job had warmed the node, and the ``size`` of its
+  effect on good GPUs in ``metrics`` (default: all)
+* ``bad_rack_nights``: the ``chance`` that a rack is slower in a night, by a size between ``least`` and
+  ``most``, in ``metrics`` (default: all)
+* ``missing``: the shares of ``measurements`` that are not made, and of ``nodes`` that do not answer in a
+  night
+* ``join_late``: the share of the nodes that are not there in the first night
+* ``replaced``: the chance that a GPU is replaced by a good one before a night
+* ``noise``: ``kind`` is student (with ``freedom``), normal or recorded (``of`` singles or sessions).
+  ``scale`` is per metric, and ``autocorrelation`` is from night to night. ``shared`` is the correlation of
+  two GPUs of a node (``recorded``: as in the recording).
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ DATA = Path(__file__).with_name("fleets.yml")
 
 @dataclass(frozen=True)
 class Metric:
-    """A measurement of a SKU's GPUs: ``nominal`` in ``unit``."""
+    """A metric of a SKU's GPUs: its usual value ``nominal``, in ``unit``."""
 
     nominal: float
     unit: str
@@ -47,7 +49,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Sku:
-    """A node model: how many GPUs it has, and what is measured of each."""
+    """A node model: its number of GPUs, the metrics of each GPU, and the model's share of the racks."""
 
     gpus: int
     metrics: dict[str, Metric]
@@ -56,7 +58,7 @@ class Sku:
 
 @dataclass(frozen=True)
 class Firmware:
-    """A firmware: its share of the nodes, and by how much it moves a metric."""
+    """A firmware: its share of the nodes, and its relative effect on each metric."""
 
     share: float
     effects: dict[str, float] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class PartlySlower:
-    """A share of things that are slower by ``size`` in ``metrics`` (``None``: in all)."""
+    """A share of GPUs or node-nights with the relative change ``size`` in ``metrics`` (``None``: in all)."""
 
     share: float = 0.0
     size: float = 0.0
@@ -84,7 +86,7 @@ class PartlySlower:
 
 @dataclass(frozen=True)
 class BadRackNights:
-    """The chance that a whole rack is slower for a night, and by how much."""
+    """The chance that a whole rack is slower for a night, and the bounds of the relative change."""
 
     chance: float = 0.0
     least: float = 0.0
@@ -94,7 +96,7 @@ class BadRackNights:
 
 @dataclass(frozen=True)
 class Missing:
-    """Shares of what is not measured."""
+    """Share of the measurements that are missing, and share of the nodes that do not answer in a night."""
 
     measurements: float = 0.0
     nodes: float = 0.0
@@ -148,7 +150,11 @@ class Fleet:
 
 
 def _of(kind: type, content: dict[str, Any], where: str) -> Any:
-    """Return an object of a class made of a mapping. An unknown key is an error that names the place."""
+    """Return an object of a class, with the values of a mapping.
+
+    Raises:
+        ValueError: A key is unknown. The message begins with ``where``.
+    """
     known = {one.name for one in fields(kind)}
     if unknown := set(content) - known:
         raise ValueError(

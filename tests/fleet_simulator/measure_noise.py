@@ -1,15 +1,14 @@
-"""Measure one GPU several times in a fresh process. ``recorded_noise.json`` was recorded with this.
+"""Measure one GPU several times, and print the values for ``recorded_noise.json``.
 
-It needs PyTorch and an NVIDIA GPU that computes in eight bits, and nothing else. No test starts it. One
-process is one session, which the simulator uses as one night: the context, the buffers and the pinned memory
-are new in each session. Start one process at a time for each GPU of a host, all GPUs at once, again and
-again, and collect the lines:
+This program needs only PyTorch and an NVIDIA GPU with FP8. No test starts it. One process is one session,
+which the simulator uses as one night: the context, the buffers and the pinned memory are new in each session.
+Start a process for each GPU of a host at once, repeat this for each session, and collect the lines:
 
     for gpu in 0 1; do
       for session in $(seq 0 20); do python3 measure_noise.py $gpu $session >>gpu$gpu.jsonl; done &
     done; wait
 
-``recorded_noise.py`` makes the data file of such lines.
+``recorded_noise.py`` makes a recording of the data file from these lines.
 """
 
 import json
@@ -28,7 +27,11 @@ PAUSE_S = 0.1
 
 
 def metrics() -> dict[str, tuple[Callable[[], object], int, float]]:
-    """Return for each metric what to repeat, how often in a burst, and how much one repetition counts."""
+    """Return for each metric the function to repeat, the repetitions of a burst, and the work of a
+    repetition.
+
+    The work is in TFLOP or GB.
+    """
     torch.manual_seed(1)
     left = torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16)
     right = torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16)
@@ -55,7 +58,7 @@ def metrics() -> dict[str, tuple[Callable[[], object], int, float]]:
 
 
 def rate(repeat_once: Callable[[], object], times: int, work: float) -> float:
-    """Return work per second over ``times`` repetitions, timed by the device's own events."""
+    """Return the work per second over ``times`` repetitions, measured with events of the device."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     repeat_once()
     begin.record()
@@ -67,7 +70,11 @@ def rate(repeat_once: Callable[[], object], times: int, work: float) -> float:
 
 
 def main() -> None:
-    """Print one JSON line per value: every metric in turn, repeatedly, then the power-limited product."""
+    """Print a JSON line for each value: all metrics in turn, ``repeats`` times, then the power-limited
+    product.
+
+    The arguments of the command line are the GPU's index, the session's number, and the repeats (default 8).
+    """
     gpu, session = int(sys.argv[1]), int(sys.argv[2])
     repeats = int(sys.argv[3]) if len(sys.argv) > 3 else 8
     torch.cuda.set_device(gpu)

@@ -1,13 +1,15 @@
 """Read how far real GPUs deviate from their own usual speed, from ``recorded_noise.json``.
 
 The file has recordings of real hosts, each with its source and command. A recording has for each metric and
-GPU the level (the median of all values), and for each session the deviation of every value from that level in
-millionths ("ppm"). A session is a process of its own, and is used as a night. No longer series of the same
-hosts was available, so seasons and the wear of weeks are not in it. A fleet adds those as effects of its own.
+GPU the level (the median of all values, or null if the unit is unknown), and for each session the deviation
+of every value from that level in millionths ("ppm"). Each session was a separate process, and is used as a
+night. No longer series of the same hosts was available, so the recordings do not show changes over weeks. The
+description of a fleet adds these as drift.
 
-Three things are read from it. ``session_residuals`` are the distances of a session's median from a GPU's
-level, as a probe has them that repeats and takes the median. ``single_residuals`` are those of a single
-burst, as a probe has them that measures once. ``shared_part`` is how much of it two GPUs of one host share.
+simulation.py uses three functions. :func:`session_residuals` returns the distances of the sessions' medians
+from a GPU's level, which are the noise of a probe that repeats and takes the median. :func:`single_residuals`
+returns those of single bursts, the noise of a probe that measures once. :func:`shared_part` returns how much
+of the noise two GPUs of one host share. This command prints a recording of the lines of ``measure_noise.py``:
 
     python -m tests.fleet_simulator.recorded_noise "SOURCE" "COMMAND" FILE.jsonl... >>recording.json
 """
@@ -54,7 +56,7 @@ def single_residuals(metric: str) -> list[float]:
 def session_residuals(metric: str) -> list[float]:
     """Return the relative distance of each session's median from its GPU's level, in ascending order.
 
-    A recording of one session is left out, because it has no second one to differ from.
+    A GPU with only one session is left out, because its level is the median of that session.
     """
     return sorted(
         median(session) for host in series(metric) for gpu in host if len(gpu) > 1 for session in gpu
@@ -62,7 +64,7 @@ def session_residuals(metric: str) -> list[float]:
 
 
 def shared_part(metric: str) -> float:
-    """Return the correlation of two GPUs' medians in the same session of one host, at least 0."""
+    """Return the correlation of the medians of a host's first two GPUs in the same session, at least 0."""
     pairs = [
         (median(first), median(second))
         for host in series(metric)
@@ -73,7 +75,7 @@ def shared_part(metric: str) -> float:
 
 
 def gpu_levels(metric: str) -> list[float]:
-    """Return the levels of the recorded GPUs in the metric's unit. They show how far good GPUs differ."""
+    """Return the known levels of the GPUs in the metric's unit. They show how far good GPUs differ."""
     return [
         gpu["level"]
         for one in recordings()
@@ -83,7 +85,7 @@ def gpu_levels(metric: str) -> list[float]:
 
 
 def as_recording(source: str, command: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the recording, in the form of the data file, of a host's lines of ``measure_noise.py``."""
+    """Return a recording in the form of the data file, from the lines of ``measure_noise.py`` on a host."""
     values: dict[str, dict[int, dict[int, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )

@@ -1,13 +1,12 @@
 """Count the faults that a judge finds, and the nodes that it flags without a fault.
 
-A fault counts as found if its node was flagged in at least one night from its first one to its last. A false
-alarm is a flagged node in a night in which neither the node nor its rack has a fault. Its rate per 1,000
+A fault counts as found if its node was flagged in at least one night of the fault. A false alarm is a flagged
+node in a night in which neither the node nor its rack has a fault. The rate of false alarms per 1,000
 node-nights has the exact 95 % bounds of a Poisson count. Two cases are counted apart: a node that is still
-flagged after its fault is gone, and the nodes of a rack that is at fault as a whole.
+flagged after its fault has gone, and the nodes of a rack with a fault of its own.
 
 The first night of a fault is night 1 of "within N nights". Shares have the exact 95 % bounds of a binomial
-count (Clopper and Pearson). A fault that begins in the last night has only one night, and counts
-nevertheless.
+count (Clopper and Pearson). A fault counts even if it begins so late that fewer than N nights are left.
 
 A flagged node stays in the fleet with its fault, and is measured in all later nights.
 """
@@ -31,9 +30,9 @@ LEVEL = 0.95
 """Confidence of the bounds."""
 ALL_METRICS = "all"
 LEAST_LOSS = 0.05
-"""Smallest relative loss of the table of how soon losses are found."""
+"""Smallest relative loss that the table of :func:`found_soon` includes."""
 NIGHTS = (1, 2, 3, 5)
-"""Columns of the tables: found within so many nights."""
+"""Numbers of nights N for which the tables have a column "within N"."""
 SOON = 3
 """Nights within which a step of LEAST_LOSS or more should be found."""
 FOUND = 0.9
@@ -41,7 +40,10 @@ FOUND = 0.9
 
 
 class Wait(NamedTuple):
-    """A fault, and the nights from its first one until it was found: 0 for its first, None for never."""
+    """A fault's kind, metric and size, and the nights from its first night until it was found.
+
+    ``nights`` is 0 if it was found in its first night, and None if it was never found.
+    """
 
     kind: str
     metric: str
@@ -56,7 +58,7 @@ def poisson_bounds(count: int, level: float = LEVEL) -> tuple[float, float]:
 
 
 def binomial_bounds(count: int, of: int, level: float = LEVEL) -> tuple[float, float]:
-    """Return the exact bounds of the share of which ``count`` cases out of ``of`` are a sample."""
+    """Return the exact bounds of the true share, if ``count`` of ``of`` cases have a property."""
     tail = (1 - level) / 2
     least = float(betaincinv(count, of - count + 1, tail)) if count else 0.0
     return least, float(betaincinv(count + 1, of - count, 1 - tail)) if count < of else 1.0
@@ -68,18 +70,19 @@ class Score:
 
     Attributes:
         faults: Faults of nodes by kind and size, without those that never had an effect.
-        found: How many of them were flagged while they were there.
-        nights_until_found: How often it took so many nights to find such a fault.
-        node_nights: Measured nodes times nights without any fault.
-        false_alarms: How many of these were flagged.
-        false_alarms_in_bad_rack_nights: How many of the false alarms were in a rack's bad night.
+        found: How many of them were found, because the node was flagged while the fault was there.
+        nights_until_found: Number of faults by kind, metric, size and nights until they were found.
+        node_nights: Number of pairs of a measured node and a night, before any fault of the node or its rack.
+        false_alarms: How many of these pairs were flagged.
+        false_alarms_in_bad_rack_nights: How many of the false alarms were in a night in which the rack was
+            slow without a fault.
         first_false_alarms: Nodes that had at least one false alarm.
         nights_after_recovery: Node-nights after a fault had gone.
         flagged_after_recovery: How many of these were flagged.
         rack_faults: Racks with a fault of their own.
-        racks_flagged_whole: Those of which each node was flagged in at least one night.
+        racks_flagged_whole: How many of these had every node flagged in at least one night of the fault.
         rack_nodes: Nodes of such racks.
-        rack_nodes_flagged: Those that were flagged at least once.
+        rack_nodes_flagged: How many of these were flagged at least once since the first night of the fault.
     """
 
     faults: Counter[Class] = field(default_factory=Counter)
@@ -115,7 +118,7 @@ class Score:
 
 
 class _Counting:
-    """The state of counting one judge's verdicts over the nights of one simulation."""
+    """A counter of one judge's verdicts over the nights of one simulation."""
 
     def __init__(self, truth: Truth) -> None:
         self.truth = truth
@@ -153,7 +156,7 @@ class _Counting:
             self.falsely_flagged.add(node)
 
     def total(self) -> Score:
-        """Return the score after the last night."""
+        """Complete the score after the last night, and return it. Call this once."""
         score = self.score
         score.first_false_alarms = len(self.falsely_flagged)
         for node, fault in self.of_node.items():
@@ -177,7 +180,7 @@ class _Counting:
 
 
 class _Watched:
-    """A night that keeps its measurements, so that several judges read the same ones."""
+    """A night that stores its measurements, so that several judges read equal measurements."""
 
     def __init__(self, night: NightLike) -> None:
         self._night = night
@@ -190,7 +193,7 @@ class _Watched:
         return iter(self._measurements)
 
     def retest(self, nodes: Iterable[str]) -> list[Measurement]:
-        """Measure these nodes again."""
+        """Measure these nodes again, and return the new measurements."""
         return self._night.retest(nodes)
 
 
@@ -199,9 +202,9 @@ def assess(simulation: Simulation, judge: Judge, alarms: Mapping[str, Collection
 
     Args:
         simulation: The nights and the truth.
-        judge: Called with one night after the other; returns verdicts by node. A node that it does not
-            return has none.
-        alarms: By a name of your own the verdicts that flag a node: ``{"drained": {"fail"}, "any": {"fail",
+        judge: A function from a night to the verdicts by node, which is called with one night after the
+            other. It may leave out nodes.
+        alarms: The verdicts that flag a node, by a name of your own: ``{"drained": {"fail"}, "any": {"fail",
             "degraded"}}``.
     """
     return assess_all(simulation, {"": (judge, alarms)})[""]
@@ -225,7 +228,7 @@ def assess_all(
 
 
 def detections(score: Score) -> list[str]:
-    """Return a Markdown table of faults found, ``n of m`` by kind and size."""
+    """Return a Markdown table of the faults that were found, as ``n of m``, by kind and size."""
     sizes = sorted({size for _, size in score.faults}, reverse=True)
     lines = [
         "| fault | " + " | ".join(f"{100 * size:g}%" for size in sizes) + " | all |",
@@ -256,7 +259,7 @@ def _row(name: str, cells: list[tuple[int, int]]) -> str:
 def found_soon(score: Score, steps: Collection[str]) -> list[str]:
     """Return a Markdown table of how soon large losses are found, by kind.
 
-    ``steps`` are the kinds that count for the row of all steps.
+    ``steps`` are the kinds that the row "all steps" adds up.
     """
     large = [wait for wait in score.nights_until_found if wait.size <= -LEAST_LOSS]
     lines = [
@@ -304,7 +307,7 @@ def smallest_losses(score: Score, steps: Collection[str]) -> list[str]:
 
 
 def _smallest_loss(score: Score, waits: Collection[Wait], nights: int) -> str:
-    """Return the smallest loss that is found often enough, as every larger one is, with its count."""
+    """Return the smallest loss that, like every larger one, is found often enough, with its count, or "-"."""
     cell = "-"
     for size in sorted({wait.size for wait in waits}):
         of_size = {wait for wait in waits if wait.size == size}
@@ -316,7 +319,7 @@ def _smallest_loss(score: Score, waits: Collection[Wait], nights: int) -> str:
 
 
 def summary(name: str, score: Score) -> str:
-    """Return one line with all counts, without the tables."""
+    """Return the sums of the counts on one line. Leave out what did not occur."""
     rate, least, most = score.false_alarms_per_1000()
     parts = [
         f"{name}: {sum(score.found.values())} of {sum(score.faults.values())} faults found",

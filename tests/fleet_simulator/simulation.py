@@ -1,11 +1,12 @@
 """Simulate the nights of a fleet: the measurements of every GPU, and the truth about the faults.
 
-A value is ``nominal * exp(sum of effects)``. The effects are those of the GPU itself (level, lottery, own
-drift), of its firmware, its rack, the night (weather, drift, a rack's bad night, a warm node), noise, and
-faults. Everything depends on the seed alone: the same fleet, faults and seed give the same nights, in any
-order and as often as they are read.
+A value is ``nominal * exp(sum of effects) * (1 + noise)``. The effects are those of the GPU itself (level,
+lottery, own drift), of its firmware, its rack, the night (weather, drift, a rack's bad night, a warm node),
+and its faults. A fault of the shape noisy is added to the noise. The same fleet, faults and seed always give
+the same nights, however often they are read.
 
-The simulation does not use the way in which measurements are judged.
+``python -m tests.fleet_simulator`` and its tests read the nights. The simulation does not depend on the way
+in which measurements are judged.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Flags = NDArray[np.bool_]
 
 
 class Measurement(NamedTuple):
-    """One value of one GPU in one night; more is better."""
+    """One value of one GPU in one night. A larger value is better."""
 
     node: str
     gpu_uuid: str
@@ -46,8 +47,8 @@ class Truth:
     """The facts of a simulation that a judge must not know.
 
     Attributes:
-        faults: Every fault; those with ``node`` ``None`` are a rack's.
-        bad_rack_nights: Racks and nights in which a rack was slower without a fault.
+        faults: All faults. ``node`` is ``None`` for the fault of a rack.
+        bad_rack_nights: Each rack and night in which the rack was slower without a fault.
         nodes_of_rack: The nodes of every rack.
     """
 
@@ -75,7 +76,11 @@ def _mask(chosen: tuple[str, ...] | None, metrics: list[str]) -> Floats:
 
 
 class _Layout:
-    """The constant parts of a fleet over all nights: racks, nodes, GPUs and their levels."""
+    """What is drawn of a fleet before its first night, except its faults.
+
+    These are racks, nodes, GPUs, firmware, levels, and the events of each night. Noise and missing values are
+    drawn night by night.
+    """
 
     def __init__(self, fleet: Fleet, chance: np.random.Generator) -> None:
         self.fleet = fleet
@@ -130,7 +135,7 @@ class _Layout:
             fleet.rack_sd, metrics
         )
         self.rack_offsets = rack_offsets[self.rack_of_node[self.node_of_gpu]]
-        # A GPU's level, and that of the good one that comes when it is replaced.
+        # The level of each GPU, and the level of the good GPU that may replace it.
         self.levels = [self._levels(count, chance) for _ in range(2)]
         self.slopes = fleet.drift_per_night + fleet.drift_sd_per_night * chance.standard_normal(
             (count, len(metrics))
@@ -158,17 +163,17 @@ class _Layout:
             self.joins_in_night = np.where(self.joins_in_night > 1, late, 1)
         replaced = chance.random((len(self.node_of_gpu), nights)) < fleet.replaced
         replaced[:, 0] = False
-        # The first replacement counts; 0 where there is none.
+        # Only the first replacement counts. 0 means none.
         self.replaced_in_night = np.where(replaced.any(axis=1), replaced.argmax(axis=1) + 1, 0)
 
     def uuid(self, gpu: int, night: int) -> str:
-        """Return the UUID that a GPU's place has in a night: another one after a replacement."""
+        """Return the UUID of the GPU at a place in a night. It changes when the GPU is replaced."""
         replaced = self.replaced_in_night[gpu]
         generation = 1 if replaced and night >= replaced else 0
         return f"GPU-{gpu:08x}-{generation:04x}-4000-8000-000000000000"
 
     def of_night(self, night: int) -> Floats:
-        """Return the sum of all effects in a night but for noise and faults: ``[gpu, metric]``."""
+        """Return the sum of all effects in a night except noise and faults, as ``[gpu, metric]``."""
         fleet = self.fleet
         has_new = (self.replaced_in_night > 0) & (self.replaced_in_night <= night)
         sum_of_effects = self.nominal + np.where(has_new[:, None], self.levels[1], self.levels[0])
@@ -185,7 +190,11 @@ Quantile = Callable[[Floats], Floats]
 
 
 def quantile_of(noise: Noise, metric: str) -> Quantile:
-    """Return the function from standard normal values to a metric's noise, as the fleet wants it."""
+    """Return the function from standard normal values to a metric's noise, as the fleet's description states.
+
+    Raises:
+        ValueError: The kind of the noise is unknown.
+    """
     scale = noise.scale.get(metric, noise.scale.get("default", 0.0))
     if noise.kind == "normal":
         return lambda normal: scale * normal
@@ -203,8 +212,8 @@ def quantile_of(noise: Noise, metric: str) -> Quantile:
 class _NoiseModel:
     """The noise from night to night, made of normal values that are correlated in time and within a node.
 
-    A quantile function turns the normal values into the noise of the fleet, so the distribution of the values
-    is exactly the wanted one, with any correlation.
+    A quantile function turns the normal values into the noise of the fleet. So the values have exactly the
+    distribution that the fleet's description states, with any correlation.
     """
 
     def __init__(self, layout: _Layout) -> None:
@@ -233,10 +242,10 @@ class _NoiseModel:
 
 
 class Night:
-    """One night: iterate over it for its measurements, node by node.
+    """One night. Iterate over it for its measurements, node by node.
 
     Attributes:
-        number: From 1.
+        number: The night's number, from 1.
         nodes: The nodes in service, also those of which nothing is measured.
     """
 
@@ -300,7 +309,7 @@ class Simulation:
     Attributes:
         fleet: The fleet.
         seed: The seed.
-        truth: Faults and rack nights.
+        truth: The faults, and the bad nights of racks.
         layout: Racks, nodes and GPUs.
     """
 
@@ -320,7 +329,7 @@ class Simulation:
         )
 
     def chance(self, what: str, night: int = 0, again: int = 0) -> np.random.Generator:
-        """Return the random numbers of one purpose in one night, the same ones each time."""
+        """Return the random numbers of one purpose in one night. They are the same at each call."""
         return np.random.default_rng([self.seed, *what.encode(), night, again])
 
     def __iter__(self) -> Iterator[Night]:
@@ -337,7 +346,7 @@ class Simulation:
     def _noises_of(
         self, model: _NoiseModel, night_before: Floats | None, number: int
     ) -> Callable[[int], Floats]:
-        """Return a function from 0 (the night's measurement) or a retest's number to that one's noise."""
+        """Return a function from the number of a retest (0: the night's first measurement) to its noise."""
 
         def noises(again: int) -> Floats:
             values = model.deviations(model.normal_values(night_before, self.chance("noise", number, again)))
@@ -382,7 +391,7 @@ class Simulation:
             count = {"gpu": 1, "pair": min(2, end - start), "node": end - start}[kind.part]
             gpus = np.sort(chance.choice(np.arange(start, end), size=count, replace=False))
             warm, places = layout.is_warm[draw.where].tolist(), tuple((gpus - start).tolist())
-            # A faulty node is there when its fault begins, and keeps its GPUs, or the fault would be gone.
+            # A faulty node joins before its fault begins, and its GPUs are not replaced by good ones.
             layout.joins_in_night[draw.where] = min(layout.joins_in_night[draw.where], first_night)
             layout.replaced_in_night[start:end] = 0
             layout.replaced_in_night[gpus] = first_night if kind.replaces else 0
@@ -410,5 +419,5 @@ class Simulation:
 
 
 def simulate(fleet: Fleet, faults: FaultMix, seed: int) -> Simulation:
-    """Return the nights of a fleet with faults. Iterate for the nights. ``truth`` has the faults."""
+    """Return a simulation of a fleet with faults. Iterate over it for the nights."""
     return Simulation(fleet, faults, seed)

@@ -23,7 +23,7 @@ from tests.fleet_simulator.simulation import Measurement
 
 
 class HandmadeNight:
-    """A night with given values by node, one per GPU. SKU and metric are the same for all unless given."""
+    """A night with given values by node, one for each GPU. All nodes have one SKU and one metric."""
 
     def __init__(
         self, number: int, values: dict[str, list[float]], sku: str = "s", metric: str = "m"
@@ -44,16 +44,16 @@ class HandmadeNight:
 
 
 def good(count: int = 20) -> dict[str, list[float]]:
-    """Return two values of each of some good nodes, which are within 1 % of 100."""
+    """Return some good nodes with two values each, within 1 % of 100."""
     return {f"n{node:02d}": [99.0 + node / 10, 101.0 - node / 10] for node in range(count)}
 
 
-# `value` is the slow GPU's. The good ones have about 100, and each rule has its own limit.
+# `value` is that of the slow GPU. Good GPUs have about 100, and each rule has its own limit.
 @pytest.mark.parametrize(
     ("judge", "value"),
     [(median_minus_mads(), 91.0), (superbench_variance(), 94.0), (superbench_similarity(), 89.0)],
 )
-def test_rules_of_one_night_flag_the_slow_node_only(judge: Judge, value: float) -> None:
+def test_rules_of_one_night_flag_only_the_slow_node(judge: Judge, value: float) -> None:
     night = HandmadeNight(1, {**good(), "slow": [100.0, value]})
     assert flags(judge, [night]) == {("slow", 1)}
 
@@ -66,11 +66,11 @@ def test_a_similar_distribution_is_not_flagged() -> None:
     assert flags(judge, [HandmadeNight(1, {**good(), "fast": [120.0, 120.0]})]) == set()
 
 
-def test_a_node_with_fewer_values_is_compared_all_the_same() -> None:
+def test_a_node_with_fewer_values_is_also_compared() -> None:
     assert flags(superbench_similarity(), [HandmadeNight(1, {**good(), "n": [90.0]})]) == {("n", 1)}
 
 
-def test_the_baseline_is_the_mean_of_what_does_not_violate_it() -> None:
+def test_the_baseline_is_the_mean_of_the_values_that_do_not_violate_the_rule() -> None:
     values = np.array([100.0] * 8 + [60.0, 94.0])
     assert fixed_threshold_baseline(values, -0.05) == pytest.approx(100)
 
@@ -85,7 +85,7 @@ def test_skus_are_not_compared_with_each_other() -> None:
         assert flags(make(), [Mixed(1, {})]) == set(), name
 
 
-def test_own_history_needs_three_nights_and_forgets_nothing() -> None:
+def test_own_history_needs_three_nights_and_uses_all_earlier_nights() -> None:
     nights: list[NightLike] = [
         HandmadeNight(number, {"n": [value], "m": [100.0]})
         for number, value in enumerate([100.0, 99.0, 90.0, 97.0, 95.0, 100.0], start=1)

@@ -1,4 +1,4 @@
-"""Test the recorded noise of real GPUs, on which the fleet simulator rests (recorded_noise.json).
+"""Test the noise that was recorded on real GPUs, for the fleet simulator (recorded_noise.json).
 
 The tests check that each recording has its source, enough values, and deviations from each GPU's own median.
 """
@@ -19,7 +19,7 @@ from tests.fleet_simulator.recorded_noise import (
 )
 
 BURSTS = ("gemm_bf16_tflops", "gemm_fp8_tflops", "hbm_copy_gbs", "h2d_gbs")
-"""The metrics that were measured in short bursts. The power-limited product has recordings of its own."""
+"""The metrics that were measured in short bursts. The power-limited matrix product is not among them."""
 
 
 def test_every_recording_has_its_source_and_command() -> None:
@@ -52,12 +52,12 @@ def test_the_median_of_a_session_scatters_less_than_its_bursts(metric: str) -> N
     assert session[-1] <= single[-1]
 
 
-def test_two_gpus_of_a_host_share_what_comes_from_the_host() -> None:
+def test_two_gpus_of_a_host_share_the_noise_of_host_copies() -> None:
     assert shared_part("h2d_gbs") > 0.5
     assert shared_part("hbm_copy_gbs") < 0.3
 
 
-def test_lines_become_a_recording() -> None:
+def test_lines_of_measure_noise_become_a_recording() -> None:
     rows = [
         {
             "gpu": gpu,

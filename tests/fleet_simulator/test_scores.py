@@ -1,6 +1,6 @@
 """Test how the fleet simulator counts found faults and false alarms (scores.py).
 
-The judges here know the truth, flag every node, flag none, or wait for some nights, so the right counts are
+Most judges here know the truth, flag every node, flag none, or wait for some nights, so the right counts are
 known.
 """
 
@@ -36,7 +36,7 @@ FAIL = {"fail": {"fail"}}
     ("count", "least", "most"),
     [(0, 0.0, 3.6889), (1, 0.0253, 5.5716), (5, 1.6235, 11.6683), (100, 81.364, 121.627)],
 )
-def test_bounds_are_those_of_the_tables(count: int, least: float, most: float) -> None:
+def test_bounds_of_a_count_are_those_of_the_tables(count: int, least: float, most: float) -> None:
     assert poisson_bounds(count) == pytest.approx((least, most), abs=1e-3)
 
 
@@ -69,7 +69,7 @@ def flagging_nothing(night: NightLike) -> dict[str, str]:
     return dict.fromkeys(night.nodes, "pass")
 
 
-def test_a_judge_with_the_truth_finds_all_and_flags_nothing_else() -> None:
+def test_a_judge_with_the_truth_finds_all_faults_and_flags_nothing_else() -> None:
     simulation = simulate(common(), all_faults(), 1)
     faults = simulation.truth.fault_of_node()
 
@@ -83,7 +83,7 @@ def test_a_judge_with_the_truth_finds_all_and_flags_nothing_else() -> None:
     assert (score.false_alarms, score.flagged_after_recovery, score.rack_nodes_flagged) == (0, 0, 0)
 
 
-def test_a_judge_that_flags_everything_finds_all_and_everything_else() -> None:
+def test_a_judge_that_flags_everything_finds_all_faults_and_flags_all_good_nodes() -> None:
     simulation = simulate(common(), all_faults(), 1)
     score = assess(simulation, flagging_everything, FAIL)["fail"]
     assert score.found == score.faults
@@ -109,7 +109,7 @@ def test_every_measured_node_night_is_counted_once() -> None:
     assert score.false_alarms == 0
 
 
-def test_a_judge_is_asked_night_by_night_and_may_measure_again() -> None:
+def test_a_judge_gets_one_night_after_the_other_and_may_measure_again() -> None:
     asked = []
 
     def judge(night: NightLike) -> dict[str, str]:
@@ -135,7 +135,7 @@ def test_several_meanings_of_flagged_are_counted_in_one_pass() -> None:
     assert scores["any"].first_false_alarms == 2
 
 
-def test_false_alarms_of_a_racks_bad_night_are_counted_among_the_others() -> None:
+def test_false_alarms_of_a_racks_bad_night_are_also_counted_separately() -> None:
     simulation = simulate(fleets()["small"], no_faults(), 1)
     score = assess(simulation, flagging_everything, FAIL)["fail"]
     assert score.false_alarms == 36 * 8
@@ -143,7 +143,7 @@ def test_false_alarms_of_a_racks_bad_night_are_counted_among_the_others() -> Non
 
 
 def seldom() -> FaultMix:
-    """Return faults that only show in a night in which a job had warmed the node."""
+    """Return a mix of faults that have an effect only in nights in which a job had warmed the node."""
     return mix_of(
         {
             "kinds": {"cold": {"part": "node", "shape": "warm"}},
@@ -155,7 +155,7 @@ def seldom() -> FaultMix:
     )
 
 
-def test_a_fault_that_never_showed_itself_is_not_among_those_to_be_found() -> None:
+def test_a_fault_without_any_effect_is_not_counted() -> None:
     simulation = simulate(fleets()["small"], seldom(), 4)
     faults = simulation.truth.faults
     shown = [fault for fault in faults if any(fault.by_night)]
@@ -183,7 +183,7 @@ def test_scores_add_up_and_are_printed_as_counts() -> None:
 
 
 def late(simulation: Simulation, nights: int) -> Judge:
-    """Return a judge that knows each fault, and flags it some nights after its first one."""
+    """Return a judge that knows each fault, and flags its node from some nights after its first night on."""
     faults = simulation.truth.fault_of_node()
 
     def judge(night: NightLike) -> dict[str, str]:
@@ -193,7 +193,8 @@ def late(simulation: Simulation, nights: int) -> Judge:
     return judge
 
 
-# `nights` after a fault's first one, the judge flags it. After 3, it is no longer within 3 nights.
+# The judge flags a fault this number of nights after its first night. 3 nights after it is the fourth night,
+# and no longer within 3 nights.
 @pytest.mark.parametrize(("nights", "found"), [(0, "100.0 %"), (2, "100.0 %"), (3, "0.0 %")])
 def test_a_step_is_found_within_three_nights_only_if_it_is_found_in_its_third(
     nights: int, found: str
@@ -208,18 +209,18 @@ def test_a_step_is_found_within_three_nights_only_if_it_is_found_in_its_third(
 
 
 def only_steps() -> FaultMix:
-    """Return faults that begin at once and stay, of all metrics of a GPU or of one."""
+    """Return a mix of faults of one GPU that begin at once and stay, in all metrics or in one."""
     kinds = {"step": {"part": "gpu"}, "one_metric": {"part": "gpu", "metrics": "one"}}
     shares = {"share_of_nodes": 0.2, "share_of_racks": 0, "begin_between": [0.3, 0.6]}
     return mix_of({"kinds": kinds, "sizes": [-0.03, -0.05, -0.08], **shares})
 
 
 def waits(metric: str, size: float, nights: dict[int | None, int]) -> Score:
-    """Return a score of faults of one metric and size. `nights` has how many were found after N nights."""
+    """Return a score of faults of one metric and size, from the number of faults found after N nights."""
     return Score(nights_until_found=Counter({Wait("s", metric, size, one): n for one, n in nights.items()}))
 
 
-def test_the_smallest_loss_is_found_nine_times_of_ten_as_all_larger_ones_are() -> None:
+def test_the_smallest_loss_and_all_larger_ones_are_found_nine_times_of_ten() -> None:
     score = waits("gemm", -0.02, {0: 10}) + waits("gemm", -0.03, {0: 5, None: 5})
     score += waits("gemm", -0.04, {0: 8, 1: 1, None: 1}) + waits("gemm", -0.05, {0: 9, 4: 1})
     score += waits("copy", -0.05, {None: 3}) + waits("other", -0.05, {0: 10})

@@ -111,7 +111,7 @@ def test_nights_are_made_when_they_are_read(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("kind", sorted(all_faults().kinds))
 def test_a_fault_does_what_it_is_asked_to_and_to_nothing_else(kind: str) -> None:
-    """Compare with the same fleet without faults. Every other value is the same to the last digit."""
+    """Compare with the same fleet without faults. The values of other GPUs and nights do not change."""
     chosen = all_faults().kinds[kind]
     mix = dataclasses.replace(
         all_faults(), kinds={kind: chosen}, share_of_nodes=0.02, share_of_racks=0.02, sizes=(-0.03, -0.12)
@@ -151,7 +151,7 @@ def test_there_are_at_least_twelve_kinds_of_faults_of_three_to_twelve_per_cent()
     assert (min(mix.sizes), max(mix.sizes)) == (-0.12, -0.03)
 
 
-# Nights in which a job had warmed the node.
+# For each night, whether a job had warmed the node.
 WARM = (True, False, False, True, False, True, True, False)
 
 
@@ -274,7 +274,7 @@ def test_student_noise_has_heavy_tails() -> None:
 
 
 def within(count: int, of: int, share: float) -> bool:
-    """Return whether a count is plausible for a share of so many. It is wrong in 2 of a million cases."""
+    """Return whether a count out of ``of`` is plausible for a share. It is wrong in 2 of a million cases."""
     return bool(binom.ppf(1e-6, of, share) <= count <= binom.ppf(1 - 1e-6, of, share))
 
 

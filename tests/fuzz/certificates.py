@@ -159,7 +159,7 @@ def check_page(subject: Subject, chance: Random) -> tuple[str, str]:
 
 @contextmanager
 def altered_file(path: Path, chance: Random) -> Iterator[str]:
-    """Alter or remove a file until the end of the block."""
+    """Alter or remove a file until the end of the block. Yield the kind of the change, or "same"."""
     before = path.read_bytes()
     kind = chance.choice(("remove", "empty", "bytes", "bytes", "json", "json"))
     try:
@@ -195,7 +195,7 @@ def _altered(path: Path, kind: str, chance: Random) -> bytes:
 
 @contextmanager
 def removed_folder(path: Path) -> Iterator[str]:
-    """Remove a folder until the end of the block."""
+    """Remove a folder until the end of the block. Yield the kind of this change."""
     aside = path.parent.parent / "aside"
     shutil.move(path, aside)
     try:
@@ -205,7 +205,7 @@ def removed_folder(path: Path) -> Iterator[str]:
 
 
 def check_results(subject: Subject, chance: Random) -> tuple[str, str]:
-    """Alter the results folder and certify it again. Return the kind and the fault."""
+    """Alter the results folder, and certify it again. Return the kind and the fault, or "" without one."""
     takes_folder = chance.random() < 0.1
     path = chance.choice(subject.folders if takes_folder else subject.files)
     catalogue = chance.choice(list(subject.before))

@@ -1,6 +1,7 @@
 """Draw random edits of nested data, and apply them.
 
-An edit removes, empties, cuts, copies or replaces one value.
+An edit removes, empties, cuts, copies or replaces one value, or inserts a text into it. The fuzz tests in
+this folder give the edited data to the readers of Rackproof.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ ODD_VALUES: tuple[Any, ...] = (
     "a" * 5000, "9" * 400, "../../x", "{{ x }}", "GPU-1", "1: ACTIVE", "\n" * 50,
     [], [[]], [None], {}, {"": ""}, {"a": {"b": []}}, [1, "x", None], {"status": "ok"}, {"stdout": "x"},
 )  # fmt: skip
-"""Values of unexpected types or contents."""
+"""Values of types or contents that a reader of the data does not expect."""
 
 
 class Kind(IntEnum):
-    """The kinds of edits. A kind that does not fit the old value replaces it."""
+    """The kinds of edits. An edit whose kind fits neither the value nor its holder replaces the value."""
 
     DELETE = 0
     NULL = 1
@@ -37,9 +38,10 @@ class Edit(NamedTuple):
     """An edit of one value.
 
     Attributes:
-        at: A large number. Its remainder chooses the value, and in a text the position of the cut.
-        kind: What is done with the value.
-        value: The new value, or the text that is spliced in.
+        at: A large number. Divided by the number of values, its remainder is the index of the value. It
+            also sets the position of a cut in a text, and the name of a copy without a new key.
+        kind: The kind of the edit.
+        value: The new value, the inserted text, or the key of the copy.
     """
 
     at: int
@@ -68,7 +70,7 @@ def draw_edits(chance: Random) -> list[Edit]:
 
 
 def draw_removals(chance: Random) -> list[Edit]:
-    """Return edits that only delete, empty or shorten values."""
+    """Return one to three edits that only delete, empty or shorten values."""
     kinds = (Kind.DELETE, Kind.NULL, Kind.EMPTY, Kind.TRUNCATE)
     return [Edit(chance.randrange(1 << 20), chance.choice(kinds), None) for _ in range(chance.randint(1, 3))]
 
@@ -86,7 +88,7 @@ def places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 def edited(base: Any, edits: Iterable[Edit]) -> Any:
-    """Return a copy of nested data with edits. The base is left as it is."""
+    """Return a copy of nested data with the edits applied one after the other. The base does not change."""
     value = copy.deepcopy(base)
     for at, kind, odd in edits:
         known = list(places(value))
@@ -108,7 +110,7 @@ def _edit(holder: Any, key: Any, kind: int, odd: Any, at: int) -> None:
     elif kind == Kind.NULL:
         holder[key] = None
     elif kind == Kind.EMPTY:
-        # Replace it with the empty value of its type.
+        # Replace the value with the empty value of its type, or None if the type has none.
         holder[key] = type(old)() if isinstance(old, str | list | dict | int | float) else None
     elif kind == Kind.COPY_KEY and isinstance(holder, dict):
         holder[odd if isinstance(odd, str) else f"key {at}"] = copy.deepcopy(old)
@@ -118,5 +120,5 @@ def _edit(holder: Any, key: Any, kind: int, odd: Any, at: int) -> None:
     elif kind == Kind.TRUNCATE and isinstance(old, str):
         holder[key] = old[: at % (len(old) + 1)]
     else:
-        # Copy it, so that a later edit does not change ODD_VALUES.
+        # Copy the new value, so that a later edit does not change ODD_VALUES.
         holder[key] = copy.deepcopy(odd)

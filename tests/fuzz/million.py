@@ -1,7 +1,8 @@
 """Damage logs of every format, many times: ``python tests/fuzz/million.py --inputs 1000000 --seed 1``.
 
-No parser of ``rackproof.logs`` may raise an exception, or accept a damaged log as a success (mutations.py).
-A failure is printed with the options that repeat it: ``--seed S --start N --inputs 1``.
+No parser of ``rackproof.logs`` may raise an exception, or accept a log as a success after damage that rules
+out a success (mutations.py). A failure is printed with the options that repeat it: ``--seed S --start N
+--inputs 1``. ``make fuzz`` runs this program.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main() -> int:
         waiting = []
         for number, job in enumerate(jobs, 1):
             waiting.append(job)
-            # A bounded queue: a million inputs must not be a million futures.
+            # Limit the number of batches that wait for a process.
             if len(waiting) < 4 * options.jobs and number < len(starts):
                 continue
             for done in waiting:

@@ -7,9 +7,10 @@ functions that judged it. From good to bad, the verdicts are pass, degraded, unp
 become better, with one exception: a failure whose evidence is gone can only be "unproven". This does not
 count as better if the damage itself is among the reasons.
 
-There are recorded runs of bench.yml, nights of validate.yml, and runs of reimage.yml. The artefacts are the
-files of the run's own folder and, for a night, those of the night before it. No mutation removes a whole
-folder.
+There are runs of bench.yml, nights of validate.yml, and runs of reimage.yml. Some were recorded, and others
+are made from published logs or invented answers. The artefacts are the files from which a run is judged, such
+as its plan, logs and records, its benchmark definition, or for a night also the files of the night before. No
+mutation removes a whole folder.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def improvements(before: Judged, after: Judged) -> list[str]:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run that is made from files, and a function that judges these files."""
+    """A function that makes the files of a run, and a function that judges these files."""
 
     name: str
     make: Callable[[Path], None]
@@ -646,7 +647,7 @@ class Recordings:
         assert verdicts == set(Verdict), "no recorded run has one of the verdicts"
 
     def copy(self, run: RecordedRun) -> Path:
-        """Return a copy of a run, at the place where all copies are: paths in it stay the same."""
+        """Return a copy of a run. Copies are at one path, and the plan of a copy names files at this path."""
         place = self.folder / "copy"
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(self.folder / run.name, place)

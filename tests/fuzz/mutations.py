@@ -41,9 +41,9 @@ FATAL_LINES = (
 class Case:
     """A log that passes.
 
-    Without its first ``proof`` bytes, it does not pass (None if nothing marks its end). Each of the texts
-    ``successes`` is needed for a pass. ``judged`` matches numbers that must be finite. In the log of a
-    ``training``, a fatal line before the end of the proof rules out a pass.
+    If it is cut off before byte ``proof``, it does not pass (None if nothing marks its end). Each of the
+    texts ``successes`` is needed for a pass. ``judged`` matches numbers that must be finite. In the log of a
+    ``training``, a fatal line before byte ``proof`` rules out a pass.
     """
 
     name: str
@@ -155,7 +155,7 @@ def all_cases() -> list[Case]:
 
 
 def real_cases() -> list[Case]:
-    """Return cases of real logs. They are small, because a million inputs must end in hours."""
+    """Return cases of real logs. They are small, so that a million inputs take hours and not days."""
     folder = Path(__file__).resolve().parent.parent / "data" / "real"
     cases = []
     for file, format_name in (
@@ -196,7 +196,10 @@ def real_cases() -> list[Case]:
 
 
 def parse(data: bytes, format_name: str, chance: random.Random) -> ParsedLog:
-    """Parse a log, half of the time without its format, and check that the result can be stored."""
+    """Parse a log, half of the time without its format, and check that a result other than pass has a reason.
+
+    Of some logs, also check that the result can be stored and that the log can be followed.
+    """
     parsed = logs.parse(io.BytesIO(data), format="auto" if chance.random() < 0.5 else format_name)
     if chance.random() < 0.05:
         ParsedLog.model_validate_json(parsed.model_dump_json())
@@ -207,7 +210,7 @@ def parse(data: bytes, format_name: str, chance: random.Random) -> ParsedLog:
 
 
 def scramble(data: bytes, chance: random.Random) -> bytes:
-    """Return the log after up to eight small accidents."""
+    """Return the log after one to eight random changes of bytes or lines."""
     damaged = bytearray(data)
     for _ in range(chance.randint(1, 8)):
         at = chance.randrange(len(damaged) + 1)
@@ -229,7 +232,11 @@ def scramble(data: bytes, chance: random.Random) -> bytes:
 
 
 def check(case: Case, chance: random.Random) -> str:
-    """Damage a log in one way. Raise AssertionError if the result is a false success."""
+    """Damage a log in one way, and return the kind of the damage.
+
+    Raises:
+        AssertionError: The log passes after damage that rules out a success, or has no reason not to pass.
+    """
     data = case.data
     kinds = ["scramble", "scramble"]
     kinds += ["truncate"] if case.proof is not None else []

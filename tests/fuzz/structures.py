@@ -221,8 +221,10 @@ _NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def check_decisions(drawn: tuple[Any, ...]) -> None:
-    """Check drains over any nights of a few nodes: only proven nodes return, only those that fail are
-    drained."""
+    """Check the drains and returns of any nights of a few nodes.
+
+    Only proven nodes of a drain by a night return, and only nodes that fail are drained.
+    """
     tonight, earlier, other, line, share = drawn
     nodes = list(tonight)
     before = {one.node: one for one in earlier if one is not None}
@@ -607,10 +609,10 @@ class Structure:
     check: Callable[[Any], None]
 
     def check_in_time(self, drawn: Any) -> None:
-        """Check an input, and that it costs no more than its size.
+        """Check an input, and that this takes less than SLOWEST_S.
 
-        An input that took long is checked again. The first one of a process may import modules, and its time
-        includes that of a busy machine. A superlinear one takes long each time.
+        An input that took longer is checked again, because the first input of a process may import modules.
+        If the time is not linear in the size, the input takes long each time.
         """
         for _ in range(CHECKS_OF_A_SLOW_INPUT):
             begin = time.thread_time()

@@ -42,9 +42,10 @@ def mllog(
     samples: int = 3072,
     benchmark: str = "llama2_70b_lora",
 ) -> bytes:
-    """Return a whole log of a benchmark. ``extra`` lines stand in the middle, ``after`` at the end.
+    """Return a whole log of a benchmark. ``extra`` lines are in the middle, and ``after`` is at the end.
 
-    Its evaluations are ``before`` and ``final``, the last one after so many ``samples``.
+    The log has two evaluations, with the values ``before`` and ``final``. The last one is after ``samples``
+    samples. With ``status`` None, the log has no run_stop.
     """
     lines = [
         "some words before\n",
@@ -542,7 +543,7 @@ Finished      1 tests with the following results:
 
 End of Tests.
 """
-"""Tables of tests/data/hpl_results.log of microsoft/superbenchmark."""
+"""The tables are from tests/data/hpl_results.log of microsoft/superbenchmark."""
 
 STREAM = b"""\
 -------------------------------------------------------------
@@ -562,7 +563,7 @@ Triad:         105256.0     0.027448     0.027362     0.027785
 Solution Validates: avg error less than 1.000000e-13 on all three arrays
 -------------------------------------------------------------
 """
-"""Tables of tests/data/streamResultNeo.log of microsoft/superbenchmark."""
+"""The tables are from tests/data/streamResultNeo.log of microsoft/superbenchmark."""
 
 
 def fio_json(**changes: Any) -> bytes:

@@ -36,7 +36,7 @@ LOGS: list[tuple[Callable[[Path], None], str, Callable[[Path], tuple[list[Any], 
 
 
 @pytest.mark.parametrize(("act", "name", "read"), LOGS)
-def test_half_a_line_spoils_no_other(
+def test_half_a_line_damages_no_other_line(
     tmp_path: Path, act: Callable[[Path], None], name: str, read: Callable[[Path], tuple[list[Any], int]]
 ) -> None:
     act(tmp_path)
@@ -50,7 +50,7 @@ def test_half_a_line_spoils_no_other(
 
 @pytest.mark.parametrize(("act", "name", "read"), LOGS)
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_what_is_no_file_is_not_taken_for_no_acts(
+def test_a_log_that_is_not_a_file_is_an_error_and_not_an_empty_log(
     tmp_path: Path,
     act: Callable[[Path], None],
     name: str,
@@ -64,7 +64,7 @@ def test_what_is_no_file_is_not_taken_for_no_acts(
 
 
 def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
-    # As on a full disk, a part of the line is taken.
+    # As on a full disk, only a part of the line is written.
     program = (
         "import resource; from pathlib import Path; from rackproof.store.append_log import append_text\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (3, 3))\n"

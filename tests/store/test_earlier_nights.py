@@ -45,7 +45,7 @@ def write_as_earlier(folder: Path, **more: object) -> None:
     path.write_bytes(seal_json(json.dumps(kept)))
 
 
-def test_what_was_read_again_is_known_of_earlier_nights(folder: Path) -> None:
+def test_the_old_key_of_an_earlier_night_is_read_and_written_with_the_new_name(folder: Path) -> None:
     write_as_earlier(folder)
     night = read_night(folder)
     assert [one.read_again for one in night.nodes] == [READ, ()]
@@ -63,7 +63,7 @@ def test_recorded_nights_of_earlier_versions_are_read(root: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("key", ["anwe", "read-again", "again"])
-def test_another_name_is_damage(folder: Path, key: str) -> None:
+def test_any_other_key_is_damage(folder: Path, key: str) -> None:
     write_as_earlier(folder, **{key: []})
     with pytest.raises(ResultsError, match="is damaged"):
         read_night(folder)

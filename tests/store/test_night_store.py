@@ -76,14 +76,14 @@ def test_the_search_for_texts_takes_linear_time(text: bytes) -> None:
 
 
 @pytest.mark.parametrize("damage", ["[" * 100_000, '{"a":' * 100_000, "[]", '{"k": 3}', ""])
-def test_damaged_conditions_of_a_night_are_none(folder: Path, damage: str) -> None:
+def test_damaged_conditions_of_a_night_count_as_none(folder: Path, damage: str) -> None:
     (folder / CONDITIONS_FILE).write_text(damage)
     now = datetime(2026, 11, 2, 1, tzinfo=UTC)
     assert read_conditions([folder], [], now, 1) == [{}, {}]
 
 
 @pytest.mark.parametrize("jobs", [5, True, "12", {"12": 1}, 0.5])
-def test_jobs_that_are_no_list_are_no_answer_of_slurm(jobs: object) -> None:
+def test_jobs_that_are_not_a_list_count_as_no_answer_of_slurm(jobs: object) -> None:
     """A node whose jobs are unknown must not count as idle."""
     assert slurm_state({"n1": {"known": True, "state_after": "IDLE", "jobs": jobs}}, "n1") is None
 

@@ -222,7 +222,8 @@ Held = dict[str, tuple[dict[str, str], bytes]]
 
 @contextmanager
 def store_that(behave: Callable[[str, Answer, int], Answer]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the address of a store whose right answers a function replaces, and its requests' methods."""
+    """Yield the address of a store whose right answers a function replaces, and a list of the methods of its
+    requests."""
     held: Held = {}
     asked: list[str] = []
 
@@ -314,10 +315,10 @@ def test_a_store_that_answers_wrongly_or_fails_is_named(
 @pytest.mark.parametrize(
     ("at_once", "drip"),
     [
-        # A byte at a time: headers, and the answer after a body that HEAD does not have.
+        # These send a byte at a time: a header, or a body, which the answer to HEAD does not have.
         (b"HTTP/1.1 200 OK\r\nX: ", b"0"),
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 1000000\r\n\r\n", b" "),
-        # Answers before the answer, without end and as fast as they are read.
+        # This sends interim answers without end, as fast as they are read.
         (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
     ],
 )
@@ -333,7 +334,7 @@ def test_a_store_that_never_finishes_is_given_up(
 @pytest.mark.parametrize(
     ("at_once", "message"),
     [
-        # An answer that cannot be read: a status, a header, a chunk, a compressed body.
+        # These answers cannot be read because of a status, headers, a chunk, a compressed body, or a length.
         (b"HTTP/1.1 9999999999 \x1b[31m\r\n\r\n", "no answer"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", "no answer"),
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000 + b"\r\n", "no answer"),

@@ -208,7 +208,9 @@ def test_a_group_that_does_not_share_the_folder_cannot_open_its_locks(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root reads and gives away files of others")
 @pytest.mark.parametrize("name", USERS_LOCKS)
-def test_after_a_playbook_of_root_the_owner_of_the_folder_knows_its_claims(tmp_path: Path, name: str) -> None:
+def test_after_a_playbook_of_root_the_owner_of_the_folder_can_use_its_files(
+    tmp_path: Path, name: str
+) -> None:
     results = tmp_path / "results"
     results.mkdir()
     os.chown(results, 12345, 12345)
@@ -221,7 +223,7 @@ def test_after_a_playbook_of_root_the_owner_of_the_folder_knows_its_claims(tmp_p
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives away files of others")
 @pytest.mark.parametrize("name", USERS_LOCKS)
-def test_a_second_name_of_a_file_of_root_is_not_given_away(tmp_path: Path, name: str) -> None:
+def test_a_hard_link_to_a_file_of_root_keeps_its_owner_and_mode(tmp_path: Path, name: str) -> None:
     results, victim = tmp_path / "results", tmp_path / "shadow"
     results.mkdir()
     os.chown(results, 12345, 0)

@@ -77,7 +77,7 @@ class TestRunIds:
         assert sorted(made) == made
         assert len({new_run_id("b", now=start) for _ in range(100)}) == 100
 
-    def test_the_stamp_is_utc_wherever_the_clock_stands(self) -> None:
+    def test_the_stamp_is_in_utc_whatever_the_time_zone(self) -> None:
         abroad = datetime(2026, 11, 21, 12, 0, tzinfo=timezone(timedelta(hours=2)))
         made = new_run_id("b", now=abroad)
         assert stamp_of(made) == abroad
@@ -106,7 +106,7 @@ def test_writing_again_replaces(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_bytes_that_are_not_text_do_not_cost_the_run(tmp_path: Path) -> None:
+def test_a_run_with_bytes_that_are_not_utf_8_is_written(tmp_path: Path) -> None:
     write_run(RUN.model_copy(update={"command": ("run", "\udcff.txt")}), tmp_path)
     assert read_run(tmp_path).command == ("run", "\N{REPLACEMENT CHARACTER}.txt")
 
@@ -154,7 +154,7 @@ def test_an_oversized_record_is_refused_unread(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
-def test_runs_are_listed_by_time_without_links_hidden_folders_and_strangers(tmp_path: Path) -> None:
+def test_runs_are_listed_by_time_without_links_hidden_folders_and_other_files(tmp_path: Path) -> None:
     names = ["20261103T000000Z-b-1", "20261101T000000Z-b-2", "20261102T000000Z-b-3"]
     for name in names:
         write_run(RUN.model_copy(update={"run_id": name}), tmp_path / name)
@@ -210,7 +210,7 @@ def test_a_failing_disk_leaves_the_old_record_and_nothing_half_written(
     ("mode", "words"),
     [(0o500, "is your own, but its mode is 500"), (0o555, "but its mode is 555"), (0o700, ""), (0o755, "")],
 )
-def test_of_ones_own_folder_the_mode_is_named_and_not_the_owner(
+def test_for_a_folder_of_this_user_the_mode_is_named_and_not_the_owner(
     tmp_path: Path, mode: int, words: str
 ) -> None:
     """The owner is this user, so only the mode explains why the folder cannot be written."""
@@ -228,7 +228,8 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
         write_run(RUN, tmp_path / "results" / RUN.run_id)
 
 
-# Imported before the user changes, because the checkout and the interpreter may be closed to others.
+# Import these modules before the user changes, because the checkout and the interpreter may be closed to
+# other users.
 WITHOUT_RIGHTS = """
 import pathlib, resource, sys, tempfile
 from rackproof.core import records
@@ -289,7 +290,7 @@ def test_a_full_disk_for_real() -> None:
     assert second == "b'whole' ['run.json']"
 
 
-def test_killed_while_writing_leaves_a_whole_record(tmp_path: Path) -> None:
+def test_a_kill_while_writing_leaves_a_whole_record(tmp_path: Path) -> None:
     program = """
 import itertools, pathlib, sys
 from rackproof.store.run_folder import write_file

@@ -23,8 +23,8 @@ from rackproof.store.run_folder import read_run, write_run
 
 Rackproof = Callable[..., str]
 ARCHIVES = sorted((Path(__file__).parents[1] / "data/upgrade").glob("results-*.tar.xz"))
-# The verdicts that runs have now. Of gemm: a run that passed and was accepted, one that passed, and one that
-# failed. Health is two nights, and nccl an imported log.
+# The verdicts that runs have now, by benchmark. The runs of gemm are one that passed and was accepted, one
+# that passed, and one that failed. Those of health are two nights, and that of nccl is an imported log.
 WITHOUT_DIGEST = {
     "gemm": ["unproven", "unproven", "fail"],
     "health": ["unproven", "fail"],
@@ -100,7 +100,7 @@ def test_what_was_accepted_is_still_a_reference(old: Path, rackproof: Rackproof)
     assert found.value == pytest.approx(780)
 
 
-def test_the_next_run_and_the_next_night_go_on_there(old: Path, rackproof: Rackproof) -> None:
+def test_the_next_run_and_the_next_night_continue_the_old_results(old: Path, rackproof: Rackproof) -> None:
     passed = runs(old)["gemm"][1]
     later = passed.model_copy(update={"run_id": "20270101T000000Z-gemm-000001"})
     folder = old / later.run_id

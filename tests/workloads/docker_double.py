@@ -3,8 +3,8 @@
 
 Its state is the folder FAKE_DOCKER. The file ``down`` there makes each command fail, ``build-fails`` makes a
 build fail, and ``calls`` and ``removed`` list what was called and removed. Mounts become links below
-STANDIN_ROOT, which the fake sources know. In the environment, and in the words of a command with --workdir,
-mount points are replaced by these links.
+STANDIN_ROOT, where the fake sources look for them. In the environment, and in the words of a command with
+--workdir, mount points are replaced by these links.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m tests.workloads.imagenet_miniature FOLDER [--classes N] [--train N] [--val N] [--large]
 
-The tests of staging use it in place of ImageNet, which is large and needs an account. It writes the three
-archives and pins.json, which ``stage_imagenet.py --pins`` reads.
+The tests of staging use it in place of ImageNet, which is large and needs an account. This program writes the
+three archives and pins.json, which ``stage_imagenet.py --pins`` reads.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def load_program(name: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # A dataclass looks up the types of its fields there.
+    # A dataclass looks up the types of its fields in sys.modules.
     sys.modules[spec.name] = module
     # While it loads, its folder comes first, as for a program.
     sys.path.insert(0, str(path.parent))

@@ -2,7 +2,7 @@
 
 Such use would make a measured speed wrong, so the state of each GPU is in the log. The tests give any answer
 of nvidia-smi: complete, damaged, late or none. A value that cannot be read must be missing, never 0. Other
-tests show that probes and trainings log the states before their ranks start and after they ended.
+tests show that probes and trainings log the states before their ranks use a GPU and after they ended.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_a_neighbour_in_the_same_container_and_in_another(gpu_state: ModuleType)
     state = state_of(gpu_state, FakeNvidiaSmi([BUSY], own))
     assert (state["memory_used_mib"], state["utilisation_percent"]) == (723.0, 45.0)
     assert state["processes"] == [{"pid": 4711, "memory_mib": 714.0, "name": "/opt/a, b/python3"}]
-    # What nvidia-smi prints in a container whose processes it may not name.
+    # nvidia-smi prints this in a container in which it may not name the processes.
     hidden = state_of(gpu_state, FakeNvidiaSmi([BUSY], f"{UUID}, 4711, [N/A], [Not Found]\n"))
     assert hidden["processes"] == [{"pid": 4711, "memory_mib": None, "name": "[Not Found]"}]
 

@@ -1,6 +1,6 @@
 """Test that archives and downloads made by an attacker harm no node.
 
-Three programs of workloads/ unpack archives (docker_run.py, stage_tf_cnn.py, imagenet_archives.py), and
+Three programs of workloads/ read archives (docker_run.py, stage_tf_cnn.py, imagenet_archives.py), and
 stage_mnist.py downloads a file. The tests show that nothing is written outside the folder of an archive, and
 that no header, size or endless answer fills the disk or the memory.
 """
@@ -92,7 +92,7 @@ UP = (file("top/a/b/x"), link("top/a/b/c", "../.."))
         *("link_up", "hard", "absolute_name", "dots"),
     ],
 )
-def test_what_leads_outside_by_any_way_is_refused(
+def test_a_member_that_leads_outside_in_any_way_is_refused(
     docker_run: ModuleType, tmp_path: Path, members: tuple[Member, ...]
 ) -> None:
     with pytest.raises(docker_run.Refusal) as refused:

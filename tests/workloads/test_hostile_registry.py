@@ -93,7 +93,7 @@ def challenge(realm: str) -> tuple[int, dict[str, str], bytes]:
 PLACE = f"/v2/big/manifests/{DIGEST}"
 
 
-def test_where_a_registry_sends_its_clients_on_no_key_is_asked_for(
+def test_a_server_to_which_a_registry_redirects_gets_no_key(
     work: Any, slurm_run: ModuleType, servers: tuple[Server, Server]
 ) -> None:
     registry, elsewhere = servers
@@ -118,7 +118,7 @@ def test_a_store_gets_neither_key_nor_token(work: Any, servers: tuple[Server, Se
 @pytest.mark.parametrize(
     "target", ["http://store.example/x", "ftp://store.example/x", "HTTP://store.example"]
 )
-def test_a_redirect_from_https_to_less_is_not_followed(slurm_run: ModuleType, target: str) -> None:
+def test_a_redirect_from_https_to_another_scheme_is_not_followed(slurm_run: ModuleType, target: str) -> None:
     request = urllib.request.Request("https://registry.example/v2/big/manifests/1")
     with pytest.raises(ValueError, match="not followed"):
         slurm_run.SafeRedirects().redirect_request(request, None, 307, "", {}, target)
@@ -136,7 +136,7 @@ def test_a_redirect_from_https_to_less_is_not_followed(slurm_run: ModuleType, ta
         *("header", "blank", "letter", "bytes", "huge"),
     ],
 )  # fmt: skip
-def test_a_token_that_is_none_is_a_refusal(
+def test_an_invalid_token_is_a_refusal(
     work: Any, slurm_run: ModuleType, servers: tuple[Server, Server], token: bytes
 ) -> None:
     registry, other = servers
@@ -152,7 +152,7 @@ def test_a_token_that_is_none_is_a_refusal(
     [(MANIFEST[:-1], len(MANIFEST)), (MANIFEST + b" " * (17 << 20), 0), (MANIFEST + b" ", 0), (b"", 0)],
     ids=["cut", "huge", "changed", "empty"],
 )
-def test_a_manifest_that_is_not_the_digest_s_is_refused(
+def test_a_manifest_with_another_digest_is_refused(
     work: Any, slurm_run: ModuleType, servers: tuple[Server, Server], body: bytes, length: int
 ) -> None:
     servers[0].answers[PLACE] = (200, {"Content-Length": str(length)} if length else {}, body)
@@ -160,7 +160,7 @@ def test_a_manifest_that_is_not_the_digest_s_is_refused(
         work.prove_image(DIGEST)
 
 
-def test_a_manifest_without_bottom_is_a_refusal(
+def test_a_manifest_that_is_nested_too_deeply_is_a_refusal(
     work: Any, slurm_run: ModuleType, servers: tuple[Server, Server]
 ) -> None:
     digest = slurm_run.digest_of_bytes(DEEP)

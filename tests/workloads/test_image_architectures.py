@@ -1,7 +1,8 @@
-"""Test how workloads/slurm_run.py finds the processors that an image is built for.
+"""Test how workloads/slurm_run.py finds the processors for which an image was built.
 
 It reads the manifest that a registry has of the image. An image for other processors than the nodes' (amd64,
-arm64) is refused before it is pulled. The tests use manifests of one image, lists, and damaged ones.
+arm64) is refused before it is pulled. The tests use manifests of single images, lists of manifests, and
+damaged manifests.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def listed(*platforms: Any) -> tuple[bytes, dict[str, bytes]]:
             listed({"architecture": "arm64", "os": "linux"}, {"architecture": "amd64", "os": "linux"}),
             ["amd64", "arm64"],
         ),
-        # BuildKit's attestations, and images for another operating system.
+        # The next two lists also have an attestation of BuildKit, or an image for another operating system.
         (
             listed({"architecture": "arm64", "os": "linux"}, {"architecture": "unknown", "os": "unknown"}),
             ["arm64"],
@@ -53,7 +54,7 @@ def listed(*platforms: Any) -> tuple[bytes, dict[str, bytes]]:
         (listed({"architecture": "ppc64le", "os": "linux"}), ["ppc64le"]),
     ],
 )
-def test_the_architectures_of_an_image(
+def test_the_architectures_of_an_image_are_read(
     slurm_run: ModuleType, registry: tuple[bytes, dict[str, bytes]], found: list[str]
 ) -> None:
     manifest, blobs = registry
@@ -81,7 +82,7 @@ def test_the_architectures_of_an_image(
         (b"\xff\xfe", {}),
     ],
 )
-def test_what_cannot_be_read_is_for_no_processor_and_refused(
+def test_an_image_whose_architecture_cannot_be_read_is_refused(
     slurm_run: ModuleType,
     root: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -105,7 +106,7 @@ def test_what_cannot_be_read_is_for_no_processor_and_refused(
         ("riscv64", "amd64", "is for amd64, and n1 is riscv64"),
     ],
 )
-def test_a_wrong_one_names_image_node_and_remedy(
+def test_the_refusal_of_another_architecture_names_node_and_remedy(
     slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, wanted: str, there: str, words: str
 ) -> None:
     manifest, blobs = single({"architecture": there, "os": "linux"})
@@ -117,7 +118,7 @@ def test_a_wrong_one_names_image_node_and_remedy(
     assert f"name one for {wanted} with bench_images: {{big: REPOSITORY:TAG}}" in str(refused.value)
 
 
-def test_a_name_for_both_has_a_file_for_each(slurm_run: ModuleType) -> None:
+def test_each_architecture_of_an_image_has_its_own_file(slurm_run: ModuleType) -> None:
     assert len({_work(slurm_run, one).slug for one in ("amd64", "arm64")}) == 2
 
 

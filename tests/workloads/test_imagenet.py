@@ -75,7 +75,7 @@ def test_training_ends_with_an_evaluation_of_the_checkpoint(trained: Path, pictu
     text = (trained / "log").read_text()
     found = measured(text)
     assert ending(text)["status"] == "success"
-    # Chance is 0.25 and 1: four classes.
+    # With four classes, guesses would reach 0.25 and 1.
     assert found["top_1_accuracy"] >= 0.7
     assert found["top_5_accuracy"] == 1
     assert found["images_per_second"] > 0

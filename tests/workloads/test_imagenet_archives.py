@@ -165,7 +165,7 @@ def test_a_damaged_list_of_classes_is_refused(
         scan("devkit", damaged(kit, change), tmp_path)
 
 
-def test_no_damage_to_the_list_of_classes_is_an_error_of_this_program(
+def test_damage_to_the_list_of_classes_causes_no_other_error(
     kit: list[tuple[str, bytes]], tmp_path: Path
 ) -> None:
     chance = random.Random(5)
@@ -235,7 +235,9 @@ def test_the_official_archives_are_pinned() -> None:
         (jpeg()[:2] + b"\xff\xff\xff" + jpeg()[2:], ("jpeg", 31, 17, 3), ""),
     ],
 )
-def test_what_an_image_is_stands_in_its_header(data: bytes, facts: tuple[object, ...], oddity: str) -> None:
+def test_the_properties_of_an_image_are_read_from_its_header(
+    data: bytes, facts: tuple[object, ...], oddity: str
+) -> None:
     found = imagenet_records.facts_of(data)
     assert found == facts
     assert found.oddity == oddity
@@ -256,7 +258,7 @@ def test_what_an_image_is_stands_in_its_header(data: bytes, facts: tuple[object,
         (b"\x89PNG\r\n\x1a\n", "neither"),
     ],
 )
-def test_what_is_no_image_is_refused(data: bytes, words: str) -> None:
+def test_data_that_are_no_image_are_refused(data: bytes, words: str) -> None:
     with pytest.raises(imagenet_records.BadImage, match=words):
         imagenet_records.facts_of(data)
 
@@ -304,7 +306,7 @@ def unframed(data: bytes) -> list[bytes]:
     [b"", b"a", b"abcd", MAGIC, MAGIC * 3, b"x" + MAGIC, b"xxxx" + MAGIC, MAGIC + b"x" + MAGIC,
      b"x" * 3 + MAGIC * 2 + b"x" * 5, MAGIC[:3] + MAGIC, with_magic(jpeg())],
 )  # fmt: skip
-def test_a_record_is_found_again_whatever_is_in_it(data: bytes) -> None:
+def test_a_record_is_found_again_whatever_its_content(data: bytes) -> None:
     framed = imagenet_records.recordio_record(data)
     assert unframed(framed) == [data]
     # A reader that begins anywhere finds records by the magic number at a multiple of 4: it is nowhere else.

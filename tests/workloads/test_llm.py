@@ -43,11 +43,11 @@ def program(root: Path) -> Any:
 @pytest.mark.parametrize(
     ("size", "parameters", "flop", "lora"),
     [
-        # Parameters, and FLOP per token of a whole training and of LoRA. By hand: 22 layers x 44.04e6
-        # + 65.5e6 of the head; 6 x that + 6 x 22 x 2048 x 4096. LoRA: 4 x that + 6 x 10.45e6 of the adapters
-        # + the same.
+        # The number of parameters, and the FLOP per token of a whole training and of LoRA. By hand, N is 22
+        # layers x 44.04e6 + 65.5e6 of the head. A whole training needs 6 N, and its attention 6 x 22 x 2048 x
+        # 4096. LoRA needs 4 N, 6 x 10.45e6 of the adapters, and the same attention.
         ("1b", 1.1000e9, 7.3138e9, 5.3077e9),
-        # 32 x 218.1e6 + 525.3e6; 6 x that + 6 x 32 x 4096 x 4096.
+        # N is 32 x 218.1e6 + 525.3e6, and the attention needs 6 x 32 x 4096 x 4096.
         ("8b", 8.0303e9, 48.25e9, 33.454e9),
     ],
 )

@@ -80,7 +80,7 @@ def test_what_another_user_put_into_the_place_of_a_lock_is_refused(
     assert victim.read_text() == "kept"
 
 
-def test_every_lock_is_opened_there(root: Path) -> None:
+def test_every_program_opens_its_lock_with_open_lock(root: Path) -> None:
     """Every program that locks a file opens it with open_lock, which the tests above test."""
     texts = {path.name: path.read_text() for path in sorted((root / "workloads").glob("*.py"))}
     locking = {name for name, text in texts.items() if "fcntl.flock(" in text}

@@ -43,7 +43,7 @@ def probe(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ("", 0),
     ],
 )
-def test_nccl_names_the_clique_that_it_joins_by_nvlink(probe: ModuleType, text: str, size: int) -> None:
+def test_the_size_of_the_clique_is_read_from_the_log_of_nccl(probe: ModuleType, text: str, size: int) -> None:
     assert probe.mnnvl_clique(text) == size
 
 

@@ -1,9 +1,9 @@
 """Test workloads/mpirun_tf_cnn.py, which starts tf_cnn_benchmarks with mpirun on the nodes of a run.
 
 The tests show the command line of each way to share the work (Horovod, parameter servers and others), the
-files for Open MPI, and that whatever stops the launcher stops all its processes. Fakes of mpirun and ssh
-record their arguments, and run what a test gives them. No fake imitates tf_cnn_benchmarks: its real output is
-in tests/data/real/tf_cnn.
+files for Open MPI, and that a signal to the launcher ends all its processes. A fake of mpirun records its
+arguments and runs scripts of a test, and a fake of ssh imitates the other node. No fake imitates
+tf_cnn_benchmarks: its real output is in tests/data/real/tf_cnn.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_a_controller_drives_the_workers_of_a_distributed_all_reduce() -> None:
         assert "pscpu" not in own
 
 
-def test_on_one_node_only_what_needs_servers_has_them() -> None:
+def test_on_one_node_only_the_updates_that_need_servers_have_them() -> None:
     for way, served in (
         ("parameter_server", False),
         ("replicated", False),
@@ -100,13 +100,13 @@ def test_on_one_node_only_what_needs_servers_has_them() -> None:
 
 
 @pytest.mark.parametrize("way", ["replicated", "independent"])
-def test_what_knows_one_node_is_refused_on_two(way: str) -> None:
+def test_an_update_for_one_node_is_refused_on_two(way: str) -> None:
     with pytest.raises(launcher.Refusal, match="trains on one node; several need one of horovod"):
         lines(f"--variable-update={way}")
 
 
 @pytest.mark.parametrize("name", ["ddl", "DDL", "ibm_ddl", "powerai-ddl"])
-def test_ddl_cannot_be_had_and_horovod_is_named(name: str) -> None:
+def test_ddl_is_refused_and_horovod_is_named(name: str) -> None:
     with pytest.raises(launcher.Refusal, match="not available; horovod"):
         lines(f"--variable-update={name}")
 
@@ -121,7 +121,7 @@ def test_ddl_cannot_be_had_and_horovod_is_named(name: str) -> None:
         ("collective_all_reduce", "ends with an AttributeError"),
     ],
 )
-def test_a_way_that_the_program_cannot_go_is_refused(name: str, why: str) -> None:
+def test_an_unknown_or_broken_update_is_refused(name: str, why: str) -> None:
     with pytest.raises(launcher.Refusal, match=f"{why}.*choose one of horovod, parameter_server"):
         lines(f"--variable-update={name}")
 
@@ -174,7 +174,7 @@ BUFFERS = ("--btl-tcp-sndbuf=13107200", "--btl-tcp-rcvbuf=13107200", "--btl-tcp-
         (["--mca=pml cm, mtl ^ofi"], "host", ["--mca pml cm", "--mca mtl ^ofi"], ["ob1"]),
     ],
 )
-def test_the_transport_is_a_parameter_and_keeps_to_the_network(
+def test_each_transport_uses_only_the_network_of_the_run(
     monkeypatch: pytest.MonkeyPatch, words: list[str], network: str, there: list[str], absent: list[str]
 ) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
@@ -210,7 +210,7 @@ def test_data_precision_and_the_cpu_are_options_of_the_program() -> None:
         (1, 1, ["0"]),
     ],
 )
-def test_cores_of_a_node_are_shared_out_to_its_ranks(cores: int, ranks: int, ranges: list[str]) -> None:
+def test_cores_of_a_node_are_divided_among_its_ranks(cores: int, ranks: int, ranges: list[str]) -> None:
     assert launcher.core_ranges(cores, ranks) == ranges
 
 
@@ -273,7 +273,7 @@ def start(
     )
 
 
-# A way with servers.
+# The options of a variable update with servers.
 SERVED = ("--variable-update=parameter_server", "--gpus=0")
 
 
@@ -304,7 +304,7 @@ def handles(pid: int, number: int) -> bool:
     return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
-def test_what_stops_the_launcher_stops_both(root: Path, tmp_path: Path) -> None:
+def test_a_signal_to_the_launcher_ends_workers_and_servers(root: Path, tmp_path: Path) -> None:
     scripts = {name: f"echo $$ > {name}.pid; exec sleep 600" for name in ("servers", "workers")}
     process = start(root, tmp_path, *SERVED, **scripts)
     files = [tmp_path / f"{name}.pid" for name in scripts]
@@ -374,7 +374,7 @@ def test_each_node_states_its_gpus_before_mpirun_and_after_it(
     assert said.splitlines()[1:] == expected
 
 
-def test_what_stops_the_launcher_stops_a_training_on_gpus(root: Path, tmp_path: Path) -> None:
+def test_a_signal_to_the_launcher_ends_a_training_on_gpus(root: Path, tmp_path: Path) -> None:
     process = start(root, tmp_path, "--gpus=2", workers="echo begun; echo $$ > pid; exec sleep 600")
     assert process.stdout is not None
     while process.stdout.readline() not in ("begun\n", ""):

@@ -1,6 +1,6 @@
 """Test workloads/perftest_pair.py, which runs a test of perftest between two nodes.
 
-A script plays perftest: its server listens on a TCP port, and its client connects to it.
+A script imitates perftest: its server listens on a TCP port, and its client connects to it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def port() -> int:
 
 
 def start(root: Path, folder: Path, rank: int, *options: str) -> subprocess.Popen[str]:
-    """Start the half of a node."""
+    """Start the program as one of the two nodes."""
     command = ["--test", "ib_write_bw", "--nodes=2", f"--node-rank={rank}", "--rendezvous=127.0.0.1:1"]
     return subprocess.Popen(
         [sys.executable, root / "workloads/perftest_pair.py", *command, *options],
@@ -52,7 +52,7 @@ def start(root: Path, folder: Path, rank: int, *options: str) -> subprocess.Pope
 
 
 def place(folder: Path, text: str) -> None:
-    """Write the script that plays perftest."""
+    """Write the script that imitates perftest."""
     program = folder / "ib_write_bw"
     program.write_text(text)
     program.chmod(0o755)
@@ -80,7 +80,7 @@ def test_an_error_of_perftest_is_a_failure(root: Path, tmp_path: Path, rank: int
     assert "ended with exit status 3" in output
 
 
-def test_a_node_without_perftest_is_told_to_install_it(root: Path, tmp_path: Path) -> None:
+def test_without_perftest_the_message_advises_to_install_it(root: Path, tmp_path: Path) -> None:
     process = start(root, tmp_path, 0)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 9

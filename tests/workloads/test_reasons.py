@@ -53,7 +53,7 @@ class Ended:
         ((-9, 1), (1,), (137, "rank 0 was killed by SIGKILL (out of memory?)")),
     ],
 )
-def test_the_first_reason_stands(
+def test_the_reason_of_the_rank_that_failed_first_is_reported(
     common: Any, tmp_path: Path, statuses: tuple[int | None, ...], wrote: tuple[int, ...], reason: Any
 ) -> None:
     for order, rank in enumerate(wrote):

@@ -40,7 +40,7 @@ def test_the_output_follows_one_line_with_path_and_digest(root: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("status", [1, 4, 5, 9, 124])
-def test_any_other_end_is_a_failure_and_none_of_our_own_words(root: Path, status: int) -> None:
+def test_any_exit_status_but_0_becomes_1_and_is_named(root: Path, status: int) -> None:
     ended = run(root, "sh", "-c", f"exit {status}")
     assert ended.returncode == 1
     assert f"ended with exit status {status}" in ended.stdout

@@ -93,7 +93,7 @@ class StandInNvml:
         return 0 if kind == 2 else 3
 
 
-def test_what_nvml_answers(samples: ModuleType) -> None:
+def test_the_readings_of_nvml_are_returned_by_gpu(samples: ModuleType) -> None:
     first, second = samples.Nvml(["GPU-1", "GPU-2"], StandInNvml()).read()
     assert first == pytest.approx(
         {"gpu": 0, "utilisation": 91, "power": 650.5, "temperature": 60, "clock": 1980, "throttle": 0x44}
@@ -111,15 +111,17 @@ def test_what_nvml_answers(samples: ModuleType) -> None:
         ({"link_errors": (1, 0, 0, 0, 0)}, {"nvlink": 6}),
         ({"link_errors": (0, 2, 0, 498, 0)}, {"nvlink": 12}),
         ({"link_errors": (0, 0, 3, 0, 1870)}, {"nvlink": 18}),
-        # A PCIe card: NVML supports neither question.
+        # This is a PCIe card, for which NVML supports neither query.
         ({"links": 0, "link_status": 3}, {"nvlink": 0}),
-        # Links whose errors NVML does not show, and a GPU that was lost: nothing is known of them.
+        # If NVML does not show the errors of the links, or the GPU was lost, there is no sum.
         ({"link_errors": ()}, {}),
         ({"link_errors": (), "link_status": 15}, {}),
     ],
     ids=["corrected bits", "replays", "recoveries", "flits", "no links", "unread", "lost"],
 )
-def test_errors_of_nvlinks(samples: ModuleType, changes: dict[str, Any], counters: dict[str, int]) -> None:
+def test_the_errors_of_all_nvlinks_are_added_up(
+    samples: ModuleType, changes: dict[str, Any], counters: dict[str, int]
+) -> None:
     library: Any = StandInNvml()
     vars(library).update(changes)
     library.nvmlDeviceGetTotalEccErrors = library.nvmlDeviceGetPcieReplayCounter = lambda *_: 3
@@ -127,9 +129,9 @@ def test_errors_of_nvlinks(samples: ModuleType, changes: dict[str, Any], counter
     assert samples.Nvml(["GPU-1"], library).read_counters() == counters
 
 
-def test_what_sets_the_speed_of_a_gpu(samples: ModuleType) -> None:
+def test_the_settings_of_the_first_gpu_are_read(samples: ModuleType) -> None:
     found = samples.Nvml(["GPU-1", "GPU-2"], StandInNvml()).read_settings()
-    # What NVML does not answer is left out.
+    # The setting clock_set is left out, because NVML does not return it.
     assert found == {
         "driver": "580.159.03",
         "power_limit": "700",
@@ -142,7 +144,7 @@ def test_nothing_is_sampled_without_gpus(samples: ModuleType) -> None:
     assert samples.start([], print) is None
 
 
-def test_links_in_per_cent_of_what_they_can_carry(samples: ModuleType, tmp_path: Path) -> None:
+def test_the_traffic_of_links_is_in_per_cent_of_their_speed(samples: ModuleType, tmp_path: Path) -> None:
     def carried(name: str, received: int, sent: int, speed: str, physical: bool = True) -> None:
         (tmp_path / name / "statistics").mkdir(parents=True, exist_ok=True)
         if physical:

@@ -1,8 +1,8 @@
 """Test workloads/limited_download.py, which ends a download from a server that is slow, silent or endless.
 
 Without its limits, one such server would hold up a run for days. A fake server sends one byte after another,
-and a clock that is a hundred times as fast ends the limits soon. The tests show that each program that
-downloads has these limits, and that the message names the server.
+and with a clock that is a hundred times as fast, the limits are reached soon. The tests show that each
+program that downloads has these limits, and that the message names the server.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def downloads() -> Any:
 
 
 class FastClock:
-    """A clock that is a hundred times as fast. Limits end soon, and sockets have their usual time."""
+    """A clock that is a hundred times as fast, so limits are reached soon. Sockets use the real clock."""
 
     def monotonic(self) -> float:
         return 100 * time.monotonic()
@@ -135,13 +135,13 @@ def test_a_slow_or_endless_server_is_given_up(
     ("at_once", "drip", "window_s"),
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n" + bytes(300_000), b"", 60),
-        # Slower than the limit for less than the window, and before its first byte.
+        # These are slower than the limit only for less than the window, or only before the first byte.
         (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n", b"0", 60),
         (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabcdef", 0.01),
     ],
     ids=["fast", "short", "late"],
 )
-def test_a_server_of_every_day_is_not_given_up(
+def test_an_ordinary_server_is_not_given_up(
     downloads: Any, at_once: bytes, drip: bytes, window_s: float
 ) -> None:
     with DrippingServer(at_once, drip) as server:

@@ -1,7 +1,7 @@
-"""Test that a dry run of workloads/slurm_run.py reports all missing parts at once and changes nothing.
+"""Test that ``slurm_run.py check`` reports all reasons to refuse a run at once, and changes nothing.
 
-A plan in check mode (``bench.yml --check``) starts it. It looks for the image, space, the MPI plugin
-and pyxis of Slurm, and nodes that take jobs.
+A plan in check mode (``bench.yml --check``) starts it. It checks the shared storage, the image, free space,
+Slurm's MPI plugin and pyxis, whether the nodes take jobs, and the config if it was copied before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def slurm_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def work_of(slurm_run: ModuleType, shared: Path, **changes: Any) -> Any:
-    """Return the program's work for two nodes, with changes of its arguments."""
+    """Return the program's Work for two nodes, with some keys of its spec replaced."""
     spec = {"repository": "a/b", "tag": "1", "registry": "svc", "shared": str(shared), "benchmark": "big"}
     spec |= {"environment": {}, "hosts": ["n1", "n2"], "image": "squashfs", "image_gb": 1, "stage": []}
     return slurm_run.Work({**spec, **changes})
@@ -36,7 +36,7 @@ def work_of(slurm_run: ModuleType, shared: Path, **changes: Any) -> Any:
 def answers(
     slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, nodes: str, options: str, kinds: str
 ) -> None:
-    """Replace Slurm by one with these nodes, options of srun and kinds of MPI. The registry has the image."""
+    """Fake Slurm's list of nodes, srun's options and MPI types, and a registry that has the image."""
 
     def run(command: list[str], **_: Any) -> tuple[int, str, str]:
         known = {"--help": options, "--mpi=list": kinds}
@@ -48,7 +48,7 @@ def answers(
     monkeypatch.setattr(slurm_run.Work, "prove_image", lambda self, digest: None)
 
 
-def test_a_rack_that_has_everything_lacks_nothing(
+def test_a_run_whose_image_can_be_pulled_is_not_refused(
     slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers(
@@ -60,7 +60,7 @@ def test_a_rack_that_has_everything_lacks_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_that_is_missing_is_named_at_once(
+def test_all_reasons_to_refuse_a_run_are_reported_at_once(
     slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     answers(slurm_run, monkeypatch, "n1|drained*|bad fan\n", "", "\tpmi2\n")
@@ -85,7 +85,7 @@ def test_all_that_is_missing_is_named_at_once(
 @pytest.mark.parametrize(
     ("state", "complains"),
     [
-        # A state as sinfo prints it, with its suffix, and whether the node takes no job.
+        # A state as sinfo prints it, with its suffix, and whether the check reports the node.
         ("idle", False),
         ("allocated", False),
         ("mixed-", False),
@@ -99,11 +99,11 @@ def test_all_that_is_missing_is_named_at_once(
         ("unknown", True),
     ],
 )
-def test_a_node_is_missing_that_takes_no_job(slurm_run: ModuleType, state: str, complains: bool) -> None:
+def test_a_node_that_takes_no_job_is_reported(slurm_run: ModuleType, state: str, complains: bool) -> None:
     assert bool(slurm_run.node_complaints(["n1"], f"n1|{state}|why\n")) is complains
 
 
-def test_a_folder_on_the_root_file_system_is_no_shared_storage(slurm_run: ModuleType, tmp_path: Path) -> None:
+def test_a_folder_of_which_only_the_root_exists_is_not_mounted(slurm_run: ModuleType, tmp_path: Path) -> None:
     (line,) = work_of(slurm_run, Path("/rackproof-is-not-mounted/here")).check_storage()
     assert "is the shared storage mounted? bench_shared names the folder" in line
     assert work_of(slurm_run, tmp_path / "not" / "yet").check_storage() == []

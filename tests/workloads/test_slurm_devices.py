@@ -58,7 +58,7 @@ def test_what_a_container_lacks_is_named_by_kind(
         ("Permission denied", answers(n1=FULL, n2=FULL), "n1, n2"),
     ],
 )
-def test_a_node_without_a_whole_answer_is_not_known(
+def test_the_devices_of_a_node_with_incomplete_output_are_not_known(
     slurm_run: ModuleType, nodes: str, containers: str, silent: str
 ) -> None:
     assert slurm_run.devices_lacking(["n1", "n2"], nodes, containers) == [
@@ -72,7 +72,7 @@ def test_a_node_without_adapters_lacks_none(slurm_run: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("tool", [True, False])
-def test_the_script_prints_what_there_is(slurm_run: ModuleType, tmp_path: Path, tool: bool) -> None:
+def test_the_script_prints_the_devices_of_a_node(slurm_run: ModuleType, tmp_path: Path, tool: bool) -> None:
     for name in (
         "dev/infiniband/uverbs0",
         "dev/infiniband/uverbs1",

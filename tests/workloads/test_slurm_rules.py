@@ -115,7 +115,7 @@ def test_a_config_that_breaks_rules_is_refused_with_all_of_them(
         ({**LLAMA31, "MAX_STEPS": "many"}, "keeps 2 rules"),
     ],
 )
-def test_what_a_config_does_not_set_is_left_to_the_log(
+def test_a_rule_on_a_variable_that_is_not_set_is_left_to_the_log(
     root: Path, slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], words: str
 ) -> None:
     (shown,) = check(slurm_run, monkeypatch, rules_of(root, "llama31_8b"), variables)
@@ -145,7 +145,7 @@ def test_the_rules_are_those_by_which_a_log_is_scored(root: Path) -> None:
         (" v['value'] == 0.1 ", ["x == 0.1"]),
         ("v['value'] > 0 and v['value'] <= 64", ["x > 0", "x <= 64"]),
         ("v['value'] == 2 * s['y']", ["x == 2 * y"]),
-        # An expression of more than numbers, or of other lines, is left to the log.
+        # Any other expression is left to the log.
         ("v['value'] == 'adamw'", []),
         ("v['value'] in [1, 2]", []),
         ("'samples_count' in v['metadata']", []),

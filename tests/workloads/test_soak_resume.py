@@ -30,7 +30,7 @@ from .test_training import run, values
 # Seconds that the soak measures, and seconds after each start that are not judged, because the GPU warms up.
 ASKED_S = 600.0
 SETTLE_S = 120.0
-# Readings of a healthy H100 under load, and the facts that must not change in a soak.
+# Readings of a healthy H100 under load, and the hardware and settings that must not change in a soak.
 HEALTHY = {"throttle": 4.0, "temperature": 78.0, "power": 697.5, "clock": 1485.0}
 ABOUT = {"gpu": "GPU-1", "seconds": "900", "driver": "580.1", "program": "a"}
 
@@ -67,7 +67,7 @@ class Soak:
         return self.resume.Session(about, self.now, boot, [], changes.pop("counters", {}))
 
     def begin(self, session: Any = None, rank: int = 0) -> Any:
-        """Start or continue. Return the number of samples from before."""
+        """Start a soak, or continue it. Return the number of its samples from before."""
         self.kill()
         self.keeper = self.resume.Keeper(self.folder, rank)
         kept, _ = self.keeper.read()

@@ -76,7 +76,7 @@ def test_a_gpu_that_stands_still_sags_by_all_of_its_speed(series: Any) -> None:
 
 
 @pytest.mark.parametrize("minutes", [0, 1, 3])
-def test_too_short_a_run_says_nothing_of_a_sag(series: Any, minutes: int) -> None:
+def test_a_run_that_is_too_short_has_no_sag(series: Any, minutes: int) -> None:
     assert series.largest_sag(windows(series, minutes, random.Random(1))) is None
 
 
@@ -97,7 +97,7 @@ def test_stalls_are_steps_far_longer_than_usual(
     assert series.count_stalls(times_s, usual_s) == stalls
 
 
-def test_stalls_are_counted_by_ten_minutes(series: Any) -> None:
+def test_stalls_within_any_ten_minutes_are_counted(series: Any) -> None:
     def held(moments: set[int]) -> list[Any]:
         return [series.Window(float(at), 1.0, USUAL, 1.0, int(at in moments), {}) for at in range(1, 7200)]
 
@@ -107,11 +107,11 @@ def test_stalls_are_counted_by_ten_minutes(series: Any) -> None:
     assert series.most_stalls(held(set(range(6600, 7200, 60)))) == 10
 
 
-# NVML's bits: a power cap (0x4), an idle GPU (0x1) and a sync boost (0x10) are no fault. The others are.
+# NVML's bits: a power cap (0x4), an idle GPU (0x1) and a sync boost (0x10) are no fault. The other bits are.
 @pytest.mark.parametrize(
     ("bits", "slowed_s"), [(0x4, 0), (0x1, 0), (0x8, 10), (0x20, 10), (0x44, 10), (0x80, 10), (0x10, 0)]
 )
-def test_seconds_with_lowered_clocks(series: Any, bits: int, slowed_s: float) -> None:
+def test_seconds_with_lowered_clocks_are_added_up(series: Any, bits: int, slowed_s: float) -> None:
     read = {"throttle": bits, "temperature": 78, "power": 700}
     held = [
         series.Window(float(at), 1.0, USUAL, 1.0, 0, read if at > 50 else {"throttle": 4})
@@ -121,7 +121,7 @@ def test_seconds_with_lowered_clocks(series: Any, bits: int, slowed_s: float) ->
     assert series.unread_seconds(held) == 50
 
 
-def test_what_was_not_read_has_no_temperature(series: Any) -> None:
+def test_without_readings_there_is_no_temperature(series: Any) -> None:
     held = [series.Window(1.0, 1.0, USUAL, 1.0, 0, {})]
     assert series.hottest(held) is None
     assert series.unread_seconds(held) == 1
@@ -153,8 +153,8 @@ def test_a_fault_in_recorded_noise_is_found_on_its_gpu_within_ten_minutes(simula
     assert all(one is not None and one <= 10 for one in minutes), minutes
 
 
-def test_no_fault_is_none(simulation: Any) -> None:
-    """The simulation itself must break no limit."""
+def test_without_a_fault_no_limit_is_broken(simulation: Any) -> None:
+    """The simulation itself, and a fault that is too small, must break no limit."""
     dice = np.random.default_rng(1)
     nothing = simulation.Fault("nothing")
     assert [simulation.find(nothing, dice) for _ in range(3)] == [None] * 3

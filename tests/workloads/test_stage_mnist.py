@@ -33,7 +33,7 @@ def stage(root: Path, data: Path, *arguments: object) -> subprocess.CompletedPro
 
 
 def result(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
-    """Return the answer of a run that succeeded."""
+    """Return the content of the last line of a run that succeeded."""
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -24,7 +24,7 @@ SHA256 = "a3bacaacfc08d00e96c6fab90335c2d16e8f2e73bc3886ed9ebf37948a3ceb39"
 
 
 def stage(root: Path, python: str, folder: Path, per_class: int = 3) -> dict[str, Any]:
-    """Run the program. Return its answer."""
+    """Run the program. Return the content of its last line."""
     done = subprocess.run(
         [python, root / "workloads/stage_pictures.py", f"--data={folder}", f"--per-class={per_class}"],
         capture_output=True,

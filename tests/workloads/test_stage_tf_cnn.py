@@ -78,7 +78,7 @@ def test_the_same_files_have_one_checksum_however_they_come(kind: str, tmp_path:
     ],
     ids=["changed", "one more", "one less", "renamed"],
 )
-def test_other_files_are_refused_and_staged_ones_made_again(
+def test_other_files_are_refused_and_changed_files_are_staged_again(
     change: dict[str, bytes | None], tmp_path: Path
 ) -> None:
     others = {name: content for name, content in {**FILES, **change}.items() if content is not None}
@@ -104,7 +104,7 @@ def test_other_files_are_refused_and_staged_ones_made_again(
         ("cut", "is not an archive that can be read"),
     ],
 )
-def test_what_is_no_source_is_named(given: str, why: str, tmp_path: Path) -> None:
+def test_a_source_that_cannot_be_used_is_named(given: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / given
     if given == "text":
         path.write_text("404 not found")

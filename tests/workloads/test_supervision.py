@@ -175,7 +175,7 @@ def test_ranks_die_with_a_killed_supervisor(script: Path) -> None:
 
 
 def test_mllog_missing_names_what_to_install(script: Path) -> None:
-    # -S: no site-packages, so no mlperf_logging.
+    # With -S, Python has no site-packages, and therefore no mlperf_logging.
     done = subprocess.run([sys.executable, "-S", str(script)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert "mlperf-logging" in done.stderr

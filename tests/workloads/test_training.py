@@ -19,7 +19,7 @@ import pytest
 
 from .test_supervision import ending, events
 
-# The measurements of a training, and their better direction. None: it has none.
+# The measurements of a training, and their better direction, or None.
 MEASURED = {
     "eval_accuracy": "higher",
     "best_accuracy": "higher",

@@ -1,10 +1,11 @@
-"""Run the gate, run suites, or show which of them are green for the present files.
+"""Run the gate or the suites, or show which of them are green for the present files.
 
-    python -m tools.proof gate      run the tests that every change must pass (`make test`)
+    python -m tools.proof gate      run the checks that every change must pass (`make test`)
     python -m tools.proof prove     run the suites that are not green (`make prove`)
     python -m tools.proof suites    print the state of each suite (`make suites`)
 
-For `prove`, SUITE=NAME,NAME selects suites, and FORCE=1 repeats green ones.
+For `prove`, the variable SUITE=NAME,NAME selects suites, and FORCE=1 repeats green ones. For `gate`, PYTEST
+adds options to the fast tests.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from driver.claim import USER_VARIABLE, claim
 from driver.console import Console
 
 FREE_GIB = 6
-"""Largest disk space that the gate needs, for the rack's caches and images, its containers, and the
+"""Disk space in GiB that a run needs at most, for the rack's caches, images and containers, and for the
 environment."""
 LIMIT_FACTOR = 10
-"""A part is ended after this multiple of its time on two idle cores."""
+"""Multiple of a part's time on two idle cores after which the part is ended."""
 LIMIT_MAX_S = 75 * 60
-"""No part of the gate runs longer, because CI ends after 90 minutes."""
+"""Largest limit in seconds, because CI ends after 90 minutes. A long suite has a larger one (see below)."""
 LEAST_LIMIT_FACTOR = 3
-"""A part that takes long on idle cores may take at least this multiple of it."""
+"""Multiple of its time on idle cores that a long part may take in any case."""
 AFTER_THE_JOBS = "nice -n 5"
-"""Priority of lint and tests, which use the processors while the four jobs wait."""
+"""Beginning of the commands of lint and tests, which then use the processors while the four jobs wait."""
 RACK = ".venv/bin/python testrack/rack.py"
 
 
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) != 1 or argv[0] not in commands:
         print(__doc__, file=sys.stderr)
         return 2
-    # As with Ctrl-C, parts are ended and the rack is left as it is. The next call continues.
+    # SIGTERM has the effect of Ctrl-C: the parts are ended, and the rack is left as it is.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -87,7 +88,7 @@ class Proof:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds since the command was typed."""
+        """Return the seconds since `make test` (PROOF_BEGAN) or else this process began."""
         return time.time() - self.began
 
     def check_disk(self) -> None:
@@ -101,13 +102,13 @@ class Proof:
                 )
 
     def part(self, name: str, *commands: str, minutes: float) -> Part:
-        """Return a part with its limit, and the time that it took the last time."""
+        """Return a part with its time limit, and with the time that it took when it was last green."""
         expected = float(read_record("timings").get(name, 0))
         limit = min(minutes * 60 * LIMIT_FACTOR, max(LIMIT_MAX_S, minutes * 60 * LEAST_LIMIT_FACTOR))
         return Part(name, commands, limit, expected, RECORDS / f"{name}.log")
 
     def take_rack_down(self) -> None:
-        """Take the rack down, whatever the result of the parts is."""
+        """Take the rack down with new lanes, because a red part stops those of the gate."""
         Lanes(ROOT, self.environment, self.console.say).run(
             [[self.part("rack down", f"{RACK} down", minutes=1)]]
         )
@@ -131,7 +132,7 @@ def run_gate() -> int:
     fast = proof.part("fast tests", f"{tests} {os.environ.get('PYTEST', '')}", minutes=6)
     jobs = [
         proof.part("rack", f"{RACK} down", f"{RACK} up --nodes {suite.rack}", minutes=4),
-        # Each job begins with the state in which the job before it ended.
+        # Stop at the first failure (-x), because each job needs the state that the previous one left.
         proof.part("four jobs", f"{pytest_command(suite)} -x", f"{RACK} down", minutes=suite.minutes),
     ]
     parts = [packages, lint, fast, *jobs]
@@ -193,7 +194,8 @@ def suite_part(proof: Proof, suite: Suite) -> Part:
 def chosen_suites(table: dict[str, Suite]) -> list[Suite]:
     """Return the suites to run.
 
-    SUITE names them. Otherwise, all that are not green run. With FORCE=1, green ones run too.
+    They are the suites in SUITE or, without it, all but those that are only_named. Green ones are left out,
+    unless FORCE is set.
     """
     words = [word for word in os.environ.get("SUITE", "").replace(",", " ").split() if word]
     unknown = sorted(set(words) - set(table))

@@ -1,7 +1,7 @@
 """Run parts of the gate, or suites, side by side.
 
-`python -m tools.proof` uses this module. Each part shows progress within a time limit, and all end when one
-fails.
+`python -m tools.proof` uses this module. Each part has a time limit, and its progress is printed. If one
+fails, the others are ended, unless they are to continue.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def is_alive(pid: int) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the children of a process, and their children."""
+    """Return the ids of all descendants of a process."""
     parents: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):

@@ -1,4 +1,7 @@
-"""Read the suites of `python -m tools.proof`, and whether each was green for the present inputs."""
+"""Read the table of suites (suites.toml), and determine whether each was green for the present inputs.
+
+`python -m tools.proof` runs the suites with this module, and conftest.py selects a suite's tests with it.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def suite_of(path: str, marks: Collection[str], table: Mapping[str, Suite]) -> s
 
 
 def files_with_tests(suite: Suite, root: Path = ROOT) -> list[str]:
-    """Return the files of a suite with files. For a suite with marks, return []."""
+    """Return the test files of a suite, or [] if marks select its tests."""
     tests = (name for name in working_tree(root) if fnmatch(Path(name).name, "test_*.py"))
     return [
         name for name in tests if not suite.marks and any(fnmatch(name, pattern) for pattern in suite.files)
@@ -168,8 +171,8 @@ def digest_inputs(suite: Suite, root: Path = ROOT) -> str:
 def digest_without_words(name: str, content: bytes) -> bytes:
     """Return the SHA-256 of a file, for Python and YAML without comments and docstrings.
 
-    So a better word makes no suite stale. The fast tests compare all that shows a docstring: the help of the
-    commands, the schema and docs/. A file that cannot be parsed counts with each of its bytes.
+    A change of words therefore makes no suite stale. The fast tests compare all that shows a docstring, which
+    is the help of the commands, the schema and docs/. A file that cannot be parsed counts with all its bytes.
     """
     # A first line such as `#!/usr/bin/env python3` or `#cloud-config` is a comment that has an effect.
     first = re.match(rb"#[^#\s].*", content)
@@ -185,7 +188,7 @@ def digest_without_words(name: str, content: bytes) -> bytes:
 
 
 class _WithoutDocstrings(ast.NodeTransformer):
-    """Remove each statement that is only a string, wherever a docstring may be."""
+    """A transformer that removes each statement that is only a string."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         """Return the statement, or None to remove it."""

@@ -29,26 +29,26 @@ class Doubt(NamedTuple):
 COUNTS = ("number_of_nodes", "accelerators_per_node", "host_processors_per_node")
 _NUMBERS = frozenset({*COUNTS, "host_processor_core_count", "host_processor_vcpu_count"})
 
-# DIMMs hold more than the system shows, and people round. 5 % is more than both. GB may mean 1000**3 or
+# DIMMs hold more than the system shows, and people round. 5 % is more than either. GB may mean 1000**3 or
 # 1024**3 bytes, so two amounts in GB agree up to a difference of 13 %, and in TB of 16 %.
 _TOLERANCE = 0.05
-# "2.3 TB", "192GiB", "32x 64GB" or "64 GB x 32": the number of modules, the number, the letter before B, the
-# i, and the number of modules.
+# Matches "2.3 TB", "192GiB", "32x 64GB" or "64 GB x 32": the number of modules, the amount, the letter
+# before B, the i, and the number of modules if it comes last.
 _CAPACITY = re.compile(
     r"(?:\b([0-9]{1,4}) ?[x\u00d7*] ?)?([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgtp])(i?)b?\b"
     r"(?: ?[x\u00d7*] ?(?!86\b)([0-9]{1,4})\b)?",
     re.IGNORECASE,
 )
-# What lscpu adds to a processor's name: trade marks, the word CPU, and the base clock.
+# Matches what lscpu adds to a processor's name: trade marks, the word CPU, and the base clock.
 _PROCESSOR_EXTRAS = re.compile(r"\((?:r|tm|c)\)|\b(?:cpu|processor)\b|@ *[0-9.]+ *[mg]hz", re.IGNORECASE)
 _PRODUCT_OF_CORE = {"neoverse-v2": "nvidia grace"}
 """Words of the described product that agree with the core that lscpu names instead of a processor's model."""
 _NO_NAME = Doubt(Verdict.UNPROVEN, "it is not a name that could be compared")
-# "25.04" in "PyTorch 25.04-py3".
+# Matches "25.04" in "PyTorch 25.04-py3".
 _VERSION = re.compile(r"[0-9]{1,9}(?:[.-][0-9]{1,9})*")
 # A description may list several versions: "12.4; 12.6", "12.4 or 12.6".
 _ALTERNATIVES = re.compile(r"[;,/]| or ")
-# Names of a GPU model (h100, gb200, mi300x), but not of its form or link (sxm5, pcie5).
+# Matches the name of a GPU model (h100, gb200, mi300x), but not that of its form or link (sxm5, pcie5).
 _OTHER_MODEL = re.compile(r"(?!sxm|nvl|pcie|gen|oam)[a-z]{1,3}[0-9]{2,4}[a-z]{0,2}")
 
 
@@ -67,10 +67,12 @@ def doubt_of(key: str, described: str, seen: str) -> Doubt | None:
 
 
 def _contradicted(agrees: bool) -> Doubt | None:
+    """Return a proven disagreement unless the two values agree."""
     return None if agrees else Doubt(Verdict.FAIL, "")
 
 
 def _same_number(described: str, seen: str) -> Doubt | None:
+    """Return a doubt unless two whole numbers are equal."""
     return _contradicted(_plain_number(described) == _plain_number(seen))
 
 
@@ -80,6 +82,7 @@ def _plain_number(text: str) -> str:
 
 
 def _same_capacity(described: str, seen: str) -> Doubt | None:
+    """Return a doubt unless two amounts agree."""
     return _near(_capacities(described), _capacities(seen))
 
 
@@ -89,6 +92,7 @@ def _same_host_memory(described: str, seen: str) -> Doubt | None:
 
 
 def _near(described_bytes: set[float], seen_bytes: set[float]) -> Doubt | None:
+    """Return a doubt unless a described amount is near a seen one."""
     if not described_bytes or not seen_bytes:
         return Doubt(Verdict.UNPROVEN, "it is not an amount of memory such as 192 GB")
     near = any(
@@ -151,11 +155,12 @@ def _same_system(described: str, seen: str) -> Doubt | None:
 
 
 def _name_words(text: str) -> set[str]:
+    """Return the words of an operating system's name that distinguish it from others."""
     return set(re.findall(r"[a-z]{2,}", text.casefold())) - {"lts", "linux", "gnu"}
 
 
 def _same_name(described: str, seen: str) -> Doubt | None:
-    # One may state more than the other: "PyTorch" and "PyTorch NVIDIA Release 25.04" agree.
+    """Return a doubt unless one name contains the other, as in "PyTorch" and "PyTorch NVIDIA Release"."""
     described_words, seen_words = _words(described), _words(seen)
     if not described_words or not seen_words:
         return _NO_NAME
@@ -204,7 +209,7 @@ def model_words(name: str) -> frozenset[str]:
 
 
 def _same_words(described: str, seen: str) -> Doubt | None:
-    """Return a remark if prose differs, because no rule decides whether the meaning is the same."""
+    """Return a remark unless one text has all words of the other, because no rule compares prose."""
     described_words, seen_words = (
         set(re.findall(r"[a-z0-9]+", text.casefold())) for text in (described, seen)
     )

@@ -58,10 +58,10 @@ MAD_TO_SIGMA = 1.4826
 
 CHECKS = ("missing", "number", "reference", "floor", "fleet", "drift", "rack", "past", "physics")
 """Names of the checks. In this order, they find a number that is missing, is not finite, has no reference,
-fails its reference, is lower than others, became lower, is of a slow rack, is far below its own past, or is
+fails its reference, is worse than others, became worse, is of a slow rack, is far below its own past, or is
 impossible."""
 
-# Ordered from good to bad, as in records.worst().
+# The order is from good to bad, as in records.worst().
 _VERDICTS = (Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL)
 _DEGRADED, _UNPROVEN, _FAIL = 1, 2, 3
 _MISSING, _NUMBER, _REFERENCE, _FLOOR, _FLEET, _DRIFT, _RACK, _PAST, _PHYSICS = range(len(CHECKS))
@@ -77,7 +77,8 @@ Conditions = Mapping[str, tuple[str, str]]
 class AnomalyPolicy:
     """The limits by which job validate judges a night.
 
-    Fractions are relative to the reference value. Negative fractions are worse.
+    Fractions are relative to the value with which a number is compared. Negative fractions are worse, except
+    that ``gross`` is a positive loss.
 
     A fixed limit for z is not enough. Some of 400,000 numbers a night exceed it by chance. The limit
     therefore grows with the number of comparisons, so that normal noise causes at most ``chance`` false
@@ -100,7 +101,7 @@ class AnomalyPolicy:
     """Smallest number of nodes of one SKU that are compared with each other."""
     gross: float = 0.2
     """Loss relative to a GPU's own past, or to the others of a small SKU, that makes it unproven. The fleet
-    model does not see a loss on all nodes at once, because it takes it for a common condition."""
+    model does not find a loss on all nodes at once, because it counts as a common condition."""
     chance: float = 0.1
     resolution: float = 0.0025
     share: float = 0.15
@@ -153,7 +154,10 @@ class NodeVerdict:
 
 @dataclass(frozen=True)
 class FleetFault:
-    """One kind of finding on more than the allowed share of a SKU's requested nodes."""
+    """One kind of finding on more than the allowed share of a SKU's nodes, or of its links and groups.
+
+    ``found`` of the ``asked`` nodes, or links and groups, that were judged have the finding.
+    """
 
     sku: str
     check: str
@@ -173,7 +177,8 @@ class FleetFault:
 class Night:
     """A judged night: the verdicts, and the faults of the fleet as a whole.
 
-    ``nodes`` lists every requested node, and every measured link and group.
+    ``nodes`` lists every requested node, and every measured node, link and group. ``notes`` are remarks on
+    the whole night.
     """
 
     nodes: tuple[NodeVerdict, ...]
@@ -231,7 +236,7 @@ def judge_night(
         past: Whether to compare with the fleet and earlier nights. Floors and completeness are always
             checked.
         once: The benchmark and node key of bad numbers that should have been measured again, but were not.
-            This number fails no floor or fleet check, but makes the node unproven.
+            Such a number fails no floor or fleet check, but makes the node unproven.
         twice: The benchmark and node key of numbers that are the better of two measurements.
         conditions: The firmware and rack of each node's key, one mapping per night, tonight first. Nodes
             with the same values share common conditions.
@@ -323,6 +328,7 @@ class _Fleet:
 
     @cached_property
     def _by_owner(self) -> tuple[NDArray[np.intp], Integers]:
+        """Return tonight's rows sorted by owner, and the owner of each."""
         order = self.tonight[np.argsort(self.owner[self.tonight], kind="stable")]
         return order, self.owner[order]
 
@@ -613,7 +619,7 @@ def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findi
 
 
 def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
-    """Return findings on GPUs and collectives far below the fastest quarter of their SKU.
+    """Return findings on GPUs and collectives far below the upper quartile of their SKU.
 
     Only SKUs with too few nodes for a comparison by median are judged here.
     """
@@ -640,8 +646,8 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
 def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
     """Return findings on numbers that no healthy GPU of the model, or node with such GPUs, reaches.
 
-    An impossible number is above the model's peak or far too small. Numbers below their floor are left out,
-    because they need no second reason.
+    An impossible number is above the model's peak or far too small. Numbers that fail their floor are left
+    out, because they need no second reason.
     """
     rows, value = _gpu_rows(fleet), fleet.readings.value
     for floor_findings in failing:
@@ -832,7 +838,7 @@ def _slow_racks(
             table.quantity == racks.quantity[slow.series]
         )
         rows = tonight[in_rack]
-        # One finding for each node.
+        # Keep one finding for each node.
         rows = rows[np.unique(fleet.owner[rows], return_index=True)[1]]
         slowed = _findings_on_rows(fleet, rows, _RACK, _DEGRADED)
         slowed.base = slowed.value / (1 - slow.loss)
@@ -860,11 +866,11 @@ def _weigh_floors(
     own_from: int,
     model: _ModelResult,
 ) -> list[str]:
-    """Weigh numbers below their floor against the numbers of other nights, and return remarks.
+    """Change the findings on floors by the numbers of other nights, and return remarks.
 
     If the fleet model judged a number, a warning becomes a remark, because some nodes of a mixed fleet are
     always below a nominal value. The model has its own findings on numbers that are unlike their past and
-    other nodes. It sees no loss that all nodes share, so the warning stays if most numbers of a quantity and
+    other nodes. It finds no loss that all nodes share, so the warning stays if most numbers of a quantity and
     SKU are newly beyond the bound. A warning of an accepted reference (from index ``own_from``) also stays if
     the earlier nights are beyond it. A failure becomes unproven if only tonight's number is beyond the bound,
     and chance may explain it.
@@ -986,7 +992,7 @@ def _node_verdicts(
     notes: tuple[str, ...],
     once: Bools,
 ) -> Night:
-    """Turn findings into verdicts of nodes, pairs and groups, with texts."""
+    """Turn findings into verdicts of nodes, links and groups, with texts."""
     judged = np.unique(np.concatenate([fleet.owner[fleet.tonight], np.array(fleet.asked, dtype=np.int32)]))
     faults, wide = _fleetwide(fleet, findings, judged, policy)
     # A finding on the whole fleet proves neither a fault nor health.
@@ -1169,6 +1175,7 @@ def _unmeasured_text(fleet: _Fleet, findings: _Findings, row: int) -> str:
 
 
 def _name(fleet: _Fleet, index: int) -> str:
+    """Return the name of a part for the operator. A GPU has its slot."""
     part = fleet.parts[index]
     if part.kind == "gpu":
         return f"{part.key} (slot {part.slot})" if part.slot >= 0 else part.key

@@ -103,6 +103,7 @@ class _Series:
         return shares[np.isfinite(shares)]
 
     def _is_as_it_was(self, part: int, before: Floats, policy: AnomalyPolicy) -> bool:
+        """Return whether a part is as fast as before the drain, from which enough nights are known."""
         tonight = self._share[(self._part == part) & (self._night == 0)]
         least = float(np.median(before)) * (1 - policy.fleet.loss_fails)
         return len(before) >= policy.fleet.nights_least and bool((tonight >= least).all())

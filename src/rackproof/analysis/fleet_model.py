@@ -78,7 +78,7 @@ _FEW, _MANY = 200, 500
 class FleetPolicy:
     """The budget of false alarms of a fleet's nights, and the limits of the two tests.
 
-    Losses are fractions of the reference value. Of 1,000 healthy node-nights, at most ``false_alarms``
+    Losses are fractions of a part's expected value. Of 1,000 healthy node-nights, at most ``false_alarms``
     may fail.
     """
 
@@ -257,7 +257,7 @@ def find_slow_series(table: SeriesTable, policy: FleetPolicy | None = None) -> F
 def rack_table(table: SeriesTable, policy: FleetPolicy) -> SeriesTable:
     """Return a table with one series per rack and quantity, as if each rack were a node.
 
-    The number of a rack is the median of its nodes, as a fraction of the night's overall median. Racks
+    The number of a rack is the median of its series, as a fraction of the night's overall median. Racks
     with too few nodes are left out.
 
     Args:
@@ -486,7 +486,7 @@ class _Evidence:
 def _residuals(
     value: Floats, node: Integers, groups: list[Integers], policy: FleetPolicy
 ) -> tuple[Floats, bool]:
-    """Return the numbers minus their groups' medians, and whether there was no group."""
+    """Return the numbers minus their groups' medians, and whether no group was large enough tonight."""
     residuals = value.copy()
     # Begin with the whole SKU. Each finer group then subtracts only what the coarser ones left.
     everybody = np.zeros(residuals.shape, np.int32)
@@ -833,7 +833,7 @@ def _upper_quartiles(table: Floats) -> Floats:
 
 
 def row_medians(table: Floats) -> Floats:
-    """Return the median of each row without NaNs, or NaN for an empty row. ``nanmedian`` is too slow."""
+    """Return the median of each row's numbers, or NaN if it has none. ``nanmedian`` is too slow."""
     ordered = np.sort(table, axis=1)
     count = np.isfinite(ordered).sum(axis=1)
     if not ordered.shape[1]:

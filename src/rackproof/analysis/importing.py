@@ -70,7 +70,7 @@ _COURSE_OF_A_RUN = frozenset(
 )
 """Measurements during a training, as opposed to its outcome."""
 MAX_AGE = timedelta(days=2 * 365)
-"""A log of more than this age is no evidence about a current machine. Logs of the last four rounds of MLPerf
+"""A log of more than this age is not evidence about a current machine. Logs of the last four rounds of MLPerf
 are younger."""
 CLOCK_SLACK = timedelta(days=1)
 """Largest time by which a log may be ahead of this machine's clock. Its times may be local times."""
@@ -93,7 +93,7 @@ def _speed_of(log: ParsedLog) -> EvidenceState:
 
 
 def _outcome_of(log: ParsedLog) -> EvidenceState:
-    """Return whether a training log states an evaluation, or any measurement by its program."""
+    """Return whether a training log has a basis for its verdict (:data:`JUDGED_BY`), or states a result."""
     return EvidenceState.THERE if log.tags.get(JUDGED_BY) else _result_of(log)
 
 
@@ -148,7 +148,7 @@ IMPORT_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (
 
 
 class NoLogsError(RackproofError):
-    """A place that is absent, is no file or folder, or contains no log to import."""
+    """A place that is absent, is neither a file nor a folder, or contains no log to import."""
 
 
 def find_files(
@@ -195,7 +195,8 @@ def find_files(
 
 
 def _is_walked(folder: Path, results_folder: Path | None) -> bool:
-    # Otherwise an import into a folder below the logs would import its own copies repeatedly.
+    """Return whether a folder is searched for logs."""
+    # If the results folder were searched, an import would import its own copies again.
     return not folder.name.startswith(".") and folder.resolve() != results_folder
 
 
@@ -210,12 +211,13 @@ def _why_not_walked(folder: Path) -> str:
 
 
 def _is_log_by_name(path: Path) -> bool:
+    """Return whether a file is named as a log, such as ``slurm-7.out``."""
     name = name_unpacked(path.name.lower())
     return name.endswith(_LOG_SUFFIXES) or name.startswith(_LOG_PREFIXES)
 
 
 def _is_emptied(path: Path) -> bool:
-    """Return whether a text file contains only blanks or zero bytes, as a crash leaves them in a log."""
+    """Return whether the first MiB of a text file is only blanks or zero bytes, as after a crash."""
     if path.suffix.lower() != ".txt":
         return False
     with path.open("rb") as stream:
@@ -223,12 +225,12 @@ def _is_emptied(path: Path) -> bool:
 
 
 def _is_log(log: ParsedLog, path: Path) -> bool:
-    """Return whether a file of no known format is a log nevertheless, so that it becomes an unproven run."""
+    """Return whether a file of an unknown format is a log, so that it becomes an unproven run."""
     return _is_log_by_name(path) or _is_emptied(path) or _is_log_by_content(log, path)
 
 
 def _is_log_by_content(log: ParsedLog, path: Path) -> bool:
-    """Return whether a file of no known format has the output of a known tool, or the text of a failure."""
+    """Return whether a file of an unknown format has the output of a known tool, or the text of a failure."""
     name = name_unpacked(path.name.lower())
     if _QUOTING_NAME.search(name):
         return False
@@ -240,7 +242,7 @@ def _is_log_by_content(log: ParsedLog, path: Path) -> bool:
 
 
 def _is_binary(path: Path) -> bool:
-    """Return whether a file begins like a program's, whose code contains texts of failures."""
+    """Return whether a file begins like a binary program, which may contain texts of failures."""
     with open_log(path) as stream:
         head = stream.read(_HEAD_BYTES)
     # A crash may leave zero bytes in a log, but not among its first bytes. UTF-16 has a mark.
@@ -295,6 +297,7 @@ def _lacking(table: Iterable[RequiredEvidence[ParsedLog]], log: ParsedLog) -> li
 
 
 def _with_findings(log: ParsedLog, additional: Iterable[Finding]) -> ParsedLog:
+    """Return a log with additional findings, and with the worst verdict of the log and its findings."""
     findings = (*log.findings, *additional)
     verdicts = [log.verdict, *(finding.verdict for finding in findings if finding.verdict is not None)]
     return log.model_copy(update={"findings": findings, "verdict": worst(verdicts)})
@@ -475,7 +478,7 @@ def read_runs(
     old: bool = False,
     progress: Callable[[Path], None] | None = None,
 ) -> Iterator[tuple[Run, Path]]:
-    """Yield the run of each log with the log's path. The second of two identical logs is unproven.
+    """Yield the run of each log with the log's path. The second of two identical logs is at best unproven.
 
     Args:
         files: The files to read.
@@ -521,8 +524,10 @@ def read_runs(
 
 
 def _run_id(log: ParsedLog, entry: LogFile, benchmark: str, copy: int) -> str:
-    # The id depends on the content and the benchmark, not on the place of the log. ``copy`` distinguishes
-    # several copies in one import.
+    """Return the id of a run, which depends on the content and the benchmark, but not on the log's place.
+
+    ``copy`` distinguishes several copies in one import.
+    """
     started = _moment(log, "started", "start_time", "submission_start")
     stamp = f"{started:%Y%m%dT%H%M%SZ}-" if started else ""
     return f"{stamp}{slug(benchmark) or 'run'}-{text_digest(entry.sha256, str(copy))[:12]}"

@@ -53,7 +53,7 @@ def read_pair(nodes: tuple[str, ...], result: JobResult, references: Sequence[Sk
     if speed is Verdict.FAIL:
         text = sanitize(reason, 300)
         return PairResult(nodes=nodes, passed=False, value=best.value, text=text, speed=speed)
-    # Also show the reason beside the value if it is not a failure, but degraded or too fast.
+    # If the speed is degraded or too high, add the reason to the value.
     remark = f"; {reason}" if reason and speed is not Verdict.PASS else ""
     text = sanitize(f"{quantity(best.value, best.unit)}{remark}", 300)
     return PairResult(nodes=nodes, passed=True, value=best.value, text=text, speed=speed)

@@ -30,11 +30,11 @@ TIGHTEST_OF_FEW = 0.05
 """No default bound for runs on one or two machines is smaller. In one measurement, two pairs of H100 agreed,
 and a third was 3.4 % slower."""
 MACHINES = 3
-"""Number of machines that it takes to see the differences between machines."""
+"""Smallest number of machines whose runs show the differences between machines."""
 WIDEST = 0.15
 """Largest bound. A wider one would miss most faults."""
 _WIDEST_SPREAD = 1e6
-"""No larger spread is computed. The quotient of a huge and a tiny value may be no finite number."""
+"""No larger spread is computed. The quotient of a huge and a tiny value may not be a finite number."""
 FASTER = 0.25
 """Largest plausible gain over a reference. A larger one means that something else was measured."""
 _PART_LABELS = (DEVICE_LABELS | {"pair"}) - {"device"}
@@ -65,7 +65,7 @@ class ProposedReference(Record):
     spread: float
     """Range of the values as a fraction of the median."""
     bound: float
-    """Largest loss of a later value relative to this one, as a fraction."""
+    """Largest loss of a later value relative to ``value``, as a fraction."""
     smallest_loss: float
     """Loss, as a fraction, that takes even the best of the values beyond the bound. A smaller loss may pass
     unnoticed."""

@@ -27,7 +27,7 @@ SIZES = frozenset({"gpus", "nodes", "processes"})
 _NOT_THE_POINT = SIZES | {"seed"}
 
 WAITING = 0.10
-"""Least share of time without work of a device that counts as waiting."""
+"""Smallest share of a device's time without work that counts as waiting."""
 EXCHANGE = 0.05
 """Share of the step that visible communication may take. Above it, the network is the limit."""
 SLOW_RANK = 0.05
@@ -201,7 +201,7 @@ def _study(runs: Sequence[Run], where: str) -> Study:
     if rates:
         points = {point.devices: point for point in scaling_efficiency(rates, confidence=CONFIDENCE)}
     base = min(rates, default=None)
-    # A single run is the base. The clocks of other sizes are compared with its clocks.
+    # The clocks of other sizes are compared with those of the first run of the base that counts.
     base_runs = sizes.get(base or -1, ())
     reference = next((run for run in base_runs if _counted(run, unit) is not None), None)
     return Study(
@@ -383,7 +383,7 @@ def _waits(run: Run, base: Run | None) -> _Found:
 
 
 def _network(run: Run, base: Run | None) -> _Found:
-    """Return the network as the cause if the exchange takes :data:`EXCHANGE`, or a link is nearly full.
+    """Return the network as the cause if the exchange reaches :data:`EXCHANGE`, or a link is nearly full.
 
     The first ``exchange_share`` of a run counts. ``link_use`` is a series in per cent.
     """

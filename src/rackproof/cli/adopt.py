@@ -169,7 +169,7 @@ def _join_selected(sources: Sequence[AdoptedSource], exclude: Sequence[str]) -> 
 
 
 def _controller_of(sources: Sequence[AdoptedSource]) -> tuple[str, str]:
-    """Return the host of slurmctld and its address from the first source that knows it, or "" for each."""
+    """Return the host of slurmctld and its address from the first source that has it, or "" for each."""
     controllers = [(source.controller, source.controller_address) for source in sources if source.controller]
     return controllers[0] if controllers else ("", "")
 
@@ -182,7 +182,7 @@ def _netbox_source(url: str | None, token_file: Path | None, filters: Sequence[s
 
 
 def _guessed_remarks(nodes: Sequence[AdoptedNode], cluster: AdoptedCluster) -> list[str]:
-    """Return remarks about racks that only names suggest, and about a controller that is no node."""
+    """Return remarks about racks that only names suggest, and about a controller that is not a node."""
     names = [node.name for node in cluster.nodes if node.rack_from == BY_NAME]
     names_text = sanitize(compress_hostlist(names), 200)
     guessed = f"racks are guessed by the nodes' names: no source states that of {names_text}"
@@ -245,7 +245,7 @@ def _text(
     if not change.files:
         return "\n".join([*lines, f"{output} matches the sources: nothing to write"])
     if not written:
-        # Line by line, the indentation of unchanged lines would be lost.
+        # If each line were sanitized alone, the indentation of unchanged lines would be lost.
         diff = sanitize(change.diff, len(change.diff), newlines=True).splitlines()
         return "\n".join(
             [*lines, "", *diff, "", "nothing was written: add --write to the command to write this"]

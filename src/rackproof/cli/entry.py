@@ -5,7 +5,7 @@ Until a command starts, and after its end, SIGINT therefore ends the process at 
 default. A command itself may clean up (:mod:`rackproof.cli.main`).
 """
 
-# To import `signal` takes longer than all that Python did before this line. Its part in C is loaded already.
+# The import of `signal` would take longer than everything before this line. Its part in C is loaded already.
 import _signal as signal  # type: ignore[import-not-found]
 
 # A background job of a shell ignores SIGINT, and has to go on doing so.

@@ -23,13 +23,13 @@ EXIT_INTERRUPTED = 130
 """Status that a shell reports for a program that SIGINT ended."""
 
 _ERROR_LIMIT = 2000
-"""Largest number of characters of an error."""
+"""Largest number of characters of an error's message."""
 _SHOWN_NAMES = 10
-"""Largest number of unknown names in an error."""
+"""Largest number of unknown names in an error's message."""
 
 
 class ToolError(click.ClickException):
-    """An error that the operator can fix, shown as one line without a traceback."""
+    """An error of a command, shown as one line without a traceback."""
 
     exit_code = EXIT_ERROR
 
@@ -48,7 +48,7 @@ class InterruptedCommand(click.ClickException):
         super().__init__("interrupted")
 
     def show(self, file: Any = None) -> None:
-        """Print the word to standard error, behind a ``^C`` that the terminal printed."""
+        """Print the word to standard error. On a terminal, print it below the ``^C`` that Ctrl-C left."""
         click.echo("\ninterrupted" if sys.stderr.isatty() else "interrupted", file=file, err=True)
 
 
@@ -71,7 +71,7 @@ def refuse_unknown_names(names: Iterable[str], known: Collection[str], problem: 
     Args:
         names: The names as typed.
         known: The names that exist.
-        problem: The end of the sentence that begins with the names, such as ``is not known here``.
+        problem: The text after the names and a colon, such as ``no such suite``.
 
     Raises:
         ToolError: One or more names are unknown.
@@ -85,7 +85,7 @@ def refuse_unknown_names(names: Iterable[str], known: Collection[str], problem: 
 
 
 def operator_message(error: Exception) -> str:
-    """Return the meaning of an exception for the operator. No I/O."""
+    """Return the message about an exception for the operator. No I/O."""
     if isinstance(error, RackproofError):
         return str(error)
     # str() of an OSError begins with its number, which is of no use to an operator.
@@ -98,9 +98,9 @@ def operator_message(error: Exception) -> str:
 
 
 def _place(error: OSError) -> str:
-    """Return the beginning of the sentence about an error of the system: the file, or the output."""
+    """Return the beginning of a message about an OSError: the file, the output if a disk is full, or ""."""
     if error.filename:
         return f"{error.filename}: "
-    # The error of a file names the file. Without a name, the command was printing.
+    # The error of a file names the file. If a disk is full and no file is named, the command was printing.
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return "the output cannot be written: " if is_full else ""

@@ -116,7 +116,7 @@ def make_command(
 def _refuse_without_evidence(certificate: Certificate, inventory: Path, results: Path) -> None:
     """Refuse a certificate without any evidence, as of the nodes of a wrong inventory.
 
-    A lost or damaged record may be of every node, and so shows of none that it was ever judged.
+    A lost or damaged record may be of every node, so it does not show that any of them was ever judged.
 
     Raises:
         ToolError: No readable night or run has any of the requested nodes.
@@ -224,7 +224,7 @@ def _measuring_lines(
 
 def _results_option(variable: str, results: Path) -> str:
     """Return the option by which a playbook writes to a results folder, or "" for the usual folder."""
-    # add_results knows the usual folder.
+    # add_results leaves the usual folder out.
     if add_results("rackproof history", results) == "rackproof history":
         return ""
     # Ansible splits key=value at blanks.
@@ -287,7 +287,8 @@ def _verification_text(verification: Verification) -> str:
     """Return the text that the command prints about a verified certificate."""
     nameless = "no signer is proven" if verification.objections else "unsigned"
     signer = f"signed by {verification.signer}" if verification.signer else nameless
-    # An altered page has the same verdict as an honest one that lacks evidence, so the first line says which.
+    # A page may also be unproven because evidence is missing, so the first line states whether
+    # it was altered.
     refused = "; do not rely on this page, because" if verification.objections else ""
     lines = [f"{verification.verdict.value}: {signer}{refused}"]
     lines += [f"  {objection}" for objection in verification.objections]

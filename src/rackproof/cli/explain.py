@@ -120,7 +120,8 @@ def _provision_text(name: str, provision: ProvisionRecord, inventory: Sequence[s
 def _explain_node(results: Path, name: str, *, is_provisioned: bool) -> Explanation | None:
     """Explain a node.
 
-    If no night includes the node, return None if it was provisioned. Otherwise, list similar codes.
+    If no night includes the node, return None if it was provisioned. Otherwise, raise an ExplainError, which
+    suggests similar nodes or codes.
     """
     try:
         return explain_node(results, name)

@@ -31,8 +31,8 @@ _NAMES = re.compile(r"[\w.-]+(?:\[[\d,-]+\][\w.-]*)*")
 class _Failure:
     """The nodes that failed at one step for one reason.
 
-    ``text`` is the reason of the first node, and ``general`` the same without the node's name. ``since`` is
-    the time of the first failure in seconds.
+    ``text`` is the reason of the first node, and ``general`` is this reason without the node's name.
+    ``since`` is the time of the first failure in seconds.
     """
 
     state: str
@@ -49,7 +49,7 @@ class FailureLines:
     """The failures of one playbook so far, as a source of lines."""
 
     def __init__(self) -> None:
-        # By state, step, whether the task runs once, and general reason.
+        # Failures to print, by state, step, whether the task runs once, and general reason.
         self._held: dict[tuple[str, str, bool, str], _Failure] = {}
         # Failures that the playbook itself will report, by general reason.
         self._postponed: dict[str, _Failure] = {}
@@ -79,7 +79,7 @@ class FailureLines:
             self._held.setdefault((state, step, once, general), failure).nodes[node] = None
 
     def ended_steps(self, step: str) -> list[str]:
-        """Return the lines of failures at other steps than the one that a node starts."""
+        """Return the lines of failures at other steps than ``step``, which a node starts."""
         return self._lines(key for key, failure in self._held.items() if failure.step != step)
 
     def overdue(self, now: float) -> list[str]:
@@ -138,7 +138,7 @@ class FailureLines:
             return []
         next_step = unreachable_step(failure.text) if failure.state == "unreachable" else ""
         text = "; ".join(filter(None, (text, next_step)))
-        # If a task runs once for all nodes, its failure is no fault of the node that Ansible chose.
+        # If a task runs once for all nodes, its failure is not a fault of the node that Ansible chose.
         place = "" if failure.is_once else f"{named_nodes(nodes)}: {failure.state}: "
         return indented(f"{place}{failure.step}: ", text)
 

@@ -222,7 +222,7 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> _Acceptance
         ToolError: No number of the run can be accepted, or its record is not evidence.
     """
     run = store.run(name)
-    # A row in the database is no evidence. The files behind the verdict must still exist.
+    # A row in the database is not evidence. The files on which the verdict depends must still exist.
     if objection := record_objection(run, results / run.run_id):
         raise ToolError(f"run {run.run_id} is not a reference: {sanitize(objection, 600)}")
 

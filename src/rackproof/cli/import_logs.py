@@ -19,6 +19,7 @@ from rackproof.report import terminal_table
 from rackproof.report.view import overall_verdict
 
 _SHOWN_EVERY_S = 10.0
+"""Seconds after which progress is printed again."""
 _LARGE_BYTES = 64 << 20
 """Size in bytes from which the reading of one file takes long."""
 
@@ -92,7 +93,7 @@ class _Progress:
 
 
 def _print_remarks(result: ImportResult) -> None:
-    """Print remarks on skipped and partly stored files to standard error.
+    """Print remarks on unread, skipped and partly stored files to standard error.
 
     With --json, standard output contains only JSON, so that it can be parsed.
     """

@@ -115,7 +115,7 @@ class LiveLines:
         if event.get("kind") == "table":
             return self._after_failures([*self._plain_text(text).splitlines(), ""])
         if event.get("kind") in ("record", "verdicts"):
-            # These are no steps of a node, and may have no host.
+            # These events are not steps of a node, and may have no host.
             return []
         host = sanitize(event.get("host", ""), 100)
         node = self._nodes.setdefault(host, _Node(since=now, shown=now))
@@ -346,7 +346,7 @@ class LiveLines:
         took = f"{round(now - node.since)} s" if now - node.since < 60 else duration(now - node.since)
         # Between two steps, a node has nothing to report.
         end = {"works": took}.get(node.state, "")
-        # A narrow terminal shows the beginning of a line.
+        # A failure comes first, because a narrow terminal shows only the beginning of a line.
         failure = node.state if node.state in ("failed", "unreachable") else ""
         parts = (failure, node.stage.replace("_", " "), node.step, end)
         return _SEPARATOR.join(part for part in parts if part)

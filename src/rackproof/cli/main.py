@@ -37,7 +37,7 @@ an error of the inventory. The other commands end with 0, or with 1 on an error.
 class LazyCommand(NamedTuple):
     """A command by its place (``module:name``) and its line in ``--help``.
 
-    The line is the first one of the command's own help.
+    The line is the first line of the command's own help.
     """
 
     location: str
@@ -208,7 +208,7 @@ class Program(click.Group):
 
 
 def _named_results(ctx: click.Context, text: str) -> str:
-    """Return an error's text, whose commands name the results folder of the command."""
+    """Return an error's text, with the results folder added to the commands in it."""
     results = ctx.meta.get(RESULTS_KEY)
     return text if results is None else add_results(text, results)
 

@@ -148,7 +148,7 @@ class _Night:
 
 
 def _outcome_json(outcome: NightlyOutcome, results: Path) -> dict[str, Any]:
-    """Return the outcome. The keys are always the same, with null or nothing as value without a night."""
+    """Return the outcome. Without a night, it has the same keys, with null or an empty list as value."""
     night = outcome.night
     return {
         "status": outcome.status,

@@ -86,7 +86,8 @@ def parse_command(
             verdicts.add(verdict)
             yield text
 
-    # All logs are read before the first line of output, so that JSON is one document or none. No log is kept.
+    # All logs are read before the first line of output, so that JSON is one document or none. Only texts are
+    # kept, not the logs.
     with HeldOutput() as output:
         if as_json:
             output.write_json(texts(), several=len(names) > 1)
@@ -143,7 +144,7 @@ def _read_harmless(path: Path) -> DeclaredLines:
         raise ToolError(f"cannot read {path}: {error}; check the path") from None
     except (yaml.YAMLError, RecursionError) as error:
         raise ToolError(f"{path} is not YAML: {sanitize(error, 300)}") from None
-    # A file of variables of the inventory can be named as it is.
+    # In a file of the inventory's variables, only this variable is read.
     if isinstance(raw, dict) and _VARIABLE in raw:
         raw = raw[_VARIABLE]
     return read_declared(raw, datetime.now(UTC).date(), str(path))

@@ -100,7 +100,7 @@ class PlaybookOutcome:
             "command": self._command,
             "status": status,
             "interrupted": was_interrupted,
-            # The end of a node's tasks is no verdict: a night judges a bad node, and its tasks end well.
+            # The end of a node's tasks is not a verdict: the tasks of a night also end well on a bad node.
             "playbook_states": states,
             "verdicts": {name: self._verdict(name, states.get(name, "")) for name in states | self._verdicts},
             "failures": self._failures,
@@ -113,5 +113,5 @@ class PlaybookOutcome:
         verdict = self._verdicts.get(name)
         if verdict is None:
             return None
-        # A step after the night failed, such as the acceptance of a new node. The night proves too little.
+        # If a step after the night failed, such as the acceptance of a new node, the night proves too little.
         return worst([verdict, Verdict.UNPROVEN]).value if state in _LOST else verdict.value

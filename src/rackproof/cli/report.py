@@ -42,7 +42,7 @@ def report_command(names: tuple[str, ...], form: str, output: Path | None, title
     """
     runs = [find_run(run, results) for name in names for run in run_ids_of_plan(name, results) or (name,)]
     folder = runs[0][1]
-    # Only the page of a run goes to a place of its own, and not if the run is only in the history.
+    # Only the HTML page of a single run has a default file. A run that is only in the history has no folder.
     is_named = output is not None
     if output is None and form == "html" and len(runs) == 1 and folder is not None:
         output = folder / "report.html"
@@ -55,7 +55,7 @@ def report_command(names: tuple[str, ...], form: str, output: Path | None, title
 
 
 def _page_links(runs: Iterable[tuple[Run, Path | None]], output: Path | None) -> Callable[[Run], str]:
-    """Return a function from a run to the link from the written page to the run's own page."""
+    """Return a function that returns the link from the written page to a run's own page, or ""."""
     folders = {run.run_id: folder for run, folder in runs if folder is not None}
 
     def link(run: Run) -> str:

@@ -92,7 +92,7 @@ def submission_command(
 
 
 def _runs_of_history(results: Path, benchmarks: Sequence[str]) -> list[RunRow]:
-    """Return the history's entries for some benchmarks. Return none if there is no history."""
+    """Return the history's entries for some benchmarks, or an empty list if there is no history."""
     try:
         where = history_path(results)
     except ToolError:

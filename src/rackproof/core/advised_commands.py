@@ -2,7 +2,7 @@
 
 A command without ``--results`` reads the folder that RACKPROOF_RESULTS names, or else ``results`` in the
 current folder. If a message is about another folder, such a command would find no run, or the wrong one. A
-playbook without ``-i`` knows only the hosts of the usual inventory.
+playbook without ``-i`` reads only the hosts of the usual inventory.
 
 The commands of ``rackproof``, the reports, and the jobs bench, validate and reimage pass their messages
 through this module. Begin with :func:`add_results` and :func:`add_inventory`, for messages on a terminal. For

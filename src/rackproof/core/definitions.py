@@ -64,7 +64,7 @@ class UnknownBenchmarkError(DefinitionError):
 
 
 class Stage(Record):
-    """Data that must be present before a run. They are staged once for each storage, under a lock."""
+    """Data that must be present before a run. It is staged once for each storage, under a lock."""
 
     creates: str = Field(
         min_length=1,
@@ -840,7 +840,11 @@ def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefini
 
 
 def _read_yaml(path: Path) -> tuple[bytes, Any]:
-    """Return a file's bytes, and its YAML as nodes with line numbers."""
+    """Return a file's bytes, and its YAML as nodes with line numbers.
+
+    Raises:
+        DefinitionError: It is not a file, cannot be read, is too large, or is not YAML.
+    """
     # Opening a named pipe would wait for a writer, and a device may never end.
     if path.exists() and not path.is_file():
         raise DefinitionError(f"{path}: is not a file: remove it, or move it elsewhere")
@@ -966,7 +970,7 @@ def _with_lists(axes: Any) -> Any:
 
 
 def construct_document(document: Any) -> Any:
-    """Return the content of a composed YAML document, as `yaml.safe_load` does without a second reading.
+    """Return the content of a composed YAML document, as `yaml.safe_load` would, without reading it again.
 
     Raises:
         yaml.YAMLError: A value does not have the form of its tag, such as `!!bool x`.

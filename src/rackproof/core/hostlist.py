@@ -86,7 +86,7 @@ def _expand_part(part: str, most: int) -> list[str]:
     Args:
         part: A name, perhaps with ranges in brackets, such as ``n[01-03]``.
         most: The number of hosts that are still allowed. If the part has more hosts, one more than ``most``
-            is returned, so that the caller sees that there are too many. A negative number gives no hosts.
+            is returned, so that the caller can detect this. A negative number gives no hosts.
     """
     # Thousands of long names would fill the memory.
     if "[" in part and _is_too_long(part):

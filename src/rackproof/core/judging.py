@@ -529,7 +529,7 @@ def _judge_by_references(
     require_references: bool,
     trouble: str,
 ) -> list[Judgement]:
-    """Judge a measurement of speed by each of its references, or record that the reference is missing."""
+    """Judge a measurement by each of its references, or record that it has none or is impossible."""
     impossible = _why_impossible(measurement, references, rule.direction or measurement.direction)
     if impossible:
         return [judge(measurement, None, direction=rule.direction, lacking=impossible)]

@@ -93,7 +93,7 @@ _JOBS = ("bench_", "validate_", "reimage_", "provision_")
 
 
 class UnknownVariableError(RackproofError):
-    """A variable that no role knows. The message gives its name and a similar known name."""
+    """A variable that no role has. The message gives its name and a similar known name."""
 
 
 class VariableValueError(RackproofError):
@@ -179,7 +179,7 @@ be wrong by two letters.
 
 
 def _count_edits(name: str, target: str) -> int:
-    """Return how many letters to insert, omit, change or swap with the next turn a name into the target.
+    """Return the number of letters to insert, omit, change or swap, by which a name becomes the target.
 
     The result is at most 3.
     """

@@ -67,7 +67,7 @@ def empty_root(root: Path) -> Path:
 
 
 def index_of(wheels: str, target: Path) -> str:
-    """Return the address of a package index with the wheels of these folders.
+    """Write a package index with the wheels of some folders (with spaces between them). Return its address.
 
     pip prefers the links of this index to those of other indexes, because they have a hash.
     """
@@ -186,7 +186,7 @@ def test_a_bundle_that_was_cut_off_installs_nothing(machine: Machine, bundle: Pa
 
 
 def test_a_full_disk_leaves_no_environment_that_counts_as_made(machine: Machine, bundle: Path) -> None:
-    # Too small for the environment.
+    # A file system that is too small for the environment.
     small = "mkdir -p small; mount -t tmpfs -o size=700m tmpfs small; "
     done = machine(
         f"{small}{unpacked(bundle, 'small/x')}; tools/install-bundle; echo ended with $?; ls .venv/.ready"

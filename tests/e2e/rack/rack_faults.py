@@ -81,7 +81,7 @@ def switch(rack: Command, node: str, words: Iterable[str]) -> None:
 
 
 def reboot(rack: Command, nodes: Collection[str]) -> None:
-    """Boot nodes side by side, and wait until Slurm has an answer of each."""
+    """Reboot nodes at the same time, and wait until each has answered Slurm."""
     before = {node: rack(node, f"cat {_BOOT_ID}; systemctl reboot").stdout for node in nodes}
     deadline = time.monotonic() + 90
     for node, boot in before.items():
@@ -106,5 +106,5 @@ def reboot(rack: Command, nodes: Collection[str]) -> None:
 
 
 def of_slurm(code: str) -> bool:
-    """Return whether a finding is about Slurm. Each fault that keeps slurmd from answering may cause one."""
+    """Return whether a finding is about Slurm. Each fault that keeps slurmd from answering may cause some."""
     return code.startswith("slurm_") or code in ("service_slurmd", "service_munge")

@@ -74,7 +74,7 @@ BEGIN = (
     "for name in vm1-$(printf %032d 0) vm2-$(printf %032d 0); do",
     '  status -X PUT -d "$forged" http://$host:8080/boot-reports/$name.json; done >> $FOLDER/asked',
     "wait $playbook; dhcp=; kept genuine",
-    # From here on the attacker answers.
+    # From here on, the attacker answers in the place of the boot host.
     "LIMITS='{boot: 100}'; script > $evil/boot.ipxe",
 )
 
@@ -107,13 +107,13 @@ def test_what_an_attacker_in_the_network_gets_written_booted_or_believed(folder:
         folder,
         1,
         *BEGIN,
-        # Its own order, signed by its own key, for the site's ramdisk.
+        # The attacker's own order, signed with its own key, for the site's ramdisk.
         "cp $evil/own.json $order; instead $own; image; kept own-key",
-        # What it read off the wire of the boot before: with another ssh key in it, and as it is.
+        # The order that the attacker read in the first run: with another ssh key in it, and unchanged.
         "sed 's/ssh-ed25519 A/ssh-ed25519 B/' $evil/old/write.json > $order",
         "cp $evil/old/*.sig $order.sig; instead; image; kept changed",
         "cp $evil/old/write.json $order; instead; image; kept replayed",
-        # Without Secure Boot: the site's ramdisk with another key in it.
+        # The site's ramdisk, to which the attacker added its own key. This machine has no Secure Boot.
         "mkdir $evil/etc; openssl pkey -in $own -pubout -out $evil/etc/rackproof-order.pem",
         "(cd $evil && echo etc/rackproof-order.pem | cpio --quiet -o -H newc > more)",
         "cp $evil/own.json $order; script more > $evil/boot.ipxe; instead $own; image; kept own-ramdisk",
@@ -137,9 +137,9 @@ def test_with_secure_boot_nothing_of_the_attacker_s_is_booted(folder: Path, evil
         *BEGIN,
         "LIMITS='{boot: 150}'; export TFTP=$FOLDER/tftp; cp $evil/own.json $order",
         "cp $evil/boot.ipxe $evil/nodes/52-54-00-78-00-01.ipxe",
-        # The site's boot program, with an order of the attacker's.
+        # The site's boot program, with the attacker's order.
         f"cp {boot} {other}; instead $own; image; kept own-key",
-        # A program of the attacker's, and the site's with a changed byte.
+        # The attacker's boot program, and the site's program with a changed byte.
         f"LIMITS='{{boot: 100}}'; cp /usr/lib/ipxe/ipxe.efi {other}; instead $own; image; kept own-program",
         f"cp {boot} {other}; printf X | dd of={other} bs=1 seek=40000000 conv=notrunc status=none",
         "instead $own; image; kept changed",

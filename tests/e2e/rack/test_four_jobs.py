@@ -83,7 +83,7 @@ def validate(job: Callable[..., Done], results: Path) -> tuple[Done, dict[str, N
         validate_results=str(results),
         validate_drain=True,
         validate_resume=True,
-        # By default, nights that are less than 12 hours apart count as one. Those of a test are minutes
+        # By default, nights that are less than 12 hours apart count as one. The nights here are minutes
         # apart.
         validate_resume_hours=0,
     )

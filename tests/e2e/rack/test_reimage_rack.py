@@ -25,7 +25,7 @@ BOOT = "cat /proc/sys/kernel/random/boot_id"
 def test_a_node_comes_back_after_it_was_measured_alone_and_with_a_partner(
     root: Path, tmp_path: Path, rack: Command, nodes: list[str], shared_torch: str
 ) -> None:
-    """Slurm and the all-reduce of both nodes are real. Only the speed, that of a CPU, means nothing."""
+    """Slurm and the all-reduce of both nodes are real. The speeds mean nothing, because the CPUs compute."""
     results = tmp_path / "results"
     health = {"validate_results": str(results), "bench_require_references": False}
     done = play(root, "validate.yml", [PARTNER], given=health)

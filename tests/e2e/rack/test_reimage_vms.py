@@ -1,9 +1,10 @@
 """Test reimage.yml on virtual machines with empty disks, in the network of the test rack.
 
-The machines are real ones for the playbook: it controls them by a BMC, boots them over the network, has an
+For the playbook, these machines are real: it controls them by a BMC, boots them over the network, has an
 image written to their disk, provisions them with fake GPUs, and resumes them in Slurm. The suite vm takes one
-machine through all steps. The suite vms (tests marked ``proof``) has two machines, each fault that may occur
-on the way, and unknown machines. A node must never take jobs, and a disk never boot, before all is done.
+machine through all steps. The suite vms (tests marked ``proof``) also has two machines, faults during the
+boot and the imaging, and unknown machines. A node must not take jobs before all steps are done, and a disk
+must not boot before it is written completely.
 docs/inside/reimage-tests.md has the results.
 """
 
@@ -133,7 +134,7 @@ def cluster() -> None:
 
 @pytest.fixture
 def folder(request: pytest.FixtureRequest, cluster: None) -> Iterator[Path]:
-    """Return a folder that dnsmasq and nginx may read. They may not enter pytest's folders or root's home."""
+    """Yield a folder that dnsmasq and nginx may read. They may not enter pytest's folders or root's home."""
     # Tests of another checkout may run at the same time, so the process id is in the name.
     name = re.sub(r"\W+", "-", request.node.name).strip("-")[-40:]
     open_to_all = all(one.stat().st_mode & 0o001 for one in (ROOT, *ROOT.parents))
@@ -257,7 +258,7 @@ def test_another_machine_is_not_written_and_a_damaged_image_does_not_boot(folder
     assert (found["vm1"].progress.state, found["vm1"].progress.step) == ("failed", Step.IMAGE)
     assert "vm1 refused: this machine's serial number is S" in found["vm1"].progress.reason
     assert "the order is for ANOTHER" in found["vm1"].progress.reason
-    # Not a byte: the disk is the hole that it was.
+    # No byte was written, so the disk's file still has no blocks.
     assert (folder / "vm1.raw").stat().st_blocks == 0
     assert (found["vm2"].progress.state, found["vm2"].progress.step) == ("failed", Step.IMAGE)
     assert "block 12 is damaged on the server" in found["vm2"].progress.reason
@@ -445,7 +446,7 @@ def test_unknown_machines_report_themselves_and_known_ones_get_no_answer(
     # The discovery ended by itself. No file is left that makes dnsmasq answer unknown machines.
     assert "open.conf" not in (folder / "left").read_text()
     assert "discover-" not in (folder / "left").read_text()
-    # Not a byte: the disks are the holes that they were.
+    # No byte was written, so the disks' files still have no blocks.
     assert [path.stat().st_blocks for path in sorted(folder.glob("vm*.raw"))] == [0] * 4
     if more:
         assert re.search(r"efi: EFI v", (folder / "vm1.console").read_text(errors="replace"))

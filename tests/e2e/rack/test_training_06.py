@@ -1,9 +1,9 @@
 """Test bench.yml with the suite of MLPerf Training 0.6 on two provisioned nodes of the test rack.
 
-In this round, each benchmark's run.sub starts a Docker container on one node. It also starts one container on
-each of several nodes, as one system of Slurm. The benchmarks here are fake sources that print real logs. The
-tests show that two nodes run side by side or as one system, that a hidden failure is found, and that no
-container is left.
+In this round, each benchmark's run.sub starts a Docker container on one node, or one container on each of
+several nodes of Slurm, which then are one system. The benchmarks here are fake sources that print real logs.
+The tests show that two nodes run side by side or as one system, that a failure that run.sub hides is found,
+and that no container is left.
 """
 
 from __future__ import annotations

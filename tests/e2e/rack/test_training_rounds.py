@@ -106,7 +106,7 @@ def test_a_clean_run_passes_and_is_whole(cluster: Rack, name: str) -> None:
     assert not [path for path in folder.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
 
 
-# The verdict and the reason are patterns. Without another node, the fault is on the last one.
+# The verdict and the reason are patterns. A fault without the name of a node is on the last node.
 @pytest.mark.parametrize(
     ("fault", "verdict", "words"),
     [
@@ -462,7 +462,7 @@ def test_ranks_in_an_image_are_one_world_by_real_pmix(cluster: Rack) -> None:
 
 
 LIST = "/etc/nvidia-imex/nodes_config.cfg"
-"""The addresses of the nodes that share GPU memory by IMEX, the same on each of them."""
+"""File with the addresses of the nodes that share GPU memory by IMEX. It is the same on each of them."""
 # Commands that break and mend the second node, and a pattern for the reason.
 LACKING = [
     (

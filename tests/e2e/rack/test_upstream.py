@@ -56,7 +56,7 @@ def upstream_images(root: Path, images: None, upstream: Path) -> None:
 
 
 def judged(root: Path, results: Path, nodes: list[str], one: Submission) -> tuple[int, str, Run]:
-    """Run a submission by bench.yml. Return its status, output and record."""
+    """Run a submission with bench.yml. Return the playbook's status and output, and the record of the run."""
     given = {
         "benchmark": one.benchmark,
         "bench_results": str(results),

@@ -77,7 +77,7 @@ def test_a_night_drains_a_bad_node_and_a_later_night_resumes_it(
     """The first of three nights drains the node, and the third one resumes it."""
     results = tmp_path / "results"
     acting = ("-e", f"validate_results={results}", "-e", "validate_drain=true", "-e", "validate_resume=true")
-    # By default, nights that are less than 12 hours apart count as one. Those of a test are minutes apart.
+    # By default, nights that are less than 12 hours apart count as one. The nights here are minutes apart.
     acting += ("-e", "validate_resume_hours=0")
 
     def night() -> tuple[Done, dict[str, NodeNight]]:

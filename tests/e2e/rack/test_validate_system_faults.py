@@ -1,4 +1,4 @@
-"""Test on the rack that validate.yml finds faults of a node's operating system, not of its hardware.
+"""Test on the test rack that validate.yml finds faults of a node's operating system, not of its hardware.
 
 The faults are those that an administrator may cause: a disabled service, a wrong host name, a file system
 that is read-only or without inodes, and another munge key than Slurm's. Two nodes are broken and mended
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.rack, pytest.mark.slow]
 FIRST, SECOND = PROVISIONED[:2]
 FEW, STORE = "/srv/few", "/srv/store"
 """A file system with hardly any inodes, and one that has to be writable."""
-# Mount both, and unmount them.
+# Commands that mount both file systems, and unmount them.
 MOUNTED = (
     f"mkdir -p {FEW} {STORE}; mountpoint -q {FEW} || mount -t tmpfs -o nr_inodes=200 few {FEW};"
     f" mountpoint -q {STORE} || mount -t tmpfs store {STORE}"
@@ -52,7 +52,7 @@ BREAKS: list[tuple[str, str, str, str, str]] = [
 Among other faults, the nodes swap their host names. That is unproven, because the answer may be another
 node's.
 """
-# Gives munge a key that the Slurm controller does not have, so that neither trusts the other's messages.
+# Give munge a key that the Slurm controller does not have, so that neither trusts the other's messages.
 WRONG_KEY = (
     "cp -p /etc/munge/munge.key /root/munge.key.right"
     " && head -c 1024 /dev/urandom >/etc/munge/munge.key && systemctl restart munge slurmd"

@@ -2,8 +2,8 @@
 
 The nodes are those of tests/e2e/validate/conftest.py: interpreters that see fake hardware, and a fake Slurm.
 Here, each node also has its own boot id, so that it can be "imaged": the method ``rack`` calls a script that
-stores a new boot id. Roles that would change this machine are replaced by empty ones. The tests control the
-rest by marker files in a node's folder (``Rack.say``).
+stores a new boot id. Roles that would change this machine are replaced by empty ones. Marker files in a
+node's folder (``Rack.mark``) let the image or the role storage wait or fail.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Rack:
         """Return the command line of a playbook, and the options of ``subprocess`` for it."""
         argv = [Path(sys.executable).with_name("ansible-playbook"), "-i", self.folder / "hosts.yml", *words]
         environment = {
-            # The checkout's own folder may have results of its user's nodes. A test may choose another
-            # folder.
+            # The default folder is in the checkout, and may have results of real nodes. A test may choose
+            # another folder in its environment.
             "RACKPROOF_RESULTS": f"{self.folder}/kept",
             **os.environ,
             "ANSIBLE_NOCOLOR": "1",

@@ -153,6 +153,7 @@ class Site:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Any:
+    """Yield a function that makes a site. After the test, end the fake machines of the sites."""
     made: list[Site] = []
 
     def site(says: dict[int, bytes], **nodes: dict[str, Any]) -> Site:

@@ -1,4 +1,4 @@
-"""Test the waves of provision.yml on four nodes of this machine, as an operator types it.
+"""Test the waves of provision.yml as an operator runs it, on four nodes with fake hardware on this machine.
 
 A wave is a group of nodes that are drained, provisioned and resumed together. Its size keeps enough nodes of
 each partition in service, and the first wave (the canary) has one node. The tests show which nodes are

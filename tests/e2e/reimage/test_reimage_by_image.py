@@ -197,7 +197,7 @@ def make_boot_folder(folder: Path) -> None:
 class Site:
     """Nodes with BMCs, their boot host, and ramdisks with the reports that a test chooses.
 
-    The limits of steps are 8 s, because a test waits for some of them to pass.
+    The limits of the steps boot and image are 8 s, because a test waits for some of them to pass.
     """
 
     def __init__(self, folder: Path, says: dict[str, dict[str, Any] | None], **hosts: dict[str, Any]) -> None:
@@ -306,7 +306,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def imaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, str]]:
-    """Return a site after one run with six nodes, and the output of the playbook."""
+    """Yield a site after one run with six nodes, and the output of the playbook."""
     no_bmc = {"reimage_bmc_address": "http://127.0.0.1:1"}
     site = Site(tmp_path_factory.mktemp("by-image"), SAYS, n4=no_bmc, n5={"reimage_mac": ""})
     try:

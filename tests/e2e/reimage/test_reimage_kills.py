@@ -1,8 +1,9 @@
-"""Test that reimage.yml resumes no unproven node after it was killed in a step, or when its disk is full.
+"""Test that reimage.yml, killed in a step or with a full disk, resumes no node without an acceptance.
 
 The playbook writes the start and end of each step into the node's journal. The tests kill it with all its
-processes in each step, and fill the file system of the results before and during a run. Each time, the node
-stays drained until the same command has continued it to the end, and no finished image is written again.
+processes in each step, and fill the file system of the results before and during a run. A drained node stays
+drained until it has passed the acceptance. The command continues the node when it is given again, and writes
+no finished image a second time.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ OURS = "rackproof-reimage: gets a new image"
 
 
 def read_node_progress(results: Path) -> NodeProgress | None:
-    """Return the progress of n01 by its newest journal, or None before it has one."""
+    """Return the progress of n01 from its newest journal, or None if it has none yet."""
     found = tasks.read_progress(results, ["n01"])
     return found[0].progress if found else None
 
@@ -37,15 +38,15 @@ STATES = tuple(step for step in STEPS if step is not Step.BOOT)
 
 
 def test_a_run_killed_in_any_state_continues_and_resumes_only_proven_nodes(rack: Rack) -> None:
-    """Each run continues the one before, and is killed one step later. The last run ends by itself."""
+    """Each run continues the previous one, and is killed one step later. The last run is not killed."""
     results = rack.results
 
     def there(state: Step) -> bool:
         now = read_node_progress(results)
         if now is None or (now.state, now.step) != ("running", state):
             return False
-        # In the middle of the step: the node is drained and its job still runs, or the image is being
-        # written.
+        # In DRAIN, wait until the node is drained while its job still runs. In IMAGE, wait until the image is
+        # being written. In other steps, the start of the step is enough.
         return bool(rack.drained() if state is Step.DRAIN else state is not Step.IMAGE or rack.renewed)
 
     # A job on the node makes the first step wait.
@@ -58,14 +59,14 @@ def test_a_run_killed_in_any_state_continues_and_resumes_only_proven_nodes(rack:
         now = read_node_progress(results)
         assert now is not None
         assert (now.state, now.attempt) == ("interrupted", number), state
-        # The playbook may have ended the step, and started the next one, before the signal reached it.
+        # The playbook may have ended the step before the signal reached it.
         assert now.step in (state, *STEPS[STEPS.index(state) + 1 :][:1]), state
         if state is Step.RETURN:
             # The node may already be resumed, but then it passed validation in this attempt.
             assert Step.VALIDATE in now.done
         else:
             assert rack.drained() == {"n01": OURS}, state
-        # The number of images so far: the first one was interrupted, and the next run wrote the second one.
+        # The number of images that were started: the first was interrupted, and the next run wrote another.
         imaged = {Step.DRAIN: 0, Step.RECORD: 0, Step.IMAGE: 1}
         assert len(rack.renewed) == imaged.get(state, 2), state
         rack.fleet.set_slurm(jobs={})
@@ -78,7 +79,7 @@ def test_a_run_killed_in_any_state_continues_and_resumes_only_proven_nodes(rack:
     assert rack.drained() == {}
     # The interrupted image was written again, the finished one was not.
     assert len(rack.renewed) == 2
-    # The hardware is compared with that before the first attempt.
+    # The record of the hardware from before the first image was kept for the comparison.
     assert (run_files.run_folders(results)[0] / "before/n01.json").exists()
 
 

@@ -1,4 +1,4 @@
-"""Test reimage.yml on four nodes of this machine, as an operator types it.
+"""Test reimage.yml as an operator runs it, on four nodes with fake hardware on this machine.
 
 The playbook drains a node, gives it a new image, provisions and validates it, and resumes it in Slurm. The
 tests show that only a node that passed validation in the same run is resumed. A node that failed, or whose
@@ -137,7 +137,7 @@ def test_a_night_does_not_return_a_node_whose_imaging_has_not_come_to_its_end(ra
     rack.mark("n01", "broken")
     assert rack.reimage("-l", "n01").returncode == 2
     assert progress_by_node(rack.results) == {"n01": ("failed", "provision")}
-    # By default, nights that are less than 12 hours apart count as one. Those of a test are minutes apart.
+    # By default, nights that are less than 12 hours apart count as one. The nights here are minutes apart.
     returning = ("-e", "validate_resume=true", "-e", "validate_resume_hours=0")
     for _ in range(2):
         done = rack.play("validate.yml", "-l", "n01", *returning)

@@ -1,7 +1,8 @@
-"""Imitate an interpreter with PyTorch on a node: print the log of a probe, with the faults of a file.
+"""Imitate an interpreter with PyTorch on a node: print the log of a probe, with the faults from a file.
 
-A night runs its probes by this program, in the tests of validate.yml and reimage.yml. The environment names
-the node, its GPUs, and the file of faults, which has an object for each node with these keys:
+In the tests of validate.yml and reimage.yml, this program runs the probes (validate_probe_python). The
+environment names the node, its GPUs, and the file of faults, which has an object for each node with these
+keys:
 
 * a GPU's slot, with the value ``bits``: the GPU gives other bits in the training step;
 * ``hang``: the program that takes 20 s longer;

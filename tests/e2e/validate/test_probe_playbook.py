@@ -1,9 +1,9 @@
 """Test validate.yml with ``validate_probe_gpu_minutes``, a budget of GPU-minutes for measurements.
 
 With a budget, a night also measures nodes by short programs (probes), alone and in pairs. It measures idle
-nodes in Slurm jobs, and nodes that a night drained without a job. It never measures a busy node. Four nodes
-of fake hardware run a fake probe here, and Slurm is a file. The tests show that a GPU with wrong results is
-drained and later resumed, and that a night which could not measure proves nothing.
+nodes in Slurm jobs, and without a job the nodes that a night drained. It never measures a busy node. Four
+nodes of fake hardware run a fake probe here, and Slurm is a file. The tests show that a node whose GPU gives
+wrong results is drained and later resumed, and that a night which could not measure proves nothing.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def test_silent_corruption_is_measured_drained_measured_again_and_returned(fleet
     with open_store(fleet.results / "history.sqlite") as store:
         assert {one.benchmark for one in store.runs()} == {"health", "probes"}
 
-    # The fault is gone. Slurm starts no job on a drained node, so the next nights measure it without one. It
-    # must pass the failed probe twice.
+    # The fault is gone. Slurm starts no job on a drained node, so the next nights measure n02 without a job.
+    # n02 must pass the failed probe twice.
     fleet.probes()
     fleet.set_slurm(jobs={})
     again = (*BUDGET, *LENIENT, "-e", "validate_drain=true", "-e", "validate_resume=true")
-    # By default, nights that are less than 12 hours apart count as one. Those of a test are minutes apart.
+    # By default, nights that are less than 12 hours apart count as one. The nights here are minutes apart.
     again += ("-e", "validate_resume_hours=0")
     before = len(fleet.jobs)
     done = fleet.validate(*again)

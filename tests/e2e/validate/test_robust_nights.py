@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.playbook
 ROOT = Path(__file__).resolve().parents[3]
-# By node, the reason of a drain: no node is drained.
+# The reason of each node's drain in Slurm, if no node is drained.
 NOBODY = dict.fromkeys(["n01", "n02", "n03", "n04", "gone"], "")
 BAD = ("--fault", "ecc-uncorrectable", "--gpu", "2")
 

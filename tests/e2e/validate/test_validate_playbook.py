@@ -1,7 +1,7 @@
-"""Test validate.yml on four nodes of fake hardware on this machine, as an operator types it.
+"""Test validate.yml as an operator runs it, on four nodes with fake hardware on this machine.
 
-A night is one run of validate.yml. The tests show that it finds a bad node and its part, drains it in Slurm,
-and resumes it after two nights without the fault. It changes no other node, and not the drain of another
+A night is one run of validate.yml. The tests show that it finds a bad node and the bad part, drains the node,
+and resumes it after two nights without the fault. It changes neither other nodes nor the drain of another
 user. An unreachable node is unproven, and check mode changes nothing.
 """
 
@@ -39,7 +39,7 @@ def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
     theirs = {"n03": "bob: waits for a cable"}
     fleet.set_slurm(nodes=fleet.slurm["nodes"] | theirs)
 
-    # Check mode shows the same findings and drains, but changes and stores nothing.
+    # Check mode shows the findings and drains of a night, but changes and stores nothing.
     done = fleet.validate("--check", "-e", "validate_drain=true")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "drain n02: ecc_sram_uncorrectable" in done.stdout
@@ -47,7 +47,7 @@ def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
     assert fleet.slurm["nodes"] == dict.fromkeys([*HEALTHY.split(","), "gone"], "") | theirs
 
     fleet.hardware("n03", "--fault", "hung-nvidia-smi")
-    # The first night drains the bad node and lists the unreachable one. It does not change another user's
+    # The first night drains n02 and lists the unreachable node. n03 fails too, but keeps the other user's
     # drain.
     done = fleet.validate("-e", "validate_drain=true", "-e", "validate_tool_timeout_s=2")
     assert done.returncode == 2, done.stdout + done.stderr
@@ -82,7 +82,7 @@ def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
     fleet.hardware("n02", "--boot")
     fleet.hardware("n03", "--fault", "hung-nvidia-smi", "--off")
     both = ("-l", HEALTHY, "-e", "validate_resume=true", "-e", "validate_drain=true")
-    # By default, nights that are less than 12 hours apart count as one. Those of a test are minutes apart.
+    # By default, nights that are less than 12 hours apart count as one. The nights here are minutes apart.
     both += ("-e", "validate_resume_hours=0")
     done = fleet.validate(*both)
     output = done.stdout + done.stderr

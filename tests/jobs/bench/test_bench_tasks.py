@@ -43,7 +43,7 @@ FACTS: dict[str, Any] = {"tools": {"lscpu": {"status": "ok", "stdout": "Model na
 
 
 def ended_job(run_id: str, log: str) -> dict[str, Any]:
-    """Return the state of a job that ended well, as its supervisor states it."""
+    """Return the state of a job that ended well, as its supervisor writes it."""
     return {
         "id": run_id,
         "phase": "ended",
@@ -148,7 +148,7 @@ def test_a_program_that_a_node_lacks_is_found_before_the_run(
         assert ("UNPROVEN: n1: fio is not there: install it" in outcome.description) is bool(why)
 
 
-def test_a_program_of_a_path_of_its_own_or_of_a_variable_is_not_looked_for(site: Site) -> None:
+def test_only_a_program_that_the_node_s_path_has_to_find_is_looked_for(site: Site) -> None:
     text = PROGRAM.replace("command:", "environment: {PATH: /opt/bin}, command:")
     (site.definitions / "disk.yml").write_text(text)
     outcome = site.plan(benchmarks=["disk"], facts={**FACTS, "programs": {"fio": False}})
@@ -164,7 +164,7 @@ def test_a_program_of_a_path_of_its_own_or_of_a_variable_is_not_looked_for(site:
         ({"status": "absent"}, "bench_pythons names /usr/bin/python3 for torch, which does not exist"),
         ({"status": "ok", "said": {"imports": {"torch": False, "mlperf_logging.mllog": True}}}, "no torch:"),
         ({"status": "ok", "said": {"imports": {"torch": True}}}, ""),
-        # A tool that did not answer says nothing: the run itself shows what is wrong.
+        # If the interpreter did not answer, the run itself will show what is wrong.
         ({"status": "hung"}, ""),
         ({}, ""),
         ("text", ""),
@@ -227,7 +227,9 @@ def site(tmp_path: Path) -> Site:
         ({"note": "{{ bench_home }}"}, ("{{ bench_home }}",)),
     ],
 )
-def test_values_of_the_operator(site: Site, given: dict[str, Any], kept: tuple[object, ...]) -> None:
+def test_a_text_of_the_operator_becomes_a_number_if_the_default_is_one(
+    site: Site, given: dict[str, Any], kept: tuple[object, ...]
+) -> None:
     (values,) = site.choose(parameters=given).parameters.values()
     assert values == kept
     assert [type(one) for one in values] == [type(one) for one in kept]
@@ -244,7 +246,7 @@ def test_values_of_the_operator(site: Site, given: dict[str, Any], kept: tuple[o
         ({"parameters": {"target": math.inf}}, "bench_parameters: target"),
         ({"parameters": {3: 4}}, "no parameter `3`"),
         ({"parameters": {"bach_size": 1}}, "`batch_size`"),
-        # A bound that is not a number would show after the training only.
+        # Without this check, a bound that is not a number would be found only after the training.
         ({"parameters": {"target": "high"}}, "`target` is 'high': it has to be a number, as 0.9"),
         ({"parameters": {"target": "nan"}}, "`target` is 'nan': it has to be a number"),
         ({"parameters": {"target": [0.9, "high"]}}, "`target` is 'high': it has to be a number, as 0.9"),
@@ -257,14 +259,14 @@ def test_values_of_the_operator(site: Site, given: dict[str, Any], kept: tuple[o
         ({"sku_references": ["fast"]}, "entry 1"),
     ],
 )
-def test_odd_requests_are_refused_in_words(site: Site, changes: dict[str, Any], words: str) -> None:
+def test_invalid_requests_are_refused_with_a_reason(site: Site, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(BenchError) as raised:
         site.choose(**changes)
     assert words in str(raised.value)
     assert not site.results.exists()
 
 
-def test_a_dry_run_keeps_nothing(site: Site) -> None:
+def test_a_dry_run_stores_nothing(site: Site) -> None:
     assert len(site.plan(dry_run=True, suite="two", benchmarks=[]).plan.runs) == 2
     assert not site.results.exists()
 
@@ -281,7 +283,7 @@ def test_a_variable_that_a_node_lacks_is_named(site: Site) -> None:
         )
 
 
-def test_all_runs_pass_and_so_does_the_plan(site: Site) -> None:
+def test_a_plan_passes_if_all_its_runs_pass(site: Site) -> None:
     outcome = site.plan()
     assert site.record(outcome) == "pass"
     report = tasks.report_plan(site.results, outcome.plan.plan_id)
@@ -357,11 +359,11 @@ def test_a_job_left_running_is_followed_by_the_next_playbook(site: Site) -> None
         # One run of two has no record.
         (("n1",), {"benchmarks": [], "suite": "two"}, "batch_size=128 target=0.9 on n1: has no record"),
         (("n1",), {"unreached": ("n2",)}, "n2: not reached"),
-        # Nothing can be run there: two GPUs needed, none there.
+        # The benchmark needs two GPUs, and the node has none.
         (("n1",), {"benchmarks": ["probe"]}, "n1: nothing could be run on it: probe: needs 2 GPUs, n1 has 0"),
     ],
 )
-def test_what_was_asked_for_and_not_shown_is_unproven(
+def test_a_plan_with_a_missing_run_or_node_is_unproven(
     site: Site, hosts: tuple[str, ...], options: dict[str, Any], words: str
 ) -> None:
     outcome = site.plan(*hosts, **options)
@@ -373,7 +375,7 @@ def test_what_was_asked_for_and_not_shown_is_unproven(
     assert "unproven" in Path(report.report).read_text().lower()
 
 
-def test_a_node_without_any_run_is_no_pass_beside_others(site: Site) -> None:
+def test_a_plan_in_which_one_node_has_no_run_is_unproven(site: Site) -> None:
     """A node that lost its GPUs has no run that could fail, but the plan does not pass."""
     outcome = site.plan("n1", "n2")
     lost = planning.Skipped(benchmark="train", node="n2", reason="needs 4 GPUs, n2 has 0")
@@ -385,7 +387,7 @@ def test_a_node_without_any_run_is_no_pass_beside_others(site: Site) -> None:
     assert "n2: nothing could be run on it" in report.message
 
 
-def test_a_page_that_could_not_be_written_is_made_with_the_plan(
+def test_a_page_that_could_not_be_written_is_written_with_the_report_of_the_plan(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -403,7 +405,7 @@ def test_a_page_that_could_not_be_written_is_made_with_the_plan(
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda log: log.write_bytes(log.read_bytes()[:-1])])
-def test_a_resumed_plan_whose_logs_are_no_longer_those_it_was_judged_by(
+def test_a_resumed_plan_whose_logs_changed_after_they_were_judged_is_unproven(
     site: Site, damage: Callable[[Path], object]
 ) -> None:
     first = site.plan(benchmarks=[], suite="two")
@@ -427,7 +429,7 @@ def test_a_resumed_plan_whose_logs_are_no_longer_those_it_was_judged_by(
         lambda run: write_run(read_run(run).model_copy(update={"run_id": "another"}), run.parent),
     ],
 )
-def test_a_record_that_is_damaged_or_not_its_own_stops_the_report(site: Site, damage: Any) -> None:
+def test_a_record_that_is_damaged_or_of_another_run_stops_the_report(site: Site, damage: Any) -> None:
     outcome = site.plan()
     site.record(outcome)
     damage(site.results / outcome.plan.runs[0].run_id / "run.json")
@@ -448,7 +450,7 @@ def test_a_record_that_is_damaged_or_not_its_own_stops_the_report(site: Site, da
         ({"log": None, "job": {}, "failure": "Stage the data: full"}, "unproven", "Stage the data: full"),
     ],
 )
-def test_a_run_is_recorded_whatever_came(
+def test_a_run_is_recorded_whatever_evidence_is_missing(
     site: Site, changes: dict[str, Any], verdict: str, words: str
 ) -> None:
     outcome = site.plan()
@@ -457,7 +459,7 @@ def test_a_run_is_recorded_whatever_came(
     assert any(words in reason for reason in run.reasons) or not words, run.reasons
 
 
-def test_a_run_of_no_plan_is_refused(site: Site) -> None:
+def test_a_run_that_is_in_no_plan_is_refused(site: Site) -> None:
     outcome = site.plan()
     with pytest.raises(BenchError, match="has no run other"):
         tasks.planned_run(site.results, outcome.plan.plan_id, "other")
@@ -523,11 +525,11 @@ def on_rack(site: Site, *more: str, **slurm: Any) -> PlanOutcome:
     )
 
 
-def test_of_a_rack_only_the_node_that_submits_needs_the_workloads(site: Site) -> None:
+def test_only_the_node_of_a_rack_that_submits_needs_the_workloads(site: Site) -> None:
     assert on_rack(site, "n2", "n3").workers == ("n1",)
 
 
-def test_a_run_on_a_rack_says_how_it_is_started(site: Site) -> None:
+def test_a_run_on_a_rack_has_the_program_and_the_arguments_that_start_it(site: Site) -> None:
     (run,) = on_rack(site).remaining["n1"]
     assert run["program"] == "slurm_run.py"
     (plan,) = site.results.glob("plan-*")
@@ -536,7 +538,7 @@ def test_a_run_on_a_rack_says_how_it_is_started(site: Site) -> None:
     assert run["code"] == f"/shared/runs/{run['run_id']}/code"
 
 
-def test_a_cluster_described_wrongly_is_reported_by_variable(site: Site) -> None:
+def test_a_wrong_variable_of_a_cluster_is_named(site: Site) -> None:
     with pytest.raises(BenchError, match=r"n1: bench_image: .*docs/using/mlperf.md"):
         on_rack(site, image="docker")
 
@@ -554,7 +556,7 @@ def test_two_bad_repeats_end_the_others_and_the_report_gives_the_reason(site: Si
     assert "has no record" not in report.message
 
 
-def test_repeats_that_are_too_few_for_a_result_are_no_fault(site: Site) -> None:
+def test_too_few_repeats_for_a_result_do_not_fail_the_plan(site: Site) -> None:
     outcome = on_rack(site, repeats=2)
     for number in range(2):
         end = {**END["end"], "name": outcome.plan.runs[number].run_id, "node_count": 1}
@@ -600,7 +602,7 @@ def test_each_node_is_judged_by_its_own_sku(
     assert any(one.message.startswith("n1: has 0 of 4 GPUs") for one in findings)
 
 
-def test_a_plan_without_skus_gives_all_nodes_that_of_the_lead(site: Site) -> None:
+def test_all_nodes_of_a_plan_without_skus_have_the_sku_of_the_lead(site: Site) -> None:
     outcome = rack_of(site, n1={"sku": "gb300", "sku_gpus": 4}, n2={"sku": "h200", "sku_gpus": 8})
     (plan,) = site.results.glob("plan-*/plan.json")
     kept = json.loads(plan.read_text())
@@ -614,7 +616,7 @@ def test_a_plan_without_skus_gives_all_nodes_that_of_the_lead(site: Site) -> Non
     assert any(one.message.startswith("n2: has 0 of 4 GPUs") for one in findings)
 
 
-def test_a_part_of_the_job_of_another_run_is_unproven(site: Site) -> None:
+def test_a_part_of_the_job_that_is_of_another_run_is_found(site: Site) -> None:
     outcome = site.plan()
     planned = outcome.plan.runs[0]
     part = ended_job("another-run", LOG)

@@ -44,7 +44,9 @@ def codes(run: Run) -> set[str]:
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_a_run_of_a_node_that_names_another_s_parts_is_about_itself_alone(site: Site, claim: str) -> None:
+def test_a_run_of_a_node_that_reports_parts_of_others_is_unproven_and_stores_none(
+    site: Site, claim: str
+) -> None:
     run = recorded(site, SECOND, CLAIMS[claim]())
     assert run.verdict is Verdict.UNPROVEN
     assert "foreign_parts" in codes(run)
@@ -64,7 +66,7 @@ OWN: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_node_that_names_its_own_is_believed(site: Site, name: str) -> None:
+def test_a_node_s_own_and_new_parts_are_stored(site: Site, name: str) -> None:
     node, answer = OWN[name]
     run = recorded(site, node, answer())
     assert "foreign_parts" not in codes(run)
@@ -72,7 +74,7 @@ def test_a_node_that_names_its_own_is_believed(site: Site, name: str) -> None:
     assert len(run.nodes[0].gpus) == 4
 
 
-def test_a_gpu_that_an_operator_accepted_there_is_the_node_s_own(site: Site) -> None:
+def test_a_gpu_that_an_operator_accepted_on_a_node_is_the_node_s_own(site: Site) -> None:
     moved = machine(1, chips={0: uuid(0, 0)})
     left = machine(0, chips={0: uuid(88, 0)})
     assert "foreign_parts" in codes(recorded(site, SECOND, moved))

@@ -83,7 +83,7 @@ def printer(clock: Clock, **options: Any) -> ProgressPrinter:
     return ProgressPrinter("run-1", "node-1", clock=clock, wall=wall, **options)
 
 
-def test_the_command_on_a_real_folder(tmp_path: Path) -> None:
+def test_the_command_reads_a_real_folder(tmp_path: Path) -> None:
     folder = tmp_path / "a folder; with 'quotes' $HOME"
     folder.mkdir()
     (folder / "log.txt").write_bytes(bytes(range(256)) * 10)
@@ -137,11 +137,12 @@ def test_the_command_on_a_real_folder(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_answers(text: str, expected: PollResult) -> None:
+def test_whole_answers_are_read(text: str, expected: PollResult) -> None:
     assert parse_poll(text, 500) == expected
 
 
-# The supervisor is alive if its stat has the process id and the start of state.json, in this boot.
+# The supervisor is alive if its stat has the process id and the start of state.json, in this boot, and does
+# not show a zombie (Z). Without a process id to compare, this is not known.
 @pytest.mark.parametrize(
     ("changes", "pid", "alive"),
     [
@@ -154,7 +155,9 @@ def test_answers(text: str, expected: PollResult) -> None:
         ({"stat_line": "500 (x"}, 500, False),
     ],
 )
-def test_whether_the_supervisor_lives(changes: dict[str, Any], pid: int, alive: bool | None) -> None:
+def test_a_supervisor_is_alive_only_with_its_process_id_and_start_in_this_boot(
+    changes: dict[str, Any], pid: int, alive: bool | None
+) -> None:
     assert parse_poll(answer_text(STATE, **changes), pid).alive is alive
 
 
@@ -168,7 +171,9 @@ def test_whether_the_supervisor_lives(changes: dict[str, Any], pid: int, alive: 
         ({"boot": "nonsense"}, None),
     ],
 )
-def test_the_age_by_the_node_s_own_clock(changes: dict[str, Any], age_s: float | None) -> None:
+def test_the_age_of_a_job_is_measured_by_the_node_s_clock(
+    changes: dict[str, Any], age_s: float | None
+) -> None:
     assert parse_poll(answer_text(STATE, **changes)).age_s == age_s
 
 
@@ -196,13 +201,13 @@ def test_the_age_by_the_node_s_own_clock(changes: dict[str, Any], age_s: float |
         answer_text(STATE, size=10**400),
     ],
 )
-def test_an_answer_that_is_not_whole_is_asked_for_again(text: str) -> None:
+def test_an_answer_that_is_cut_off_or_invalid_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"answer|state|Expecting|property"):
         parse_poll(text)
 
 
 @given(st.text(max_size=300))
-def test_no_answer_is_a_surprise(text: str) -> None:
+def test_any_text_is_read_or_refused(text: str) -> None:
     for whole in (
         text,
         answer_text("{" + text),
@@ -228,7 +233,9 @@ def test_no_answer_is_a_surprise(text: str) -> None:
         (0, BACKLOG_BYTES + 11, b"x" * 10, True, BACKLOG_BYTES + 11 - CHUNK_BYTES),
     ],
 )
-def test_where_to_read_on(offset: int, log_bytes: int, data: bytes, patient: bool, expected: int) -> None:
+def test_the_next_poll_reads_what_is_unread_or_the_end_of_the_log(
+    offset: int, log_bytes: int, data: bytes, patient: bool, expected: int
+) -> None:
     assert next_offset(offset, PollResult(None, None, None, log_bytes, data), patient) == expected
 
 
@@ -247,7 +254,7 @@ def test_pauses_grow_with_time_and_with_slow_polls(followed_s: float, poll_s: fl
     assert next_pause(followed_s, poll_s) == pytest.approx(expected)
 
 
-def test_the_node_waits_but_not_beyond_the_end(tmp_path: Path) -> None:
+def test_a_poll_waits_on_the_node_but_not_after_the_end_of_the_job(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "3600"]) as process:
         begin = time.monotonic()
         subprocess.run(
@@ -275,7 +282,7 @@ def test_the_node_waits_but_not_beyond_the_end(tmp_path: Path) -> None:
         (60, [], 70, -10),
         (None, [(10, 0.5)], 10, 10),
         (None, [(10, 0.5)], 14, 6),
-        (None, [(30, 0.0), (40, 0.5)], 40, 10),  # thirty seconds of start-up are not a part of the pace
+        (None, [(30, 0.0), (40, 0.5)], 40, 10),  # thirty seconds of start-up do not count for the pace
         (None, [(30, 0.001), (31, 0.002)], 31, None),  # too little progress for an estimate
         (500, [(30, 0.001), (31, 0.002)], 31, 469),
         (None, [(10, 0.9), (20, 0.1), (30, 0.2)], 30, 80),  # started again
@@ -285,7 +292,7 @@ def test_the_node_waits_but_not_beyond_the_end(tmp_path: Path) -> None:
         (60, [(5, 0.5), (10, 1.0)], 61, None),
     ],
 )
-def test_expected_end(
+def test_the_expected_end_depends_on_earlier_jobs_and_on_the_progress(
     expected_s: float | None, seen: list[tuple[float, float]], at: float, left: float | None
 ) -> None:
     estimate = Estimate(expected_s)
@@ -310,7 +317,7 @@ def test_an_end_beyond_all_calendars_is_not_shown(expected_s: float) -> None:
         (500, 30, 90),  # never later than the last epoch
     ],
 )
-def test_a_job_that_ends_at_a_target_ends_as_such_jobs_did(
+def test_the_end_of_a_job_with_a_target_is_estimated_from_earlier_jobs(
     expected_s: float | None, at: float, left: float
 ) -> None:
     estimate = Estimate(expected_s)
@@ -344,7 +351,7 @@ def test_a_download_shows_its_size_and_its_end() -> None:
     clock.now += 60
     assert "(in 5 min 00 s)" in line(2.4e9, 7.4e9)
     clock.now += 600
-    # More than was expected: then the rest is not known.
+    # If the download is larger than expected, the rest is not known.
     assert "fetching torch · 8.0 GB ·" in line(8e9, 7.4e9)
 
 
@@ -356,7 +363,7 @@ def test_a_report_without_a_size_shows_its_phase_alone(report: dict[str, Any]) -
     assert (progress.phase, progress.fraction) == ("waiting", None)
 
 
-def test_lines_of_a_training() -> None:
+def test_the_lines_of_a_training_show_its_progress() -> None:
     clock = Clock()
     shown = printer(clock, expected_s=60)
     script = [
@@ -437,7 +444,7 @@ def test_a_flood_of_epochs_is_throttled() -> None:
     assert shown.lines == 50
 
 
-def test_a_node_that_goes_away_and_comes_back() -> None:
+def test_a_lost_connection_is_shown_ever_more_rarely_and_its_return_once() -> None:
     clock = Clock()
     shown = printer(clock)
     assert shown.connection_restored() is None
@@ -484,7 +491,9 @@ def test_a_node_that_goes_away_and_comes_back() -> None:
         ),
     ],
 )
-def test_the_last_line(state: dict[str, Any], said: Progress, expected: str) -> None:
+def test_the_last_line_shows_the_end_and_the_last_progress(
+    state: dict[str, Any], said: Progress, expected: str
+) -> None:
     assert printer(Clock()).end_line(said, state, 2048) == f"run-1 · node-1 · {expected}"
 
 

@@ -1,9 +1,9 @@
 """Test ``rackproof.jobs.bench.log_checks``, which checks that a run's logs belong to the run.
 
 A log may be left over from another run or another time, be about GPUs of another node, or show that the
-program did something else than was requested. Each of these makes the run unproven. The tests change one
-statement of a good log at a time, and expect the code of one finding. The last ones are about
-tf_cnn_benchmarks, an old training program.
+program did something else than was requested. Each of these makes the run unproven. Most tests change one
+statement of a good log, and expect the code of a finding. The last ones are about tf_cnn_benchmarks, an old
+training program.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def test_a_log_of_this_run_on_these_gpus_has_no_finding(planned: PlannedRun) -> 
     assert (
         codes(planned, measurements=(*speeds(*UUIDS), *speeds(*UUIDS, name="fp8"), *copies(PAIRS))) == set()
     )
-    # The log may begin up to 5 s before the job, because clocks differ. A run without a job is not checked.
+    # The log may begin up to 5 s before the job, because clocks differ. Without a job, the log need not name
+    # the run.
     assert codes(planned, first_event_s=STARTED - 2) == set()
     assert codes(planned, job=False, tags={"run_id": None}) == set()
 
@@ -179,7 +180,7 @@ def test_the_log_of_each_node_is_about_its_own_gpus(
     assert code in {one.code for one in found} if code else found == []
 
 
-def test_a_program_that_does_not_state_its_run_need_not(planned: PlannedRun) -> None:
+def test_a_log_need_not_state_its_run_if_the_definition_does_not_require_it(planned: PlannedRun) -> None:
     result = planned.result.model_copy(update={"states_run": False})
     other = planned.model_copy(update={"result": result})
     assert codes(other, tags={"run_id": None, "software.gpus": None}) == set()
@@ -208,12 +209,12 @@ def states(*uuids: str, moments: tuple[str, ...] = ("begin", "end")) -> dict[str
         ({**states(), "software.gpus": None}, {"gpu_use_not_stated", "gpus_not_named"}),
     ],
 )
-def test_a_log_states_what_else_used_each_gpu_before_and_after(
+def test_a_log_has_to_state_the_use_of_each_gpu_before_and_after_the_run(
     planned: PlannedRun, tags: dict[str, str | None], expected: set[str]
 ) -> None:
     result = planned.result.model_copy(update={"states_gpu_use": True})
     assert codes(planned.model_copy(update={"result": result}), tags=tags) == expected
-    # A log without this duty (states_gpu_use) need not state it.
+    # Without states_gpu_use in the definition, the log need not state the use.
     assert codes(planned, tags=tags) == expected - {"gpu_use_not_stated"}
 
 
@@ -249,7 +250,7 @@ def test_rackproofs_programs_have_to_state_what_else_used_their_gpus(root: Path)
 
 
 # If tf_cnn_benchmarks cannot use a value, it uses another one without an error: 32 instead of a batch of 0,
-# and the CPU instead of an absent GPU. These are the statements of a log that used what was requested.
+# and the CPU instead of an absent GPU. These are the tags of a log of a run with the requested values.
 
 TF_CNN = {
     "model": "resnet50",
@@ -282,7 +283,7 @@ def tf_cnn_codes(planned: PlannedRun, **tags: str | None) -> set[str]:
     return codes(planned, format="tf_cnn", measurements=(), tags=stated)
 
 
-def test_what_was_asked_of_tf_cnn_benchmarks_and_done_has_no_finding(tf_cnn: PlannedRun) -> None:
+def test_a_log_of_tf_cnn_benchmarks_with_the_requested_values_has_no_finding(tf_cnn: PlannedRun) -> None:
     assert tf_cnn.parameters["gpus"] == 4
     assert tf_cnn_codes(tf_cnn) == set()
     # A run on the CPU needs no GPU in its log.
@@ -310,7 +311,7 @@ def test_what_was_asked_of_tf_cnn_benchmarks_and_done_has_no_finding(tf_cnn: Pla
         (states("GPU-of-another-node"), "foreign_gpus"),
     ],
 )
-def test_what_tf_cnn_benchmarks_did_instead_proves_nothing(
+def test_a_log_of_tf_cnn_benchmarks_with_other_values_proves_nothing(
     tf_cnn: PlannedRun, tags: dict[str, str | None], code: str
 ) -> None:
     assert tf_cnn_codes(tf_cnn, **tags) == {code}
@@ -343,7 +344,7 @@ def test_synthetic_images_in_place_of_records_prove_nothing(tf_cnn: PlannedRun, 
         ),
     ],
 )
-def test_what_the_real_program_wrote_against_what_was_asked(
+def test_real_logs_of_tf_cnn_benchmarks_are_compared_with_the_request(
     real_logs: Path, tf_cnn: PlannedRun, name: str, asked: dict[str, Any], found: set[str]
 ) -> None:
     parsed = parse_path(real_logs / f"tf_cnn_cpu/{name}.log")

@@ -1,8 +1,8 @@
 """Test ``rackproof.jobs.bench.machine_use``, which checks that nothing else slowed a run down.
 
-The supervisor of a job measures how much processor time other processes and the hypervisor took meanwhile.
-If it was too much, or if it was not measured, the run's speeds are unproven. Its accuracy and wrong values
-still count, because they do not depend on the time.
+The supervisor of a job measures how much processor time other processes and the hypervisor took during the
+job. If they took too much, or if the supervisor did not measure it, the run's speeds are unproven. Its
+accuracy and wrong values still count, because they do not depend on the speed.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ USE: dict[str, Any] = {
         ({"seconds": 1.0, "disturbed_s": 1.0, "others_s": 0.6}, False),
     ],
 )
-def test_a_machine_is_busy_where_others_slow_the_run_down(changes: dict[str, Any], busy: bool) -> None:
+def test_a_machine_is_busy_if_others_slow_the_run_down(changes: dict[str, Any], busy: bool) -> None:
     uses = read_machine_use({"n1": {"machine": {**USE, **changes}}})
     assert bool(busy_reason(uses)) == busy
 
 
-def test_the_reason_names_node_others_and_what_to_do() -> None:
+def test_the_reason_names_the_node_the_other_processes_and_the_remedy() -> None:
     quiet = {**USE, "disturbed_s": 0.0}
     reason = busy_reason(read_machine_use({"n1": {"machine": quiet}, "n2": {"machine": USE}}))
     assert reason.startswith("n2 was not idle: processes outside the job (cc1, stress")
@@ -101,10 +101,10 @@ QUIET = {**USE, "disturbed_s": 0.0, "others_s": 0.0}
         ({**ENDED, "elapsed_s": 10**400, "machine": QUIET}, "states no duration of the job"),
         ({**ENDED, "machine": QUIET}, ""),
         ({**ENDED, "machine": {**QUIET, "seconds": 60.2}}, ""),  # it measures from before the job's start
-        # What a machine does not report does not make it busy.
+        # Missing readings, such as the clock rate, do not make a machine busy.
         ({**ENDED, "machine": {**QUIET, "begin": None}}, ""),
         ({**ENDED, "elapsed_s": 0.04, "machine": {**QUIET, "seconds": 0.0}}, ""),
-        # The run of a job whose end is not known, or that was ended, is judged by that.
+        # A job whose end is not known, or that did not end by itself, is judged by its end.
         ({}, ""),
         ({**ENDED, "phase": "running"}, ""),
         ({**ENDED, "ended_by": "supervisor_died"}, ""),
@@ -119,7 +119,7 @@ def test_a_machine_that_was_not_watched_is_not_known_to_be_idle(job: dict[str, A
 
 
 @pytest.mark.parametrize("raw", [None, [], "x", {}, {"cpus": "many"}, {**USE, "more": 1}])
-def test_a_state_that_makes_no_sense_is_left_out(raw: object) -> None:
+def test_an_invalid_state_is_left_out(raw: object) -> None:
     assert read_machine_use({"n1": {"machine": raw}, "n2": {"machine": USE}}).keys() == {"n2"}
 
 
@@ -136,7 +136,7 @@ def test_a_state_that_makes_no_sense_is_left_out(raw: object) -> None:
         ("local", ["bash", "-c", "cd /srv/data && docker run image"], True),
         ("mpirun", ["--gpus=4", "--command=/usr/bin/docker exec c tf_cnn_benchmarks"], True),
         ("local", ["python3", "train.py"], False),
-        # The name in another argument, of a folder, a host or a text, starts nothing.
+        # A name such as docker in another argument, such as a folder or a text, starts no program.
         ("local", ["--data=/srv/docker"], False),
         ("local", ["python3", "train.py", "--data", "/srv/docker"], False),
         ("local", ["python3", "train.py", "slurm"], False),
@@ -147,14 +147,14 @@ def test_a_state_that_makes_no_sense_is_left_out(raw: object) -> None:
         ("local", ["mpirun", "-np", "2", "hpl"], False),
     ],
 )
-def test_the_time_of_a_job_that_runs_elsewhere_is_not_that_of_others(
+def test_a_job_through_slurm_or_docker_runs_elsewhere(
     launcher: str, arguments: list[str], elsewhere: bool
 ) -> None:
     assert runs_elsewhere(launcher, arguments) == elsewhere
 
 
 @pytest.mark.parametrize("change", [{}, {"machine": None}, {"machine": {**USE, "disturbed_s": 0.0}}])
-def test_what_is_lost_of_it_on_the_way_breaks_the_seal(change: dict[str, Any]) -> None:
+def test_a_changed_machine_use_breaks_the_seal_of_the_job(change: dict[str, Any]) -> None:
     state = {"id": "r", "phase": "ended", "machine": USE}
     seal = job_seal(state)
     assert job_seal({**state, "machine": dict(reversed(USE.items()))}) == seal
@@ -176,14 +176,16 @@ RULES = (
     ("values", "verdict"),
     [
         ({}, Verdict.UNPROVEN),
-        ({"speed": 10.0}, Verdict.UNPROVEN),  # perhaps the others made it slow
+        ({"speed": 10.0}, Verdict.UNPROVEN),  # the other processes may have made it slow
         ({"wait": 99.0}, Verdict.UNPROVEN),
         ({"accuracy": 0.5}, Verdict.FAIL),
         ({"wrong_values": 3.0}, Verdict.FAIL),
         ({"accuracy": 0.5, "speed": 10.0}, Verdict.FAIL),
     ],
 )
-def test_speeds_are_unproven_and_quality_counts(values: dict[str, float], verdict: Verdict) -> None:
+def test_on_a_busy_machine_speeds_are_unproven_and_quality_counts(
+    values: dict[str, float], verdict: Verdict
+) -> None:
     units = {"speed": "samples/s", "wait": "s", "accuracy": "fraction", "wrong_values": ""}
     good = {"speed": 100.0, "wait": 5.0, "accuracy": 0.95, "wrong_values": 0.0}
     measured = tuple(

@@ -29,7 +29,7 @@ NAMES = [f"n{number:02d}" for number in range(1, 19)]
 def rack_plan(
     root: Path, answered: list[str], silent: list[str], *, also: tuple[str, ...] = (), **site: Any
 ) -> Plan:
-    """Plan llama2_70b_lora, and others, on a rack of GB300 of which some nodes did not answer."""
+    """Plan llama2_70b_lora and the benchmarks ``also`` on a rack of GB300 with some silent nodes."""
     loaded = [
         definitions.load_definition(root / f"benchmarks/{name}.yml", log_formats=FORMATS)
         for name in ("llama2_70b_lora", *also)
@@ -81,7 +81,7 @@ def test_one_silent_node_is_in_the_plan_and_is_missing(root: Path) -> None:
     assert "n18 did not answer: repair it, or leave it out with -l 'RACK:!n18'" in line
 
 
-def test_what_is_missing_is_all_in_one_list(root: Path) -> None:
+def test_everything_that_is_missing_is_in_one_list(root: Path) -> None:
     plan = rack_plan(root, NAMES[:2], NAMES[2:4], shared="", sku="x", sku_gpus=0)
     lines = lacking(plan)
     for line, words in zip(
@@ -112,14 +112,14 @@ def test_what_all_benchmarks_lack_comes_before_the_image_that_one_lacks(root: Pa
     assert "-amd:" not in text
 
 
-def test_nodes_that_answer_show_their_architecture_themselves(root: Path) -> None:
-    """A wrong architecture in the inventory does not choose the image."""
+def test_the_architecture_that_a_node_reports_chooses_the_image(root: Path) -> None:
+    """The inventory's architecture, which is wrong here, is not used."""
     text = describe_plan(rack_plan(root, NAMES[:1], NAMES[1:], sku_architecture="amd64"))
     assert "llama2_70b_lora-arm:20250930" in text
     assert "-amd:" not in text
 
 
-def test_a_silent_node_without_a_run_is_missing_all_the_same(root: Path) -> None:
+def test_a_silent_node_without_a_run_is_also_listed(root: Path) -> None:
     plan = rack_plan(root, NAMES[:2], []).model_copy(update={"unreached": ("n07", "n08")})
     assert lacking(plan) == ["n[07-08] did not answer"]
 

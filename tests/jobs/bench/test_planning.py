@@ -82,7 +82,7 @@ def test_a_gpu_asked_for_but_absent_is_planned_as_unproven(train: LoadedDefiniti
 
 
 @pytest.mark.parametrize(("there", "used"), [(0, 0), (1, 1), (8, 8)])
-def test_all_means_the_gpus_that_are_there(train: LoadedDefinition, there: int, used: int) -> None:
+def test_all_means_all_gpus_of_the_node(train: LoadedDefinition, there: int, used: int) -> None:
     assert [run.parameters["gpus"] for run in plan(train, there).runs] == [used]
 
 
@@ -143,7 +143,7 @@ def recorded(planned: planning.PlannedRun, results: Path, **facts: object) -> No
 @pytest.mark.parametrize(
     "other", [{"run_id": "another"}, {"benchmark": "another"}, {"plan_id": "plan-of-somebody-else"}]
 )
-def test_the_record_of_another_run_is_not_this_one(
+def test_the_record_of_another_run_is_refused(
     train: LoadedDefinition, tmp_path: Path, other: dict[str, str]
 ) -> None:
     made = plan(train)
@@ -193,7 +193,7 @@ def test_a_plan_that_names_a_run_twice_is_damaged(train: LoadedDefinition, tmp_p
         planning.read_plan(tmp_path, made.plan_id)
 
 
-def test_the_same_request_goes_on_until_every_run_is_recorded(
+def test_the_same_request_continues_a_plan_until_every_run_is_recorded(
     train: LoadedDefinition, tmp_path: Path
 ) -> None:
     results = tmp_path / "results"
@@ -220,7 +220,9 @@ def test_the_same_request_goes_on_until_every_run_is_recorded(
 @pytest.mark.parametrize(
     "case", ["asked not to", "old", "another request", "changed definition", "damaged", "changed environment"]
 )
-def test_another_request_does_not_go_on(train: LoadedDefinition, tmp_path: Path, case: str) -> None:
+def test_an_old_damaged_or_different_plan_is_not_continued(
+    train: LoadedDefinition, tmp_path: Path, case: str
+) -> None:
     results = tmp_path / "results"
     first, _ = planning.resume_or_keep(plan(train), results)
     later = NOW + timedelta(days=3 if case == "old" else 0, minutes=1)
@@ -239,7 +241,8 @@ def test_another_request_does_not_go_on(train: LoadedDefinition, tmp_path: Path,
     assert not resumed
 
 
-# The nodes that did not answer when the plan was made, and now. The new plan must name the present ones.
+# The nodes that did not answer when the first plan was made, and those that do not answer now. The new plan
+# must name the latter.
 @pytest.mark.parametrize(
     ("before", "now"),
     [
@@ -249,7 +252,7 @@ def test_another_request_does_not_go_on(train: LoadedDefinition, tmp_path: Path,
         ({"unreached": ("n2",)}, {}),
     ],
 )
-def test_a_plan_that_lacks_an_unreached_node_does_not_go_on(
+def test_a_plan_that_lacks_an_unreached_node_is_not_continued(
     train: LoadedDefinition, tmp_path: Path, before: dict[str, Any], now: dict[str, Any]
 ) -> None:
     planning.resume_or_keep(plan(train, **before), tmp_path)
@@ -258,7 +261,7 @@ def test_a_plan_that_lacks_an_unreached_node_does_not_go_on(
     assert made.unreached == now.get("unreached", ())
 
 
-def test_a_plan_that_lacks_a_node_without_runs_does_not_go_on(
+def test_a_plan_that_lacks_a_node_without_runs_is_not_continued(
     train: LoadedDefinition, tmp_path: Path
 ) -> None:
     def of(*names: str) -> Plan:
@@ -272,12 +275,14 @@ def test_a_plan_that_lacks_a_node_without_runs_does_not_go_on(
     assert made.unused == {"n2": "train: needs 1 GPU, n2 has 0"}
 
 
-def test_the_order_of_unreached_nodes_is_no_other_request(train: LoadedDefinition, tmp_path: Path) -> None:
+def test_a_plan_is_continued_whatever_the_order_of_unreached_nodes(
+    train: LoadedDefinition, tmp_path: Path
+) -> None:
     planning.resume_or_keep(plan(train, unreached=("n2", "n3")), tmp_path)
     assert planning.resume_or_keep(plan(train, unreached=("n3", "n2")), tmp_path)[1]
 
 
-def test_a_missing_or_damaged_plan_names_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_plan_is_refused_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="start the playbook again"):
         planning.read_plan(tmp_path, "plan-x")
 
@@ -336,7 +341,7 @@ def test_a_benchmark_for_a_rack_is_one_run_on_all_its_nodes_from_the_first(big: 
     assert run.launcher == "slurm"
 
 
-def test_a_plan_has_the_names_of_secrets_alone_and_goes_on_whatever_their_values(
+def test_a_plan_has_only_the_names_of_secrets_and_is_continued_whatever_their_values(
     big: LoadedDefinition, tmp_path: Path
 ) -> None:
     first, _ = planning.resume_or_keep(rack_plan(big, site={"secrets": {"HF_TOKEN": 20}}), tmp_path)
@@ -507,7 +512,7 @@ def test_mixed_nodes_are_named_in_the_remedy(root: Path) -> None:
     "name",
     ["a/b", "a/b:", "A/b:1", "a/b:1@sha256:12", "/a:1", "a//:1", "a/b@1", "https://a/b:1", "a b:1", ""],
 )
-def test_half_a_name_of_an_image_is_refused(name: str) -> None:
+def test_an_incomplete_or_invalid_name_of_an_image_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="images"):
         Site.model_validate({"images": {"big": name}})
 

@@ -55,7 +55,7 @@ def points(made: Plan) -> list[tuple[object, ...]]:
     return [tuple(run.parameters[name] for name in ("network", "storage", "gpus")) for run in made.runs]
 
 
-def test_what_is_costly_to_change_changes_least(tmp_path: Path) -> None:
+def test_the_network_and_the_storage_change_least(tmp_path: Path) -> None:
     found = points(plan(loaded(tmp_path)))
     assert found == [
         (network, storage, gpus)
@@ -67,7 +67,7 @@ def test_what_is_costly_to_change_changes_least(tmp_path: Path) -> None:
     assert [run.lead for run in both.runs] == ["n1"] * 8 + ["n2"] * 8
 
 
-def test_only_keeps_and_exclude_leaves_out(tmp_path: Path) -> None:
+def test_only_keeps_points_and_exclude_leaves_points_out(tmp_path: Path) -> None:
     filters = "only: [{storage: local}, {gpus: 2, network: [host, overlay]}]\n"
     filters += "exclude: [{gpus: [1], network: overlay}]"
     assert points(plan(loaded(tmp_path, filters))) == [

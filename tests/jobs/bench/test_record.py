@@ -94,7 +94,7 @@ def built(planned: PlannedRun, known: Evidence, *parsed: ParsedLog, **options: A
     return build_run(planned, parsed, known, lambda one: [], **{"require_references": False, **options})
 
 
-def test_a_job_that_ended_well_adds_nothing(planned: PlannedRun) -> None:
+def test_a_job_that_ended_well_adds_no_finding(planned: PlannedRun) -> None:
     assert job_findings(planned, evidence(planned)) == []
     assert built(planned, evidence(planned), GOOD).verdict == "pass"
 
@@ -211,7 +211,9 @@ def test_the_last_words_of_a_program_that_ended_early_are_in_the_reason(
     assert f"its last lines: {words}" in run.reasons[0]
 
 
-def test_the_words_of_no_log_of_the_run_are_not_shown(planned: PlannedRun, tmp_path: Path) -> None:
+def test_the_lines_of_a_file_that_is_no_log_of_the_run_are_not_shown(
+    planned: PlannedRun, tmp_path: Path
+) -> None:
     folder = tmp_path / "results" / planned.run_id
     (folder / "logs").mkdir(parents=True)
     (tmp_path / "secret").write_text("of another file")
@@ -252,7 +254,7 @@ def test_a_part_of_another_run_or_with_a_broken_seal_is_unproven(
     assert record.part_findings(planned.run_id, {"n2": {"id": planned.run_id, "phase": "running"}}) == []
 
 
-def test_no_state_at_all_is_unproven(planned: PlannedRun) -> None:
+def test_a_run_without_a_state_of_its_job_is_unproven(planned: PlannedRun) -> None:
     run = built(planned, Evidence(nodes=(NODE,)), GOOD)
     assert run.verdict == "unproven"
     assert run.reasons[0].startswith("nothing is known of the job: ")
@@ -262,7 +264,7 @@ def test_no_state_at_all_is_unproven(planned: PlannedRun) -> None:
     ("names", "words"),
     [((), "n1 took no part"), (("n2",), "n1 took no part"), (("n1", "n2"), "n2 was not requested")],
 )
-def test_other_nodes_than_asked_for_are_unproven(
+def test_a_run_on_other_nodes_than_requested_is_unproven(
     planned: PlannedRun, names: tuple[str, ...], words: str
 ) -> None:
     run = built(planned, evidence(planned, nodes=tuple(Node(name=name) for name in names)), GOOD)
@@ -275,7 +277,7 @@ def test_thousands_of_missing_nodes_still_make_a_record(planned: PlannedRun) -> 
     assert built(many, evidence(many), GOOD).verdict == "unproven"
 
 
-def test_what_could_not_start_is_unproven_whatever_lies_in_the_folder(planned: PlannedRun) -> None:
+def test_a_run_that_could_not_start_is_unproven_even_with_a_good_log(planned: PlannedRun) -> None:
     run = built(planned, Evidence(nodes=(NODE,), could_not_start="Stage the data: disk full"), GOOD)
     assert (run.verdict, run.reasons[0]) == ("unproven", "Stage the data: disk full")
 
@@ -288,7 +290,7 @@ def test_a_job_that_was_left_running_is_reported_as_running(planned: PlannedRun)
     assert "start the playbook again" in " ".join(run.reasons)
 
 
-def test_what_the_facts_say_counts(planned: PlannedRun) -> None:
+def test_a_finding_in_the_facts_counts(planned: PlannedRun) -> None:
     hung = Finding(code="tool_hung", message="nvidia-smi gave no answer", verdict=Verdict.FAIL)
     assert built(planned, evidence(planned, findings=(hung,)), GOOD).verdict == "fail"
 
@@ -302,7 +304,7 @@ def test_what_the_facts_say_counts(planned: PlannedRun) -> None:
         (lambda path: path.unlink(), "definition_unreadable", "cannot be read"),
     ],
 )
-def test_a_definition_changed_meanwhile_is_unproven(
+def test_a_run_whose_definition_was_changed_meanwhile_is_unproven(
     planned: PlannedRun, change: Any, code: str, words: str
 ) -> None:
     change(Path(planned.definition_path))
@@ -324,7 +326,9 @@ def test_a_definition_changed_meanwhile_is_unproven(
         ({}, ()),
     ],
 )
-def test_hostile_tags_cost_no_run(planned: PlannedRun, tags: dict[str, str], seeds: tuple[int, ...]) -> None:
+def test_a_run_with_hostile_tags_is_recorded(
+    planned: PlannedRun, tags: dict[str, str], seeds: tuple[int, ...]
+) -> None:
     data = {"dataset.objects": "²", "dataset.size_bytes": "9" * 5000, "dataset.name": "\x1b[2J"}
     run = built(planned, evidence(planned), GOOD.model_copy(update={"tags": {**tags, **data}}))
     assert run.seeds == seeds
@@ -347,7 +351,9 @@ def test_hostile_tags_cost_no_run(planned: PlannedRun, tags: dict[str, str], see
         ({}, None),
     ],
 )
-def test_strange_moments_cost_no_run(planned: PlannedRun, raw: object, moment: datetime | None) -> None:
+def test_a_run_with_an_invalid_time_is_recorded(
+    planned: PlannedRun, raw: object, moment: datetime | None
+) -> None:
     assert built(planned, evidence(planned, job={"started": raw}), GOOD).started == moment
 
 
@@ -398,7 +404,7 @@ def recorded(planned: PlannedRun, folder: Path, /, **options: Any) -> Run:
         ({"n1.log": BEGIN + speed(unit="epochs/s") + END}, "unproven", "epochs/s"),
         ({"n1.log": "Epoch[0] Speed: 100 samples/sec\n"}, "unproven", "run_start"),
         ({"n1.log": "no log at all"}, "unproven", "run_start"),
-        # A log of another node, of another run, of an editor.
+        # A log of another node alone, an additional log, and the copy of an editor.
         ({"n2.log": LOG}, "unproven", "n1.log"),
         ({"n1.log": LOG, "n2.log": LOG}, "unproven", "n2.log"),
         ({"n1.log": LOG, "n1.log~": LOG}, "unproven", "n1.log~"),
@@ -407,7 +413,7 @@ def recorded(planned: PlannedRun, folder: Path, /, **options: Any) -> Run:
         ({".n1.log.part": LOG}, "unproven", "n1.log"),
     ],
 )
-def test_logs_decide(
+def test_the_logs_decide_the_verdict(
     planned: PlannedRun, folder: Path, logs: Mapping[str, str], verdict: str, words: str
 ) -> None:
     for name, text in logs.items():
@@ -419,7 +425,7 @@ def test_logs_decide(
     assert (folder / "report.html").is_file()
 
 
-def test_a_link_is_no_log_of_this_run(planned: PlannedRun, folder: Path, tmp_path: Path) -> None:
+def test_a_link_does_not_count_as_a_log_of_the_run(planned: PlannedRun, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere.log").write_text(LOG)
     (folder / "logs" / "n1.log").symlink_to(tmp_path / "elsewhere.log")
     assert recorded(planned, folder).verdict == "unproven"
@@ -451,11 +457,12 @@ def baseline(value: float, high: float | None = None, **more: Any) -> SkuReferen
     [
         ([baseline(100)], "pass"),
         ([baseline(200)], "fail"),
-        # A reference for one benchmark does not lower the SKU's floor. Equal ones do not replace each other.
+        # A reference for one benchmark does not lower the SKU's floor, in whatever order they are.
         ([baseline(200), baseline(100, benchmark="train")], "fail"),
         ([baseline(100, benchmark="train"), baseline(200)], "fail"),
         ([baseline(100), baseline(90, benchmark="train"), baseline(200, labels={})], "fail"),
-        # It may raise the floor. The upper bound of the general reference then does not count.
+        # It may raise the floor. The upper bound of the general reference then does not count. Two general
+        # references both count.
         ([baseline(20, high=0.25), baseline(100, benchmark="train")], "pass"),
         ([baseline(20, high=0.25), baseline(200, benchmark="train")], "fail"),
         ([baseline(100), baseline(200)], "fail"),
@@ -464,7 +471,7 @@ def baseline(value: float, high: float | None = None, **more: Any) -> SkuReferen
         ([], "unproven"),
     ],
 )
-def test_baselines_of_the_sku(
+def test_the_references_of_the_sku_judge_a_speed(
     planned: PlannedRun, folder: Path, baselines: list[SkuReference], verdict: str
 ) -> None:
     (folder / "logs" / "n1.log").write_text(LOG)
@@ -472,7 +479,7 @@ def test_baselines_of_the_sku(
     assert run.verdict == verdict, run.reasons
 
 
-def test_without_the_history_speed_is_not_taken_for_new(
+def test_without_the_history_a_speed_is_not_taken_for_new(
     planned: PlannedRun, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The history may have a reference that the run misses. A run without it does not pass."""
@@ -510,7 +517,7 @@ def test_a_record_that_cannot_be_written_reports_it(planned: PlannedRun, folder:
 
 
 @pytest.mark.parametrize("how", ["database deleted", "database deleted, log damaged", "log is a folder"])
-def test_what_was_accepted_and_is_lost_is_not_taken_for_new_hardware(
+def test_a_run_is_unproven_if_an_accepted_reference_was_lost(
     planned: PlannedRun, folder: Path, how: str
 ) -> None:
     (folder / "logs" / "n1.log").write_text(LOG)
@@ -556,7 +563,7 @@ def test_a_history_that_does_not_answer_is_asked_once_for_estimates(
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Note the path of every file that is opened to be read."""
+    """Return a list to which the path of every file is added that is opened for reading."""
     paths: list[str] = []
     to_open = io.open
 
@@ -591,10 +598,10 @@ def test_a_definition_and_a_log_are_read_once(
 
 
 @pytest.mark.parametrize("launcher", ["slurm", "docker"])
-def test_the_log_of_a_clusters_job_is_read_once_too(
+def test_the_log_of_a_cluster_s_job_is_read_whole_once(
     planned: PlannedRun, folder: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch, launcher: str
 ) -> None:
-    """Only MLCommons' checker reads the log again, because it is a separate program."""
+    """Only MLCommons' checker reads the whole log again, because it is a separate program."""
     checked: list[Path] = []
 
     def check(run: PlannedRun, path: Path) -> list[Finding]:

@@ -25,7 +25,7 @@ from tests.jobs.bench.test_slurm_runs import SlurmRun, compliant, gating
 __all__ = ["compliant"]
 
 
-def test_every_field_of_what_is_known_of_a_run_has_a_row() -> None:
+def test_every_field_of_the_evidence_of_a_run_has_a_row() -> None:
     rows = {row.name for row in RUN_ON_MACHINE}
     fields = {f"evidence.{name}" for name in Evidence.model_fields}
     fields |= {f"job.{name}" for name in (*_SEALED, "seal")}
@@ -52,7 +52,7 @@ def test_every_field_of_a_launchers_output_and_of_slurms_record_has_a_row(root: 
 
 
 @pytest.mark.parametrize("table", [RUN_ON_MACHINE, RUN_BY_SLURM, RUN_OF_ROUND_06])
-def test_what_may_lack_has_a_reason_and_all_else_is_unproven(table: Any) -> None:
+def test_missing_evidence_has_a_verdict_unless_its_row_states_why_it_is_harmless(table: Any) -> None:
     assert len({row.name for row in table}) == len(table)
     for row in table:
         for state in EvidenceState:
@@ -92,7 +92,7 @@ def test_a_job_without_a_part_of_its_state_is_unproven(run: SlurmRun, key: str, 
     if value == "gone":
         del run.job[key]
     if key == "seal" and value == "gone":
-        return  # the fixture seals it
+        return  # SlurmRun.record adds the seal
     assert run.record().verdict.gates
 
 
@@ -107,7 +107,7 @@ def test_a_job_without_a_part_of_its_state_is_unproven(run: SlurmRun, key: str, 
         ("RUNANDTIME_START 1", "RUNANDTIME_START: 1"),
     ],
 )
-def test_whatever_markers_a_log_has_nodes_ranks_and_seeds_are_looked_at(
+def test_nodes_ranks_and_seeds_are_checked_whatever_markers_a_log_has(
     run: SlurmRun, old: str, new: str
 ) -> None:
     run.log = run.log.replace(old, new)

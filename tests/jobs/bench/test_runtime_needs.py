@@ -56,14 +56,16 @@ WHOLE = {"interpreters": ["3.11"], "loadable": {"libgomp.so.1": True, "libquadma
         ({"interpreters": ["3"]}, ["needs Python"]),
     ],
 )
-def test_each_thing_that_lacks_is_a_line(facts: dict[str, Any], named: list[str]) -> None:
+def test_a_lacking_interpreter_and_lacking_libraries_are_a_line_each(
+    facts: dict[str, Any], named: list[str]
+) -> None:
     lines = describe_lacking("n1", "mxnet", NEEDS, {**WHOLE, **facts})
     assert len(lines) == len(named)
     assert all(text in line for text, line in zip(named, lines, strict=True))
     assert all(line.isprintable() for line in lines)
 
 
-def test_the_needs_of_the_shipped_runtimes_and_of_none(root: Path) -> None:
+def test_the_needs_of_the_shipped_runtimes_are_read(root: Path) -> None:
     needs = read_needs(root / "workloads", ["mxnet", "torch", "nothing"])
     assert set(needs) == {"mxnet", "torch"}
     assert needs["mxnet"] == NEEDS

@@ -198,7 +198,7 @@ def test_a_healthy_machine_passes(root: Path, asked: str) -> None:
         ),
     ],
 )
-def test_a_fault_is_named(
+def test_a_fault_decides_the_verdict_and_is_named(
     root: Path, asked: str, at: dict[str, str], value: float | None, expected: str, named: str
 ) -> None:
     found, said = verdict(root, asked, changed(good(asked), at, value))
@@ -206,7 +206,7 @@ def test_a_fault_is_named(
     assert named in said
 
 
-def test_copies_at_once_of_some_pairs_alone_prove_nothing(root: Path) -> None:
+def test_copies_of_only_some_pairs_at_once_prove_nothing(root: Path) -> None:
     for name in ("peer_copy_both_ways", "peer_copy_all_at_once"):
         copies = [
             Measurement(name=name, value=390, unit="GB/s", labels={"from": one, "to": other})

@@ -221,7 +221,7 @@ def test_a_log_that_lacks_what_a_check_needs_is_unproven(run: SlurmRun, pattern:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        # The clock goes back; the markers change places; one log has two trainings; a second stop follows.
+        # The clock goes back. The markers change places. One log has two trainings. A second stop follows.
         (r"RUNANDTIME_STOP (\d+)", "RUNANDTIME_STOP 1000000000"),
         (r"(?s)(RUNANDTIME_)START( \d+.*RUNANDTIME_)STOP", r"\1STOP\2START"),
         (
@@ -371,7 +371,7 @@ def test_times_in_words_are_compared_as_well_as_their_zone_allows(run: SlurmRun,
 
 
 def test_a_job_that_began_before_it_was_followed_again_passes(run: SlurmRun) -> None:
-    # Its first follower was lost with its node; Slurm's record names the run.
+    # The first follower was lost with its node. Slurm's record names the run.
     run.job["started"] = run.end_s - 10
     recorded = run.record()
     assert recorded.verdict == "pass", recorded.reasons
@@ -508,7 +508,7 @@ result: {format: mllog, judge: [{metric: eval_accuracy, at_least: 0.9}]}
 
 
 def own_run(root: Path, folder: Path) -> SlurmRun:
-    """Return a run of an own workload by Slurm, whose script prints no markers."""
+    """Return a run of an operator's own workload through Slurm, whose script prints no markers."""
     run = SlurmRun(root, folder)
     path = folder / "own.yml"
     path.write_text(OWN)

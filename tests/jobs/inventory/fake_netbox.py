@@ -1,6 +1,7 @@
-"""Imitate a NetBox on this machine, as versions 3.7 and 4.6 answer: pages of devices, and a token.
+"""Imitate a NetBox on this machine, which returns pages of devices to a client with its token.
 
-The tests of ``rackproof adopt --netbox`` start it. A test may also give it wrong answers.
+The answers are those of NetBox 3.7 and 4.6. The tests of ``rackproof adopt --netbox`` start the fake. A test
+may also give it wrong answers.
 """
 
 from __future__ import annotations
@@ -52,18 +53,21 @@ def device(number: int, name: str | None = None, **more: Any) -> dict[str, Any]:
 
 
 class FakeNetbox:
-    """A NetBox with devices. ``heard`` are the requests: path, query, Authorization.
+    """A fake NetBox with devices. ``heard`` has the path, query and Authorization of each request.
 
     Args:
-        devices: Its devices.
-        most: The largest page that it gives (NetBox's MAX_PAGE_SIZE).
+        devices: The devices of the NetBox.
+        most: The most devices in a page (NetBox's MAX_PAGE_SIZE).
     """
 
     def __init__(self, devices: list[dict[str, Any]], most: int = 1000) -> None:
         self.devices, self.most = devices, most
         self.heard: list[tuple[str, Mapping[str, list[str]], str]] = []
         self.answers: list[Any] = []
-        """Answers in the place of its own: (status, headers, body as bytes or as a value)."""
+        """Answers that replace the fake's own: (status, headers, body as bytes or as a value).
+
+        The last one is given again and again.
+        """
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -82,7 +86,7 @@ class FakeNetbox:
                 try:
                     self.wfile.write(data)
                 except OSError:
-                    # The client has read enough.
+                    # The client closed the connection, because it read enough.
                     return
 
             def log_message(self, *_: object) -> None:
@@ -93,7 +97,7 @@ class FakeNetbox:
         self.scheme = "http"
 
     def secure(self, certificate: Path) -> None:
-        """Speak TLS with a certificate and its key."""
+        """Use TLS from now on, with a file that has a certificate and its key."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)

@@ -58,7 +58,7 @@ def groups(folder: Path) -> dict[str, object]:
     return yaml.safe_load((folder / "hosts.yml").read_text())["all"]["children"]
 
 
-def test_groups_by_rack_partition_and_sku(tmp_path: Path) -> None:
+def test_nodes_are_grouped_by_rack_partition_and_sku(tmp_path: Path) -> None:
     adopt(
         tmp_path,
         node("a1", partitions=("train",)),
@@ -88,7 +88,7 @@ def test_groups_by_rack_partition_and_sku(tmp_path: Path) -> None:
     assert yaml.safe_load((tmp_path / "group_vars/all.yml").read_text())["slurm_racks"] == ["c"]
 
 
-def test_own_names_are_checked_where_a_source_states_them(tmp_path: Path) -> None:
+def test_host_names_are_checked_if_a_source_states_them(tmp_path: Path) -> None:
     adopt(tmp_path / "slurm", node("a1", in_slurm=True), node("a2", in_slurm=True, hostname="host2"))
     assert groups(tmp_path / "slurm")["a"] == {"hosts": {"a1": None, "a2": {"validate_hostname": "host2"}}}
     assert "validate_hostname" not in (tmp_path / "slurm/group_vars/all.yml").read_text()
@@ -98,7 +98,7 @@ def test_own_names_are_checked_where_a_source_states_them(tmp_path: Path) -> Non
     assert about["validate_hostname"] == ""
 
 
-def test_a_shipped_sku_is_taken_over_as_it_is(tmp_path: Path) -> None:
+def test_a_shipped_sku_is_copied_unchanged(tmp_path: Path) -> None:
     adopt(tmp_path, node("a1"))
     mine = yaml.safe_load((tmp_path / "group_vars/sku_h100.yml").read_text())
     assert mine == yaml.safe_load((ROOT / "inventory/group_vars/sku_h100.yml").read_text())
@@ -116,7 +116,7 @@ def test_a_skeleton_has_facts_and_no_bounds(tmp_path: Path) -> None:
     }
     assert "UNPROVEN" in text
     assert "64 to 96: its nodes differ" in text
-    # A value that is used without being filled in is none of another GPU.
+    # If a person uncomments a value without filling it in, it fits no GPU.
     used = yaml.safe_load(re.sub(r"(?m)^( *)# (\w+: \w+ +#)", r"\1\2", text))
     assert used["bench_sku_gpu_name"] == "NAME"
     expected = used["validate_expect"]
@@ -126,7 +126,7 @@ def test_a_skeleton_has_facts_and_no_bounds(tmp_path: Path) -> None:
             parse_node_expectation("a1", {name: expected[name]})
 
 
-def test_a_skeleton_is_one_until_its_file_is_complete(tmp_path: Path) -> None:
+def test_a_sku_is_a_skeleton_until_its_file_is_complete(tmp_path: Path) -> None:
     nodes = [node("a1", "tesla", 4), node("b1")]
     assert skeleton_groups(tmp_path, plan_change(tmp_path, rendered(*nodes))) == {"sku_tesla_x4"}
     adopt(tmp_path, *nodes)
@@ -178,7 +178,7 @@ def test_a_rack_of_any_name_is_a_group_of_its_own(tmp_path: Path, rack: str) -> 
     assert groups(tmp_path)["sku_h100"] == {"children": {group: None, "no": None}}
 
 
-def test_a_second_time_nothing_changes(tmp_path: Path) -> None:
+def test_a_second_adoption_changes_nothing(tmp_path: Path) -> None:
     adopt(tmp_path, node("a1"))
     again = plan_change(tmp_path, rendered(node("a1")))
     assert (again.files, again.diff, again.remarks) == ({}, "", ())
@@ -206,7 +206,7 @@ def test_changes_by_hand_survive_a_new_node(tmp_path: Path) -> None:
     assert (tmp_path / "group_vars/mine.yml").exists()
 
 
-def test_what_a_person_and_the_sources_change_stays_and_is_named(tmp_path: Path) -> None:
+def test_a_line_that_a_person_and_the_sources_changed_stays_and_is_reported(tmp_path: Path) -> None:
     adopt(tmp_path, node("a1", address="10.0.0.1"))
     hosts = tmp_path / "hosts.yml"
     hosts.write_text(hosts.read_text().replace("10.0.0.1", "10.0.0.9"))
@@ -216,7 +216,7 @@ def test_what_a_person_and_the_sources_change_stays_and_is_named(tmp_path: Path)
     assert "10.0.0.2" in change.remarks[0]
 
 
-def test_a_file_that_was_removed_by_hand_stays_away(tmp_path: Path) -> None:
+def test_a_file_that_was_removed_by_hand_is_not_written_again(tmp_path: Path) -> None:
     adopt(tmp_path, node("a1"), node("b1", "tesla", 4))
     (tmp_path / "group_vars/sku_tesla_x4.yml").unlink()
     change = plan_change(tmp_path, rendered(node("a1"), node("b1", "tesla", 4)))
@@ -224,7 +224,7 @@ def test_a_file_that_was_removed_by_hand_stays_away(tmp_path: Path) -> None:
     assert "removed by hand" in change.remarks[0]
 
 
-def test_a_file_of_no_node_any_more_is_named(tmp_path: Path) -> None:
+def test_a_file_that_no_node_needs_any_more_is_reported(tmp_path: Path) -> None:
     adopt(tmp_path, node("a1", "tesla", 4))
     change = plan_change(tmp_path, rendered(node("a1")))
     assert any("sku_tesla_x4.yml any more: remove it" in one for one in change.remarks)
@@ -245,7 +245,7 @@ def test_nodes_that_no_source_names_stay_until_they_are_removed(tmp_path: Path) 
         add_missing_nodes(tmp_path, [node("a1")], remove=False)
 
 
-def test_the_files_of_others_are_not_touched(tmp_path: Path) -> None:
+def test_a_folder_with_an_inventory_of_another_program_is_refused(tmp_path: Path) -> None:
     assert not check_folder(tmp_path / "new")
     assert not check_folder(tmp_path)
     (tmp_path / "hosts.yml").write_text("all: {}\n")
@@ -288,7 +288,7 @@ def test_no_rack_has_the_name_of_a_host(tmp_path: Path, rack: str, names: tuple[
     assert not set(groups(tmp_path)) & set(names)
 
 
-def test_partitions_with_one_group_have_a_node_once(tmp_path: Path) -> None:
+def test_partitions_with_one_group_name_list_each_node_once(tmp_path: Path) -> None:
     # n2 is in no partition, so that the group lists its hosts.
     adopt(tmp_path, node("n1", partitions=("a.b", "a-b", "a b")), node("n2"))
     assert (tmp_path / "hosts.yml").read_text().count("\n    partition_a-b:") == 1
@@ -297,7 +297,7 @@ def test_partitions_with_one_group_have_a_node_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".#hosts.yml", "group_vars/.#all.yml", "lost"])
-def test_a_link_to_nothing_stops_no_change(tmp_path: Path, name: str) -> None:
+def test_a_broken_link_does_not_stop_a_change(tmp_path: Path, name: str) -> None:
     adopt(tmp_path, node("n1"))
     (tmp_path / name).symlink_to("ada@desk.4711:1764000000")
     change = plan_change(tmp_path, rendered(node("n1"), node("n2")))

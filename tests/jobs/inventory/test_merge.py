@@ -32,13 +32,13 @@ def test_changes_of_both_texts_are_kept(mine: str, theirs: str, merged: str) -> 
     assert found == (merged, ())
 
 
-def test_where_both_changed_a_line_the_persons_stays_and_is_named() -> None:
+def test_a_line_that_both_changed_stays_as_the_person_wrote_it_and_is_reported() -> None:
     found = merge_texts(BASE, "a\nmine\nc\nd\ne\n", "a\ntheirs\nc\nd\nnew\n")
     assert found.text == "a\nmine\nc\nd\nnew\n"
     assert found.conflicts == (("mine\n", "theirs\n"),)
 
 
-def test_no_line_of_a_persons_is_ever_lost() -> None:
+def test_no_line_that_a_person_added_is_lost() -> None:
     draw = random.Random(22)
     for _ in range(300):
         base = [f"line {draw.randrange(8)}\n" for _ in range(draw.randrange(12))]

@@ -54,7 +54,7 @@ def test_all_pages_are_read(netbox: FakeNetbox) -> None:
     assert node.hints[0].text == "DGX H100"
 
 
-def test_what_is_no_node_is_left_out_and_named(netbox: FakeNetbox) -> None:
+def test_a_device_that_is_no_node_is_left_out_and_reported(netbox: FakeNetbox) -> None:
     netbox.devices += [device(400 + at, f"leaf-{at}", **SWITCH) for at in range(3)]
     # This device names no GPU, but has the role of devices that do, so it is a node.
     netbox.devices += [device(500, "new-1", device_type={"model": "XE9680"})]
@@ -65,7 +65,7 @@ def test_what_is_no_node_is_left_out_and_named(netbox: FakeNetbox) -> None:
     assert any("2 devices of NetBox without a name" in one for one in found.remarks)
 
 
-def test_a_filter_chooses(netbox: FakeNetbox) -> None:
+def test_a_filter_selects_nodes_and_an_invalid_one_is_refused(netbox: FakeNetbox) -> None:
     netbox.devices += [device(400, "leaf-1", **SWITCH)]
     found = read_netbox_nodes(netbox.url, TOKEN, ["role=leaf"])
     assert [node.name for node in found.nodes] == ["leaf-1"]
@@ -114,12 +114,12 @@ def test_equipment_with_a_gpus_name_is_no_node(netbox: FakeNetbox, model: str, r
 @pytest.mark.parametrize(
     "model", ["PowerEdge XE9680 8x H100", "Power System AC922 4x V100", "HGX H100 8-GPU NVSwitch", "DGX H100"]
 )
-def test_a_server_is_no_equipment(netbox: FakeNetbox, model: str) -> None:
+def test_a_server_is_not_taken_for_equipment(netbox: FakeNetbox, model: str) -> None:
     netbox.devices += [device(400, "server", device_type={"model": model}, role={"slug": "other"})]
     assert len(read_netbox_nodes(netbox.url, TOKEN, []).nodes) == 301
 
 
-def test_equal_names_of_switches_do_not_count(netbox: FakeNetbox) -> None:
+def test_switches_may_have_equal_names(netbox: FakeNetbox) -> None:
     netbox.devices += [device(400, "leaf-1", **SWITCH), device(401, "leaf-1", **SWITCH)]
     assert len(read_netbox_nodes(netbox.url, TOKEN, []).nodes) == 300
 
@@ -140,7 +140,7 @@ def test_a_number_of_gpus_may_be_a_text(netbox: FakeNetbox) -> None:
 
 
 @pytest.mark.parametrize("release", ["3.7.8", "4.6.8"])
-def test_the_answers_of_a_real_netbox(netbox: FakeNetbox, root: Path, release: str) -> None:
+def test_the_answers_of_a_real_netbox_are_read(netbox: FakeNetbox, root: Path, release: str) -> None:
     """The expected names, racks and SKUs are the ones that were entered into that NetBox."""
     netbox.devices = json.loads(
         (root / f"tests/data/real/netbox/devices-{release}.json").read_text(encoding="utf-8")
@@ -188,7 +188,7 @@ def test_the_answers_of_a_real_netbox(netbox: FakeNetbox, root: Path, release: s
         assert part in remarks
 
 
-def test_racks_of_two_halls_are_two(netbox: FakeNetbox) -> None:
+def test_racks_with_one_name_in_two_halls_are_two_racks(netbox: FakeNetbox) -> None:
     racks = [{"id": 7, "name": "A01"}, {"id": 8, "name": "A01"}, {"id": 9, "name": "A02"}]
     halls: list[dict[str, str] | None] = [{"slug": "hall-1"}, {"slug": "hall-2"}, {"slug": "hall-2"}]
     both = zip(racks, halls, strict=True)
@@ -201,7 +201,7 @@ def test_racks_of_two_halls_are_two(netbox: FakeNetbox) -> None:
     assert names == ["A01-7", "A01-8", "A02"]
 
 
-def test_racks_that_differ_in_letters_a_group_cannot_have_are_two() -> None:
+def test_racks_that_differ_in_letters_a_group_cannot_have_are_two_groups() -> None:
     racks = {"n1": "R 12 / Süd", "n2": "R 12 / Sød", "n3": "R 12 / Süd", "n4": "北", "n5": "南"}
     nodes = [AdoptedNode(name=name, source="NetBox", rack=rack) for name, rack in racks.items()]
     guesses = {name: SkuGuess(group="", why="") for name in racks}
@@ -213,7 +213,7 @@ def test_racks_that_differ_in_letters_a_group_cannot_have_are_two() -> None:
     }
 
 
-def test_racks_of_two_sites_are_two(netbox: FakeNetbox) -> None:
+def test_racks_with_one_name_at_two_sites_are_two_racks(netbox: FakeNetbox) -> None:
     netbox.devices = [device(1), device(2, site={"name": "Kiel", "slug": "kiel"})]
     assert [node.rack for node in read_netbox_nodes(netbox.url, TOKEN, []).nodes] == [
         "berlin-A01",
@@ -221,7 +221,7 @@ def test_racks_of_two_sites_are_two(netbox: FakeNetbox) -> None:
     ]
 
 
-def test_values_that_cannot_be_are_not_taken(netbox: FakeNetbox) -> None:
+def test_impossible_values_are_left_out(netbox: FakeNetbox) -> None:
     netbox.devices = [
         device(1, "{{ lookup('pipe', 'id') }}"),
         device(
@@ -284,7 +284,9 @@ def test_two_devices_of_one_name_are_refused(netbox: FakeNetbox) -> None:
         ([(200, {"Content-Length": "99"}, b"{}")], "cut off"),
     ],
 )
-def test_a_wrong_netbox_gets_one_sentence(netbox: FakeNetbox, answers: list[Any], message: str) -> None:
+def test_the_error_about_a_wrong_netbox_is_one_sentence(
+    netbox: FakeNetbox, answers: list[Any], message: str
+) -> None:
     netbox.answers = answers
     with pytest.raises(AdoptError, match=message) as caught:
         read_netbox_nodes(netbox.url, TOKEN, [])
@@ -292,7 +294,7 @@ def test_a_wrong_netbox_gets_one_sentence(netbox: FakeNetbox, answers: list[Any]
     assert "\n" not in str(caught.value)
 
 
-def test_the_next_page_is_never_asked_of_another_host(netbox: FakeNetbox) -> None:
+def test_no_page_is_requested_from_another_host(netbox: FakeNetbox) -> None:
     with FakeNetbox([]) as other:
         netbox.answers = [
             page(device(1), count=2, following=f"{other.url}/api/dcim/devices/?offset=1"),
@@ -312,7 +314,9 @@ def test_a_page_that_does_not_end_is_cut(netbox: FakeNetbox, monkeypatch: pytest
         read_netbox_nodes(netbox.url, TOKEN, [])
 
 
-def test_the_token_travels_encrypted_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_is_sent_only_encrypted_and_to_a_trusted_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(AdoptError, match="others on the network can read the token"):
         read_netbox_nodes("http://netbox.example.org", TOKEN, [])
     pair, _ = certificate(tmp_path, "netbox")
@@ -342,7 +346,7 @@ def test_the_token_travels_encrypted_or_not_at_all(tmp_path: Path, monkeypatch: 
         "https://[n",
     ],
 )
-def test_a_wrong_address_is_refused_without_its_login(url: str) -> None:
+def test_the_refusal_of_a_wrong_address_does_not_show_its_login(url: str) -> None:
     with pytest.raises(AdoptError, match="it is an address such as") as caught:
         read_netbox_nodes(url, TOKEN, [])
     assert "secret" not in str(caught.value)
@@ -391,18 +395,18 @@ def test_a_token_in_a_line_that_is_no_answer_is_not_shown() -> None:
     assert TOKEN not in str(caught.value)
 
 
-def test_nothing_listens(netbox: FakeNetbox) -> None:
+def test_a_netbox_that_does_not_listen_is_reported(netbox: FakeNetbox) -> None:
     with pytest.raises(AdoptError, match="does not answer"):
         read_netbox_nodes("http://127.0.0.1:1", TOKEN, [])
 
 
-def test_a_token_of_version_2_is_a_bearer(netbox: FakeNetbox) -> None:
+def test_a_token_of_version_2_is_sent_as_a_bearer_token(netbox: FakeNetbox) -> None:
     with pytest.raises(AdoptError, match="refuses the token"):
         read_netbox_nodes(netbox.url, "nbt_abc.def", [])
     assert netbox.heard[0][2] == "Bearer nbt_abc.def"
 
 
-def test_the_token_is_of_the_environment_or_a_private_file(tmp_path: Path) -> None:
+def test_the_token_is_read_from_the_environment_or_a_private_file(tmp_path: Path) -> None:
     assert read_token(None, {"NETBOX_TOKEN": TOKEN}) == TOKEN
     path = tmp_path / "token"
     path.write_text(f"{TOKEN}\n")

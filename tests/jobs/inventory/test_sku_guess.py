@@ -74,7 +74,7 @@ def test_a_shipped_sku_is_recognised(count: int | None, text: str, group: str) -
         (None, "x86 server", "sku_x86_server_unknown", "its number of GPUs"),
     ],
 )
-def test_what_is_not_shipped_gets_a_name_of_its_own(
+def test_a_sku_that_is_not_shipped_gets_a_name_of_its_own(
     count: int | None, text: str, group: str, unsure: str
 ) -> None:
     found = guess(count, text)
@@ -82,7 +82,7 @@ def test_what_is_not_shipped_gets_a_name_of_its_own(
     assert unsure in " ".join(found.unsure)
 
 
-def test_what_is_not_sure_is_named() -> None:
+def test_each_doubt_is_reported() -> None:
     assert "taken for the module" in guess(8, "h100").unsure[0]
     assert not guess(8, "h100-sxm5").unsure
     assert "part of a machine" in " ".join(guess(4, "h100").unsure)
@@ -97,7 +97,7 @@ def test_the_more_precise_of_two_texts_decides() -> None:
     assert guess(8, "v100", "DGX-1").group == "sku_dgx1"
 
 
-def test_nothing_and_no_gpus_are_two_cases() -> None:
+def test_no_gpus_and_an_unknown_number_of_gpus_are_different() -> None:
     assert guess(0).group == ""
     assert guess(None).group == "sku_unknown"
     assert guess(8).group == "sku_unknown_x8"

@@ -39,7 +39,7 @@ def written(tmp_path: Path, content: str | bytes, name: str = "nodes.csv") -> Pa
 
 
 @pytest.mark.parametrize("text", ["name\nn1\n", 'name,x\nn1,"open\n', "name\n" + "x" * 200_000 + "\n"])
-def test_the_limit_of_other_tables_stays(tmp_path: Path, text: str) -> None:
+def test_reading_a_table_does_not_change_the_field_limit_of_the_module_csv(tmp_path: Path, text: str) -> None:
     before = csv.field_size_limit()
     with suppress(AdoptError):
         read_csv_nodes(written(tmp_path, text))
@@ -86,7 +86,7 @@ def test_a_table_of_a_german_excel_is_read(tmp_path: Path) -> None:
     assert found.remarks[0].endswith("not read: MAC, Bemerkung")
 
 
-def test_a_line_may_be_of_many_nodes(tmp_path: Path) -> None:
+def test_a_line_may_describe_many_nodes(tmp_path: Path) -> None:
     found = read_csv_nodes(written(tmp_path, 'name,gpu,gpus\n"n[001-128]",h100,8\n'))
     assert [found.nodes[at].name for at in (0, 127)] == ["n001", "n128"]
     assert len(found.nodes) == 128
@@ -129,14 +129,18 @@ def test_a_line_may_be_of_many_nodes(tmp_path: Path) -> None:
         ("".join(["name\n", *(f"n{at}\n" for at in range(10_001))]), "more than 10,000 nodes"),
     ],
 )
-def test_a_broken_table_gets_one_sentence(tmp_path: Path, content: str | bytes, message: str) -> None:
+def test_the_error_about_a_broken_table_is_one_sentence(
+    tmp_path: Path, content: str | bytes, message: str
+) -> None:
     with pytest.raises(AdoptError, match=message) as caught:
         read_csv_nodes(written(tmp_path, content))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_is_no_file_or_a_large_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "absent", Path("/dev/zero")):
         with pytest.raises(AdoptError):
@@ -152,7 +156,7 @@ def ansible(tmp_path: Path, hosts: dict[str, Any], **groups: list[str]) -> Path:
     return written(tmp_path, json.dumps(listed), "inventory.json")
 
 
-def test_an_inventory_is_read_and_no_secret_and_no_template_of_it(tmp_path: Path) -> None:
+def test_an_inventory_is_read_without_its_secrets_and_templates(tmp_path: Path) -> None:
     hosts = {
         "n1": {
             "ansible_host": "10.0.0.1",
@@ -179,7 +183,7 @@ def test_an_inventory_is_read_and_no_secret_and_no_template_of_it(tmp_path: Path
         assert variable in found.remarks[0]
 
 
-def test_a_host_in_a_group_of_gpus_may_have_some(tmp_path: Path) -> None:
+def test_a_host_in_a_group_of_gpus_may_have_gpus(tmp_path: Path) -> None:
     hosts: dict[str, Any] = {"n1": {"gpu": "H100"}, **{name: {} for name in ("n2", "n3", "n4", "n5")}}
     path = ansible(tmp_path, hosts, gpu=["n1", "n2"], gpu_nodes=["n3"], no_gpu=["n4"], web=["n5"])
     found = read_ansible_nodes(path)
@@ -188,7 +192,7 @@ def test_a_host_in_a_group_of_gpus_may_have_some(tmp_path: Path) -> None:
 
 def test_the_shipped_inventory_is_adopted(root: Path) -> None:
     found = read_ansible_nodes(root / "inventory/hosts.yml")
-    # The checkout's own plugin sets variables rackproof_* for each host, which are not a remark.
+    # The checkout's own plugin sets variables rackproof_* for each host, which must not cause a remark.
     assert "rackproof_" not in " ".join(found.remarks)
     nodes = [node for node in found.nodes if node.sku]
     assert len(nodes) == 18
@@ -211,7 +215,9 @@ def test_the_shipped_inventory_is_adopted(root: Path) -> None:
         (b'{"_meta": "\xff"}', "not text in UTF-8"),
     ],
 )
-def test_a_broken_inventory_gets_one_sentence(tmp_path: Path, content: str | bytes, message: str) -> None:
+def test_the_error_about_a_broken_inventory_is_one_sentence(
+    tmp_path: Path, content: str | bytes, message: str
+) -> None:
     with pytest.raises(AdoptError, match=message) as caught:
         read_ansible_nodes(written(tmp_path, content, "inventory.json"))
     assert "\n" not in str(caught.value)
@@ -260,7 +266,9 @@ def test_slurms_files_are_read_together(tmp_path: Path) -> None:
     assert any("$(id)" in one for one in found.remarks)
 
 
-def test_scontrol_of_this_machine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_is_queried_with_the_scontrol_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(AdoptError, match=r"this machine \(.+\) has no scontrol, squeue, sinfo"):
         ask_slurm_listing()
@@ -271,7 +279,7 @@ def test_scontrol_of_this_machine_is_asked(tmp_path: Path, monkeypatch: pytest.M
     tool.chmod(0o755)
     found = ask_slurm_listing()
     assert [node.name for node in found.nodes] == ["n1"]
-    # Nights query the machine that answered, with more programs.
+    # Nights will query Slurm on this machine, too. They need more programs than scontrol.
     assert found.controller == "localhost"
     assert any("has no squeue, which" in remark for remark in found.remarks)
     tool.write_text("#!/bin/sh\nexit 1\n")
@@ -345,7 +353,7 @@ def test_two_sources_describe_a_node_together() -> None:
         ),
     ],
 )
-def test_what_makes_no_inventory_is_refused(nodes: tuple[AdoptedNode, ...], message: str) -> None:
+def test_nodes_that_make_no_valid_inventory_are_refused(nodes: tuple[AdoptedNode, ...], message: str) -> None:
     with pytest.raises(AdoptError, match=message):
         join_sources([source(*nodes)])
 
@@ -356,7 +364,7 @@ def test_nodes_are_left_out_by_pattern() -> None:
 
 
 @pytest.mark.parametrize("text", ["blocks: []\n", "[]\n", "ClusterName=x\nSlurmUser=slurm\n"])
-def test_a_file_of_slurm_that_states_nothing_is_named(tmp_path: Path, text: str) -> None:
+def test_a_file_of_slurm_without_a_known_line_is_reported(tmp_path: Path, text: str) -> None:
     conf = written(tmp_path, "NodeName=n1 Gres=gpu:h100:8\n", "slurm.conf")
     other = written(tmp_path, text, "topology.yaml")
     assert any(f"{other}: it has no line" in one for one in read_slurm_files([conf, other]).remarks)
@@ -404,13 +412,13 @@ def test_the_headings_of_spreadsheets_are_known(tmp_path: Path, heading: str, ab
     )
 
 
-def test_a_mistake_below_a_title_has_the_line_of_the_file(tmp_path: Path) -> None:
+def test_an_error_below_a_title_has_the_line_number_of_the_file(tmp_path: Path) -> None:
     with pytest.raises(AdoptError, match=r"nodes\.csv:4: "):
         read_csv_nodes(written(tmp_path, "Hall 2\n\nname,gpus\nn1,many\n"))
 
 
 @pytest.mark.parametrize("word", ["N/A", "-", "none", "TBD", "?"])
-def test_a_word_for_no_value_is_no_value(tmp_path: Path, word: str) -> None:
+def test_a_word_that_means_no_value_is_read_as_no_value(tmp_path: Path, word: str) -> None:
     text = f"name,ip,serial,bmc,rack,gpus\nn1,{word},{word},{word},{word},{word}\nn2,{word},{word},{word},,\n"
     first, _ = read_csv_nodes(written(tmp_path, text)).nodes
     assert (first.address, first.variables, first.rack, first.gpu_count) == ("", {}, "n", None)

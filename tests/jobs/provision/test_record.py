@@ -39,7 +39,7 @@ def keep(results: Path, failed: set[str] | None = None) -> str:
 
 
 @pytest.mark.parametrize("failed", [set(), {"n2"}])
-def test_the_run_has_actor_changes_and_drains(tmp_path: Path, failed: set[str]) -> None:
+def test_the_record_has_the_acting_user_the_changes_and_the_drains(tmp_path: Path, failed: set[str]) -> None:
     run = read_run(tmp_path / keep(tmp_path, failed))
     assert run.verdict is (Verdict.FAIL if failed else Verdict.PASS)
     assert run.reasons == (("n2: Reboot: n2 did not come back in 900 s",) if failed else ())
@@ -54,7 +54,7 @@ def test_the_run_has_actor_changes_and_drains(tmp_path: Path, failed: set[str]) 
     ]
 
 
-def test_report_history_and_explain_show_it(tmp_path: Path) -> None:
+def test_report_history_and_explain_show_a_provisioning(tmp_path: Path) -> None:
     name = keep(tmp_path, {"n2"})
     call = CliRunner().invoke
     results = ["--results", str(tmp_path)]

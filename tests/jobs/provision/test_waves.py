@@ -84,7 +84,7 @@ def test_no_wave_takes_more_of_a_partition_than_its_share(
 
 
 @given(fleets())
-def test_the_canary_goes_first_and_sick_nodes_last(
+def test_the_canary_goes_first_and_nodes_out_of_service_last(
     fleet: tuple[list[str], dict[str, dict[str, str]], WaveLimits],
 ) -> None:
     nodes, partitions, limits = fleet
@@ -113,7 +113,7 @@ def test_the_canary_goes_first_and_sick_nodes_last(
         (18, {}, WaveLimits(batch=8), [8, 8, 2]),
         (18, cluster(18, **dict.fromkeys(NAMES[:18], "Not responding")), WaveLimits(), [18]),
         (3, cluster(3), WaveLimits(), [1, 1, 1]),
-        # Two are out already, and are not requested: two more may go at a time.
+        # Two nodes are out of service already, and are not requested. So two more may go at a time.
         (14, cluster(16, n14="bob: fan", n15="bob: fan"), WaveLimits(canary=0), [2] * 7),
         # More than the share is out, so one node goes at a time. Otherwise provisioning would never end.
         (3, cluster(8, **dict.fromkeys(NAMES[4:8], "bob: fan")), WaveLimits(canary=0), [1, 1, 1]),
@@ -124,13 +124,13 @@ def test_the_canary_goes_first_and_sick_nodes_last(
         (0, cluster(8), WaveLimits(), []),
     ],
 )
-def test_sizes_of_waves(
+def test_waves_have_the_expected_sizes(
     nodes: int, partitions: dict[str, dict[str, str]], limits: WaveLimits, sizes: list[int]
 ) -> None:
     assert [len(wave.nodes) for wave in plan_provision_waves(NAMES[:nodes], partitions, limits)] == sizes
 
 
-def test_what_an_operator_reads_before_it_starts() -> None:
+def test_the_waves_are_described_for_the_operator() -> None:
     limits = WaveLimits()
     waves = plan_provision_waves(NAMES[:6], cluster(6, n05="bob: fan") | cluster(2, "debug"), limits)
     assert describe_waves(waves, limits) == [
@@ -158,6 +158,6 @@ def test_what_an_operator_reads_before_it_starts() -> None:
         ({"failures": -1}, "provision_max_failures"),
     ],
 )
-def test_limits_that_make_no_plan_are_refused(wrong: dict[str, float], named: str) -> None:
+def test_impossible_limits_are_refused(wrong: dict[str, float], named: str) -> None:
     with pytest.raises(WaveLimitError, match=named):
         WaveLimits(**wrong)  # type: ignore[arg-type]

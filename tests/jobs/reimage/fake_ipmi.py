@@ -1,7 +1,8 @@
 """Imitate a BMC that answers IPMI over LAN, with the server of the library pyghmi.
 
-A BMC is the small computer in a server that switches the server on and off. pyghmi implements the protocol,
-and this module the node behind it: power, boot flags, serial number, and faults.
+A BMC is the small computer in a server that switches the server on and off. pyghmi implements the protocol.
+This module implements the node behind it: power, boot flags, serial number, and faults. test_ipmi.py and
+test_discovery.py use the fake.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pyghmi.ipmi.bmc import Bmc
 
 
 def fru(serial: str, maker: str = "Supermicro", name: str = "SYS-821GE") -> bytes:
-    """Return FRU information with a product area, as the IPMI platform's specification lays it out."""
+    """Return the data of a field-replaceable unit (FRU) with a product area, in the format of IPMI."""
 
     def text(value: str) -> bytes:
         return bytes([0xC0 | len(value)]) + value.encode()
@@ -29,7 +30,7 @@ def fru(serial: str, maker: str = "Supermicro", name: str = "SYS-821GE") -> byte
 
 
 class FakeIpmi(Bmc):
-    """A node whose power and boot are attributes.
+    """A BMC and its node. The attributes ``power`` and ``flags`` are the node's power and boot flags.
 
     ``fault`` is the fault of its BMC: ``silent``, ``hung``, ``slow``, ``no privilege``, ``stuck`` (it does
     not switch the power) or ``forgets`` (it does not store boot flags). ``orders`` are the power orders.

@@ -1,7 +1,7 @@
 """Imitate a BMC that answers Redfish, an HTTP interface with a tree of JSON resources.
 
-It has the resources that the emulator of sushy-tools lacks: serial numbers, BIOS settings, firmware, and
-several network interfaces. It also has faults.
+It has resources that the emulator of sushy-tools lacks: serial numbers, BIOS settings, firmware, and several
+network interfaces. It also has faults. The tests of settings, sessions, hostile BMCs and discovery use it.
 """
 
 from __future__ import annotations

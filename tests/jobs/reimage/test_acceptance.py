@@ -307,7 +307,7 @@ def test_what_is_kept_is_one_file_of_the_night(tmp_path: Path) -> None:
 
 
 class Here:
-    """Runs the partner's half as the node n2 on this machine, as Jobs would on its own."""
+    """A runner of jobs in the place of JobRunner. It runs the partner's half on this machine, as node n2."""
 
     def __init__(self) -> None:
         self.said = ""

@@ -2,9 +2,9 @@
 
 ``rackproof.jobs.reimage.autoinstall`` builds the instructions (autoinstall.yaml) of a node. They have a
 placeholder instead of a disk. On the node, roles/netboot/files/rackproof-autoinstall compares the machine
-with the order, and replaces the placeholder by the disk with the ordered serial number. The tests check that
-no other key is possible, that nothing is written on a wrong machine or disk, and the reports to the
-controller.
+with the order, and replaces the placeholder by the ordered disk. The tests check that an operator's keys
+cannot change the disk or the commands, that nothing is written on a wrong machine or disk, and the reports to
+the controller.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def packed(instructions: dict[str, Any], folder: Path) -> Path:
     return folder / "program"
 
 
-def test_the_instructions_are_these_and_nothing_else() -> None:
+def test_the_instructions_have_exactly_these_keys_and_values() -> None:
     instructions = instructions_of()
     assert set(instructions) == {
         "version", "early-commands", "late-commands", "error-commands", "shutdown", "storage", "ssh",
@@ -120,7 +120,7 @@ def test_an_operator_s_own_keys_are_added() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        # An operator cannot change the disk, the commands, the questions and the reports.
+        # An operator cannot change the disk, the commands, the questions or the reports.
         ({"more": {"storage": {"layout": {"name": "lvm"}}}}, "storage"),
         ({"more": {"early-commands": ["true"]}}, "early-commands"),
         ({"more": {"late-commands": []}}, "late-commands"),
@@ -139,12 +139,14 @@ def test_an_operator_s_own_keys_are_added() -> None:
         ({"entry": ENTRY | {"wipe": [{"serial": "D2"}]}}, "reimage_wipe"),
     ],
 )
-def test_what_the_instructions_cannot_have_is_refused_by_name(changes: dict[str, Any], why: str) -> None:
+def test_a_key_that_the_instructions_cannot_have_is_refused_with_its_name(
+    changes: dict[str, Any], why: str
+) -> None:
     with pytest.raises(ValueError, match=why):
         instructions_of(**changes)
 
 
-def test_cloud_init_takes_the_new_system_s_user_data() -> None:
+def test_cloud_init_accepts_the_new_system_s_user_data() -> None:
     """Check the user-data by the schema of cloud-init, which tools/install-test-packages fetches."""
     if not SCHEMA.exists():
         pytest.skip("cloud-init's schema is not here: tools/install-test-packages fetches it")
@@ -156,7 +158,7 @@ def test_cloud_init_takes_the_new_system_s_user_data() -> None:
 
 
 def load() -> Any:
-    """Return the installer's program, with the other one under the name that it has in the archive."""
+    """Return the installer's program as a module. It imports the ramdisk's program as write_image."""
     sys.modules["write_image"] = writer
     loader = importlib.machinery.SourceFileLoader(
         "rackproof_autoinstall", str(FILES / "rackproof-autoinstall")
@@ -239,7 +241,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
         ((disk(held=["dm-0"]),), {"serial": "D1"}, "/dev/vda"),
     ],
 )
-def test_the_machine_names_the_disk(
+def test_the_placeholder_is_replaced_by_the_path_of_the_ordered_disk(
     machine: Machine, found: tuple[dict[str, Any], ...], wanted: dict[str, str], path: str
 ) -> None:
     before = machine.instructions.read_text()
@@ -280,7 +282,7 @@ def test_a_wrong_machine_or_disk_stops_before_anything_is_written(
     assert len(machine.reports) == 1
 
 
-def test_what_was_installed_is_reported_with_its_host_keys(machine: Machine) -> None:
+def test_an_installed_system_is_reported_with_its_host_keys(machine: Machine) -> None:
     assert machine.run("check", disk()) == 0
     keys = machine.folder / "etc/ssh"
     keys.mkdir(parents=True)

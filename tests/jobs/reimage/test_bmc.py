@@ -139,7 +139,7 @@ def test_a_bmc_that_does_not_answer_is_named() -> None:
 
 @pytest.fixture
 def faulty_bmc() -> Iterator[tuple[str, list[str]]]:
-    """Return the address of a BMC, and a list whose entry is its fault."""
+    """Yield the address of a BMC, and a list whose only entry is the BMC's fault, which a test may change."""
     how: list[str] = ["silent"]
 
     class Handler(BaseHTTPRequestHandler):

@@ -66,7 +66,7 @@ def certificate(folder: Path, name: str) -> tuple[Path, str]:
 
 
 class Tls:
-    """A BMC with a certificate that it signed itself. ``heard`` is the text that it received."""
+    """A BMC with a certificate that it signed itself. ``heard`` has the headers of each request."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.heard = folder, []
@@ -92,13 +92,13 @@ def tls(tmp_path: Path) -> Iterator[Tls]:
     made.bmc.close()
 
 
-def test_an_unsigned_certificate_is_shown_and_no_password_is_sent(tls: Tls) -> None:
+def test_the_fingerprint_of_an_untrusted_certificate_is_shown_and_no_password_is_sent(tls: Tls) -> None:
     with pytest.raises(BmcError, match=f"is not trusted.*{tls.fingerprint}.*reimage_bmc_fingerprint"):
         read(tls.address)
     assert tls.heard == []
 
 
-def test_a_pinned_certificate_is_taken_by_any_issuer(tls: Tls) -> None:
+def test_a_pinned_certificate_is_accepted_from_any_issuer(tls: Tls) -> None:
     with pytest.raises(BmcError, match="refuses the login"):
         read(tls.address, fingerprint=tls.fingerprint)
     for written in (tls.fingerprint.upper(), tls.fingerprint.replace(":", "")):
@@ -107,7 +107,7 @@ def test_a_pinned_certificate_is_taken_by_any_issuer(tls: Tls) -> None:
 
 
 @pytest.mark.parametrize("change", ["other", "short", "nonsense"])
-def test_another_than_the_pinned_certificate_is_refused(tls: Tls, tmp_path: Path, change: str) -> None:
+def test_a_certificate_other_than_the_pinned_one_is_refused(tls: Tls, tmp_path: Path, change: str) -> None:
     pinned = {
         "other": certificate(tmp_path, "other")[1],
         "short": tls.fingerprint[:29],
@@ -123,7 +123,7 @@ def test_another_than_the_pinned_certificate_is_refused(tls: Tls, tmp_path: Path
     "address",
     ["http://192.0.2.9", "http://bmc17:8000/redfish/v1", "http://[fd00::11]", "http://127.0.0.1.example"],
 )
-def test_no_password_travels_readable(address: str) -> None:
+def test_no_password_is_sent_by_plain_http(address: str) -> None:
     with pytest.raises(BmcError, match="by plain HTTP, so others on the network can read the password"):
         read(address)
 
@@ -214,7 +214,9 @@ def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "how", [*("endless", "long", "chunks", "drips"), *("status_drips", "header_drips", "continues")]
 )
-def test_an_answer_that_does_not_end_is_cut(hostile: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_does_not_end_is_cut_off(
+    hostile: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Hostile, "how", how)
     with pytest.raises(BmcError, match=r"n1: its BMC at .* was not trusted: .*does not end within 16 MiB"):
         read(hostile)
@@ -256,7 +258,7 @@ def root_with(**changed: Any) -> bytes:
     ],
     ids=["deep", "deep_objects", "list", "number", "null", "systems", "links", "text", "numbers", "gzip"],
 )
-def test_an_answer_that_the_library_cannot_read_is_one_bmc_s_error(
+def test_an_answer_that_the_library_cannot_read_is_an_error_of_this_bmc(
     hostile: str, how: str, text: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Hostile, "how", how)
@@ -273,7 +275,7 @@ def test_an_answer_that_the_library_cannot_read_is_one_bmc_s_error(
         ("links", {"EthernetInterfaces": {"@odata.id": 5}}),
     ],
 )
-def test_a_system_of_wrong_types_is_one_bmc_s_error(name: str, system: dict[str, Any]) -> None:
+def test_a_system_with_wrong_types_is_an_error_of_this_bmc(name: str, system: dict[str, Any]) -> None:
     bmc = FakeRedfish({"Id": "1", "SerialNumber": "SN-1"} | system)
     try:
         with pytest.raises(BmcError, match=r"10\.0\.0\.1: the answer of its BMC at .* cannot be read: "):
@@ -282,9 +284,7 @@ def test_a_system_of_wrong_types_is_one_bmc_s_error(name: str, system: dict[str,
         bmc.close()
 
 
-def test_a_bmc_that_lists_systems_without_end_is_asked_for_none(
-    hostile: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bmc_that_lists_too_many_systems_is_refused(hostile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hostile, "how", "text")
     listed = [{"@odata.id": f"{ROOT}/Systems/{number}"} for number in range(redfish_http.MOST_MEMBERS + 1)]
     monkeypatch.setattr(Hostile, "text", root_with(Members=listed))
@@ -293,7 +293,7 @@ def test_a_bmc_that_lists_systems_without_end_is_asked_for_none(
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MOST_SESSION_BYTES", 300), ("MOST_SESSION_S", 0.0)])
-def test_answers_that_are_small_or_quick_end_together_too(
+def test_all_answers_of_a_session_together_have_limits(
     limit: str, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redfish_http, limit, value)
@@ -343,7 +343,7 @@ def test_a_malformed_address_names_the_variable(address: str) -> None:
         ("s", "host='s' (Caused by SSLError(1))", False),
     ],
 )
-def test_the_name_of_a_bmc_is_no_certificate(
+def test_the_name_of_a_bmc_is_not_taken_for_a_certificate_error(
     monkeypatch: pytest.MonkeyPatch, host: str, reason: str, silent: bool
 ) -> None:
     monkeypatch.setattr(redfish_http, "read_fingerprint", lambda access: "")

@@ -35,8 +35,9 @@ BODIES: dict[str, object] = {
 class SessionBmc(FakeRedfish):
     """A BMC with sessions.
 
-    ``count`` is the number of opened sessions, and ``tokens`` has the open ones by path. ``how`` changes the
-    answer to a login: where it names the session, and whether it can be read.
+    ``count`` is the number of opened sessions, and ``tokens`` has the tokens of the open ones by path.
+    ``how`` changes where the answer to a login names the session, whether the answer can be read, and whether
+    a session can be closed.
     """
 
     def __init__(self) -> None:
@@ -203,7 +204,7 @@ def test_a_session_is_closed_after_a_limit(
 
 
 @pytest.mark.parametrize("how", ["drips", "deep"])
-def test_a_session_is_closed_whose_own_answer_cannot_be_read(
+def test_a_session_is_closed_if_the_answer_to_its_login_cannot_be_read(
     bmc: SessionBmc, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bmc.how = how
@@ -221,7 +222,7 @@ def test_a_session_is_closed_whose_own_answer_cannot_be_read(
     [("", 0), ("absolute", 0), ("body", 0)]
     + [(how, 1) for how in ("body absent", "body deep", "kept", *BODIES)],
 )
-def test_a_session_that_cannot_be_closed_is_remarked(bmc: SessionBmc, how: str, left: int) -> None:
+def test_a_session_that_cannot_be_closed_becomes_a_remark(bmc: SessionBmc, how: str, left: int) -> None:
     bmc.how = how
     access = access_of(bmc)
     with contextlib.suppress(BmcError), open_machine("n1", access) as machine:

@@ -191,11 +191,11 @@ def host() -> Iterator[BootHost]:
 
 
 def test_a_machine_gets_its_order_and_its_report_counts_once(host: BootHost) -> None:
-    assert [host.fetch(), host.fetch()] == [200, 200]  # it tries again where an answer is cut off
+    assert [host.fetch(), host.fetch()] == [200, 200]  # it requests again an answer that was cut off
     assert [host.put(ASKED), host.put(ASKED)] == [201, 412]
     assert host.report() == ASKED
     assert host.put(BEGUN) == 201
-    assert host.put(BEGUN) == 412  # the answer to it was lost
+    assert host.put(BEGUN) == 412  # as if the first answer was lost
     assert host.put(WRITTEN) == 201
     assert host.put(WRITTEN) == 412
     assert host.report() == WRITTEN
@@ -251,15 +251,15 @@ def test_a_name_in_an_address_becomes_no_header_and_no_alarm(host: BootHost, end
 
 
 @pytest.mark.parametrize("path", ["/rackproof-order", "/reports/socket", "/orders/n1", "/../orders/n1"])
-def test_what_is_behind_nginx_is_not_reached(host: BootHost, path: str) -> None:
+def test_the_files_and_the_socket_behind_nginx_cannot_be_reached(host: BootHost, path: str) -> None:
     for method in ("GET", "PUT", "POST"):
         status, body = host.ask(method, path, N1, b"{}")
         assert status >= 400
         assert SECRET.encode() not in body
 
 
-def test_the_signature_of_an_order_is_as_hard_to_come_by_as_the_order(host: BootHost) -> None:
-    assert host.fetch(path="n1/write.json.sig") == 404  # it is not there yet: the ramdisk asks again
+def test_only_the_node_gets_the_signature_of_its_order(host: BootHost) -> None:
+    assert host.fetch(path="n1/write.json.sig") == 404  # it is not there yet, so the ramdisk will ask again
     (host.folder / "http/nodes/n1/write.json.sig").write_text("AAAA")
     assert host.ask("GET", "/nodes/n1/write.json.sig", N1) == (200, b"AAAA")
     for sender in (N2, STRANGER, NOBODY, TWIN):
@@ -329,7 +329,7 @@ def test_a_second_boot_report_never_replaces_the_first(
         f"discover-{ATTEMPT}.json",
     ],
 )
-def test_no_other_name_is_taken(host: BootHost, name: str) -> None:
+def test_a_report_with_another_name_is_refused(host: BootHost, name: str) -> None:
     host.fetch()
     assert host.put(FORGED, STRANGER, name) >= 400
     assert host.put(FORGED, N1, name) >= 400
@@ -367,7 +367,7 @@ def test_thousands_of_names_make_no_files_and_strangers_crowd_out_no_alarm(host:
         json.dumps(WRITTEN | {"status": ["written"]}).encode(),
     ],
 )
-def test_a_report_that_is_none_is_not_kept(host: BootHost, data: bytes) -> None:
+def test_an_invalid_report_is_refused_and_not_stored(host: BootHost, data: bytes) -> None:
     host.fetch()
     assert host.put(data) == 400
     assert host.report() is None
@@ -406,7 +406,7 @@ def test_thousands_of_requests_that_never_end_keep_no_machine_waiting(host: Boot
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "MOVE", "COPY", "MKCOL", "PATCH", "HEAD"])
-def test_reports_are_neither_read_nor_moved(host: BootHost, method: str) -> None:
+def test_reports_can_neither_be_read_nor_moved(host: BootHost, method: str) -> None:
     host.fetch()
     host.put(WRITTEN)
     for name in (

@@ -37,7 +37,7 @@ ONLY_IMAGE = Assumptions(
     # Up to four nodes take what they can, 4 s each; more share the server, which has to send 16 GB in 16 s.
     [(1, 64), (2, 32), (4, 16), (8, 16), (16, 16)],
 )
-def test_the_server_is_shared_and_saturates_where_it_has_to(at_once: int, seconds: float) -> None:
+def test_the_server_is_shared_and_saturates_at_four_nodes(at_once: int, seconds: float) -> None:
     found = forecast(16, at_once, ONLY_IMAGE)
     assert found.waves_s == pytest.approx(seconds)
     assert found.rolling_s == pytest.approx(seconds)
@@ -63,7 +63,7 @@ def test_the_controllers_cores_are_shared() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(some.integers(1, 60), some.integers(1, 70), some.integers(0, 5))
-def test_more_at_once_is_never_slower_and_going_its_own_way_neither(
+def test_more_nodes_at_once_are_never_slower_and_rolling_is_never_slower_than_waves(
     nodes: int, at_once: int, seed: int
 ) -> None:
     found = forecast(nodes, at_once, seed=seed)
@@ -85,7 +85,7 @@ INFINITE = [
 ]
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_impossible_assumptions_are_refused() -> None:
     for bad in ({"server_rate": 0}, {"idle": 2}, {"boot_s": -1}, {"node_rate": float("nan")}, *INFINITE):
         with pytest.raises(ValueError, match=next(iter(bad))):
             Assumptions(**bad)
@@ -93,7 +93,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         forecast(0, 1)
 
 
-def test_on_the_command_line() -> None:
+def test_the_command_shows_the_forecast_and_refuses_impossible_values() -> None:
     said = CliRunner().invoke(
         main, ["reimage", "plan", "--nodes", "100", "--at-once", "8", "--at-once", "32"]
     )

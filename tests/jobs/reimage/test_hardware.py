@@ -1,7 +1,7 @@
 """Test ``rackproof.jobs.reimage.hardware``, which compares a node's hardware before and after a new image.
 
-Every change is reported with both values. A lost part, another machine, and hardware that is not known after
-the image stop the node. A swapped GPU and other firmware are only remarks.
+A change is reported with its values. A lost GPU, less memory, another serial number, and GPUs or memory that
+are not known after the image, stop the node. A swapped or moved GPU and other firmware are only remarks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rackproof.jobs.reimage.hardware import compare_hardware
 
 
 def gpus(*names: str, vbios: str = "1") -> tuple[Gpu, ...]:
-    """Return GPUs with these UUIDs, in slots 0, 1, …"""
+    """Return a GPU for each name, with the UUID ``GPU-NAME``, in slots 00:00, 00:01, …"""
     return tuple(
         Gpu(index=i, uuid=f"GPU-{name}", bus_id=f"00:0{i}", vbios=vbios) for i, name in enumerate(names)
     )
@@ -33,17 +33,17 @@ def described(after: Node, before: Node | None = NODE) -> list[tuple[str, Verdic
     return [(one.text(), one.verdict) for one in compare_hardware(before, after)]
 
 
-def test_the_same_is_no_change_though_a_kernel_reserves_a_little() -> None:
+def test_equal_hardware_is_no_change_even_if_the_kernel_reserves_a_little_memory() -> None:
     assert described(NODE) == []
     assert described(NODE.model_copy(update={"memory_bytes": (960 << 30) - (8 << 30)})) == []
 
 
-def test_a_swapped_gpu_is_reported_by_both_uuids_and_stops_no_node() -> None:
+def test_a_swapped_gpu_is_reported_with_both_uuids_and_does_not_stop_the_node() -> None:
     after = NODE.model_copy(update={"gpus": gpus("a", "x", "c", "d")})
     assert described(after) == [("GPU 1 (00:01) swapped: was GPU-b, is GPU-x", None)]
 
 
-def test_gpus_that_changed_places_have_moved() -> None:
+def test_two_gpus_that_changed_slots_are_reported_as_moved() -> None:
     after = NODE.model_copy(update={"gpus": gpus("b", "a", "c", "d")})
     assert [text for text, _ in described(after)] == [
         "GPU GPU-a moved: 00:00 to 00:01",
@@ -61,13 +61,13 @@ def test_gpus_that_changed_places_have_moved() -> None:
         ({"serial": "S2"}, "serial number was S1, is S2"),
     ],
 )
-def test_less_than_before_and_another_machine_stop_the_node(after: dict[str, object], said: str) -> None:
+def test_lost_hardware_and_another_machine_stop_the_node(after: dict[str, object], said: str) -> None:
     assert [
         text for text, verdict in described(NODE.model_copy(update=after)) if verdict and verdict.gates
     ] == [said]
 
 
-def test_other_firmware_is_reported_part_by_part() -> None:
+def test_each_change_of_firmware_is_reported() -> None:
     after = NODE.model_copy(
         update={"gpus": gpus("a", "b", "c", "d", vbios="2"), "firmware": {"bios": "1.1", "vbios": "2"}}
     )
@@ -78,7 +78,7 @@ def test_other_firmware_is_reported_part_by_part() -> None:
     ]
 
 
-def test_what_was_not_known_is_never_unchanged() -> None:
+def test_hardware_that_was_not_known_before_is_reported_as_not_compared() -> None:
     assert described(NODE, None) == [("hardware: not known before, so not compared", None)]
     bare = NODE.model_copy(update={"gpus": (), "serial": ""})
     assert [text for text, _ in described(NODE, bare)] == [
@@ -93,7 +93,7 @@ def test_memory_that_was_not_known_before_is_only_reported() -> None:
     assert described(bare, bare) == []
 
 
-# GPUs with equal or unknown bus ids or UUIDs. `after` are the positions of the GPUs that remain.
+# GPUs with equal or unknown bus ids or UUIDs. `after` has the positions of the GPUs that remain.
 @pytest.mark.parametrize(
     ("bus_ids", "uuids", "after"),
     [
@@ -105,7 +105,7 @@ def test_memory_that_was_not_known_before_is_only_reported() -> None:
         (("00:01", "00:01", "00:01"), ("a", "b", "c"), (0, 2)),
     ],
 )
-def test_a_lost_gpu_is_missing_however_little_tells_the_gpus_apart(
+def test_a_lost_gpu_is_missing_even_if_gpus_have_equal_or_no_bus_ids_or_uuids(
     bus_ids: tuple[str, ...], uuids: tuple[str, ...], after: tuple[int, ...]
 ) -> None:
     some = [Gpu(index=0, uuid=uuid, bus_id=bus_id) for uuid, bus_id in zip(uuids, bus_ids, strict=True)]
@@ -125,6 +125,6 @@ def test_a_new_gpu_in_the_place_of_one_that_moved_is_new() -> None:
 
 
 @pytest.mark.parametrize(("was", "now"), [("abc1", "ABC1"), ("ABC1", "abc1 "), ("S1", "S1")])
-def test_a_serial_number_is_the_same_in_upper_and_lower_case(was: str, now: str) -> None:
+def test_serial_numbers_are_compared_without_case_and_spaces_at_the_end(was: str, now: str) -> None:
     before, after = (NODE.model_copy(update={"serial": serial}) for serial in (was, now))
     assert described(after, before) == []

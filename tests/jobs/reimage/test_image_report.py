@@ -40,7 +40,7 @@ def test_a_report_without_alarms_is_believed() -> None:
     assert (found.disk, found.seconds) == ("/dev/vda (D1)", 12.6)
 
 
-def test_what_strangers_tried_is_a_remark_and_does_the_node_no_harm() -> None:
+def test_requests_of_strangers_are_remarks_and_do_not_affect_the_node() -> None:
     found = read(WRITTEN, "refused 192.0.2.9 (x) requested its order\nrefused \x1b[31mx\n")
     assert found.problem == ""
     assert found.remarks[0] == "alarm: 192.0.2.9 (x) requested its order"
@@ -82,7 +82,7 @@ def test_a_conflict_leaves_the_node_unproven_and_no_key_is_written(alarm: str, r
         "\ufffd",
     ],
 )
-def test_a_report_that_is_none_is_a_report_that_did_not_come(report: Any) -> None:
+def test_an_invalid_report_counts_as_a_report_that_did_not_come(report: Any) -> None:
     assert read(report).problem.startswith("has its order and did not report the result in time")
 
 
@@ -95,13 +95,13 @@ def test_a_report_that_is_none_is_a_report_that_did_not_come(report: Any) -> Non
         {"seconds": True, "disk": "\x1b[2J" * 9},
     ],
 )
-def test_fields_that_cannot_be_do_not_end_the_playbook(changed: dict[str, Any]) -> None:
+def test_impossible_fields_do_not_end_the_playbook(changed: dict[str, Any]) -> None:
     found = read(WRITTEN | changed)
     assert found.problem == ""
     assert "\x1b" not in found.disk
 
 
-def test_a_reason_is_cleaned() -> None:
+def test_a_reason_is_sanitized() -> None:
     found = read({"status": "refused", "reason": "a\x1b[31mb\n" + "x" * 9999})
     assert found.problem.startswith("refused: a")
     assert "\x1b" not in found.problem
@@ -162,7 +162,7 @@ def test_a_key_that_another_host_has_is_an_alarm(tmp_path: Path) -> None:
     # Base64 texts with unused bits or extra padding, which decode to the same bytes.
     [(b"ab", "Yh=="), (b"ab", "Yv=="), (b"abc", "YmN="), (b"a", "Fh="), (b"a", "Fh====")],
 )
-def test_another_text_for_the_same_key_is_no_key(content: bytes, ending: str) -> None:
+def test_an_unusual_base64_text_of_a_key_is_invalid(content: bytes, ending: str) -> None:
     theirs = key("ssh-rsa", content)
     mine = theirs[: -len(ending.rstrip("=")) - theirs.count("=")] + ending
     assert mine != theirs
@@ -183,7 +183,9 @@ def test_another_text_for_the_same_key_is_no_key(content: bytes, ending: str) ->
         (["", {"status": "failed", "host_keys": [KEY]}], False),
     ],
 )
-def test_a_key_that_two_nodes_report_at_once_is_neither_s(others: list[Any], believed: bool) -> None:
+def test_a_key_that_two_nodes_report_at_once_is_believed_of_neither(
+    others: list[Any], believed: bool
+) -> None:
     texts = [one if isinstance(one, str) else json.dumps(one) for one in others]
     found = read_image_report(json.dumps(WRITTEN), "", "", "192.0.2.1", texts)
     assert found.host_keys == ((KEY,) if believed else ())
@@ -209,6 +211,6 @@ def test_an_image_without_a_host_key_is_a_problem(changed: dict[str, Any] | None
 
 
 @pytest.mark.parametrize("names", ["|1|sälz|digest", "|1|c2FseA==|dïgest", "|1|²|", "|1|", "|1|a|b|c"])
-def test_a_damaged_entry_of_known_hosts_is_another_hosts(names: str) -> None:
+def test_a_damaged_entry_of_known_hosts_counts_as_that_of_another_host(names: str) -> None:
     assert read(WRITTEN, known_hosts=f"{names} {RSA}\n").problem == ""
     assert "reports the host key of |1|" in read(WRITTEN, known_hosts=f"{names} {KEY}\n").problem

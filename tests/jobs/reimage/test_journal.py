@@ -1,9 +1,9 @@
 """Test the journal of a node in ``rackproof.jobs.reimage.run_files``.
 
-The journal is a file with the start and end of each step of re-imaging. The next run continues by it, so it
-must be right after a crash. The tests cut it off at every byte, kill its writer, damage it, and fill the
-disk. Whole entries must remain, damage must be an error, and a step must not begin if its end cannot be
-written.
+The journal is a file with the start and end of each step of re-imaging. The next run needs it to
+continue, so it must be right after a crash. The tests cut it off at every byte, kill its writer, damage it,
+and fill the disk. Whole entries must remain, damage must be an error, and a step must not begin if its end
+cannot be written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENTRIES = [
 ]
 
 
-def test_killed_at_any_byte_what_was_whole_is_there_and_writing_goes_on(tmp_path: Path) -> None:
+def test_after_a_cut_at_any_byte_whole_entries_remain_and_writing_continues(tmp_path: Path) -> None:
     some = ENTRIES[:3]
     whole = b"".join(map(encode_entry, some))
     ends = [0]
@@ -78,7 +78,7 @@ def test_a_writer_that_is_killed_leaves_only_whole_entries(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("damage", [b"x", b"00000000", b"\n"])
-def test_damage_before_the_end_is_an_error_that_names_what_to_do(tmp_path: Path, damage: bytes) -> None:
+def test_damage_before_the_end_is_an_error_with_a_remedy(tmp_path: Path, damage: bytes) -> None:
     first, second = encode_entry(ENTRIES[0]), encode_entry(ENTRIES[1])
     path = tmp_path / "n1.journal"
     path.write_bytes(damage + first[len(damage) :] + second)
@@ -90,7 +90,7 @@ def test_damage_before_the_end_is_an_error_that_names_what_to_do(tmp_path: Path,
     assert path.read_bytes() == before
 
 
-def test_two_lines_that_are_swapped_bits_are_never_an_entry() -> None:
+def test_an_entry_with_a_changed_bit_is_never_read_as_another_entry() -> None:
     data = bytearray(encode_entry(ENTRIES[0]))
     for at in range(len(data) - 1):
         changed = bytes([*data[:at], data[at] ^ 1, *data[at + 1 :]])
@@ -100,7 +100,7 @@ def test_two_lines_that_are_swapped_bits_are_never_an_entry() -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a file system with room for a few dozen kilobytes."""
+    """Yield a file system of 64 KiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     done = subprocess.run(
@@ -126,7 +126,7 @@ def test_a_full_disk_stops_a_step_before_it_begins(small_disk: Path) -> None:
     assert read_journal(small_disk / "n1.journal") == ()
 
 
-def test_what_began_can_be_ended_on_a_disk_that_has_become_full(small_disk: Path) -> None:
+def test_a_step_that_began_can_be_ended_on_a_disk_that_became_full(small_disk: Path) -> None:
     path = small_disk / "n1.journal"
     append_entry(path, ENTRIES[0], reserve=True)
     fill(small_disk)
@@ -140,7 +140,7 @@ def test_what_began_can_be_ended_on_a_disk_that_has_become_full(small_disk: Path
     assert read_journal(path) == (ENTRIES[0], failed)
 
 
-def test_a_write_that_stops_half_way_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_stops_half_way_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "n1.journal"
     append_entry(path, ENTRIES[0])
     real = os.write
@@ -157,6 +157,6 @@ def test_a_write_that_stops_half_way_is_taken_back(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("name", ["", "../n1", ".hidden", "a/b", "n\0", "x" * 300])
-def test_a_name_that_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_node_name_that_cannot_be_a_file_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(JournalError, match="rename it in the inventory"):
         journal_path(tmp_path, name)

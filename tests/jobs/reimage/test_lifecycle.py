@@ -59,7 +59,7 @@ def test_a_node_that_did_everything_has_returned_and_starts_from_the_beginning()
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_cut_off_in_any_step_the_next_run_goes_on_there_and_drains_again(step: Step) -> None:
+def test_a_run_cut_off_in_a_step_continues_there_and_drains_again(step: Step) -> None:
     before = STEPS[: STEPS.index(step)]
     now = replay(journal(("adopted", None), *through(*before), ("begun", step)), alive=False)
     assert (now.state, now.step, now.done) == ("interrupted", step, before)
@@ -80,7 +80,7 @@ def test_cut_off_in_any_step_the_next_run_goes_on_there_and_drains_again(step: S
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_cut_off_between_two_steps_goes_on_with_the_next(step: Step) -> None:
+def test_a_run_cut_off_between_two_steps_continues_with_the_next_step(step: Step) -> None:
     now = replay(journal(("adopted", None), *through(*STEPS[: STEPS.index(step) + 1])), alive=False)
     if step is Step.RETURN:
         assert now.state == "returned"
@@ -102,7 +102,7 @@ def test_a_step_that_is_done_again_undoes_what_came_after_it() -> None:
     assert (now.state, now.step) == ("running", Step.BOOT)
 
 
-def test_what_is_adopted_holds_and_nothing_else() -> None:
+def test_only_the_adopted_steps_are_done() -> None:
     adopted = Entry(at=BEGAN, event="adopted", steps=(Step.RECORD, Step.BOOT), attempt=3)
     now = replay([adopted], alive=True)
     assert (now.state, now.step, now.attempt) == ("waiting", Step.DRAIN, 3)
@@ -132,7 +132,7 @@ def test_no_journal_returns_a_node_that_was_not_returned(said: list[tuple[Event,
     assert all(STEPS.index(a) < STEPS.index(b) for a, b in pairwise(steps))
 
 
-def test_status_says_what_for_how_long_and_when_it_is_too_long() -> None:
+def test_the_status_shows_the_step_its_time_and_an_exceeded_limit() -> None:
     now = replay(journal(("begun", Step.IMAGE)), alive=True)
     assert describe_progress(now, BEGAN + timedelta(seconds=50)) == "image (50.0 s)"
     assert (
@@ -156,7 +156,7 @@ def test_only_damaged_files_start_a_node_from_the_first_step() -> None:
     assert describe_progress(lost_part, BEGAN) == "failed at validate"
 
 
-def test_limits_name_what_is_wrong_with_them() -> None:
+def test_invalid_limits_are_refused() -> None:
     assert step_limits({"drain": 5})[Step.DRAIN] == 5
     assert step_limits({})[Step.BOOT] == DEFAULT_LIMITS_S[Step.BOOT]
     for bad in ({"boot ": 1}, {"boot": 0}, {"boot": True}, {"boot": "10"}):
@@ -181,7 +181,7 @@ def test_waves_keep_every_limit_and_lose_no_node(at_once: int, rack: int, partit
     assert len(found) <= -(-18 // min(at_once, rack * 3, partition))
 
 
-def test_a_limit_of_nothing_is_refused() -> None:
+def test_a_limit_of_0_is_refused() -> None:
     with pytest.raises(ValueError, match="reimage_per_rack: at least 1"):
         plan_waves(FLEET, 4, {"per_rack": 0})
 

@@ -68,7 +68,7 @@ builder = load()
         ({"architecture": "arm64"}, "only amd64 is built"),
     ],
 )
-def test_what_cannot_be_built_is_refused_before_it_is_tried(
+def test_a_list_that_cannot_be_built_is_refused_before_anything_is_made(
     tmp_path: Path, changed: dict[str, Any], why: str
 ) -> None:
     (tmp_path / "wanted.json").write_text(json.dumps(WANTED | changed))
@@ -119,12 +119,12 @@ def test_a_disk_without_a_table_or_without_linux_has_no_root(disk: Path, tmp_pat
         assert describe_image(tmp_path / "broken").root is None
 
 
-def test_the_same_list_gives_the_same_names_and_another_others(disk: Path) -> None:
+def test_an_equal_list_gives_an_equal_partition_table_and_another_list_does_not(disk: Path) -> None:
     assert builder.table(WANTED) == builder.table(json.loads(json.dumps(WANTED)))
     assert builder.table(WANTED) != builder.table(WANTED | {"packages": ["vim"]})
 
 
-def test_the_boot_loader_knows_where_its_parts_lie() -> None:
+def test_the_boot_loader_gets_the_positions_of_its_parts() -> None:
     first, core = bytearray(512), bytearray(2048)
     struct.pack_into("<Q", first, 0x5C, 1)
     struct.pack_into("<Q", core, 0x1F4, 2)
@@ -139,7 +139,7 @@ def test_the_boot_loader_knows_where_its_parts_lie() -> None:
         builder.settled(bytes(first), bytes(builder.BIOS_SIZE + 1))
 
 
-def test_holes_stay_holes(tmp_path: Path) -> None:
+def test_copying_keeps_the_holes_of_a_sparse_file(tmp_path: Path) -> None:
     part, whole = tmp_path / "part", tmp_path / "whole"
     part.write_bytes(b"a" * MIB + bytes(8 * MIB) + b"b" * 10)
     with whole.open("wb") as stream:
@@ -149,7 +149,7 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
     assert whole.stat().st_blocks * 512 < 4 * MIB
 
 
-def test_nothing_is_younger_than_the_epoch(tmp_path: Path) -> None:
+def test_all_files_get_the_time_of_the_epoch(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b/file").write_text("")
     (tmp_path / "a").symlink_to("nowhere")
@@ -157,7 +157,7 @@ def test_nothing_is_younger_than_the_epoch(tmp_path: Path) -> None:
     assert {path.lstat().st_mtime for path in tmp_path.rglob("*")} == {1000}
 
 
-def test_an_image_counts_as_there_only_while_all_of_it_is(tmp_path: Path) -> None:
+def test_an_image_counts_as_built_only_if_its_files_are_complete(tmp_path: Path) -> None:
     assert builder.inputs_of_built(str(tmp_path)) == ""
     (tmp_path / "disk.raw").write_bytes(b"1234")
     (tmp_path / "built.json").write_text(
@@ -181,7 +181,7 @@ def overlay(tmp_path: Path) -> Path:
     return folder
 
 
-def test_files_of_the_site_lie_over_those_of_packages(overlay: Path, tmp_path: Path) -> None:
+def test_files_of_the_site_replace_those_of_packages(overlay: Path, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "usr/lib").mkdir(parents=True)
     (tree / "etc").mkdir(mode=0o711)
@@ -201,7 +201,7 @@ def test_files_of_the_site_lie_over_those_of_packages(overlay: Path, tmp_path: P
     ]
 
 
-def test_no_file_of_the_site_leaves_the_image(overlay: Path, tmp_path: Path) -> None:
+def test_no_file_of_the_site_is_written_outside_of_the_image(overlay: Path, tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "outside").mkdir()
     (tmp_path / "tree/etc").symlink_to(tmp_path / "outside")
@@ -211,7 +211,7 @@ def test_no_file_of_the_site_leaves_the_image(overlay: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("change", ["content", "mode", "link", "gone"])
-def test_other_files_of_the_site_are_another_image(overlay: Path, change: str) -> None:
+def test_changed_files_of_the_site_give_another_image(overlay: Path, change: str) -> None:
     before = builder.overlay_parts(str(overlay))
     assert builder.overlay_parts(str(overlay)) == before
     if change == "content":
@@ -238,7 +238,7 @@ def test_a_folder_of_files_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_another_key_of_orders_is_another_ramdisk(tmp_path: Path) -> None:
+def test_another_key_for_orders_gives_another_ramdisk(tmp_path: Path) -> None:
     one, other = (
         builder.digest_of_inputs(WANTED, str(PROGRAM), key, "") for key in (PUBLIC, PUBLIC.replace("A", "B"))
     )
@@ -248,7 +248,7 @@ def test_another_key_of_orders_is_another_ramdisk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", PRIVATE, PUBLIC + PRIVATE, "ssh-ed25519 AAAA"])
-def test_a_private_key_is_never_a_part_of_the_ramdisk(tmp_path: Path, text: str) -> None:
+def test_only_a_public_key_is_accepted_for_the_ramdisk(tmp_path: Path, text: str) -> None:
     (tmp_path / "wanted.json").write_text(json.dumps(WANTED))
     (tmp_path / "key").write_text(text)
     words = [tmp_path / "wanted.json", tmp_path / "out", f"--writer={PROGRAM}", f"--order-key={tmp_path}/key"]
@@ -351,7 +351,7 @@ def secure_boot_options(arguments: str = "", key: str = "", certificate: str = "
     )
 
 
-def test_another_certificate_or_other_arguments_are_another_file(tmp_path: Path) -> None:
+def test_another_certificate_or_other_arguments_give_another_file(tmp_path: Path) -> None:
     assert builder.secure_boot_of(secure_boot_options("rackproof.server=http://h")) is None
     found = []
     for text, arguments in (("one", "a"), ("two", "a"), ("two", "b")):
@@ -395,7 +395,7 @@ busybox() {
     ],
     ids=["order", "report", "hostile", "nothing"],
 )
-def test_what_secure_boot_started_finds_its_order_by_its_own_mac_address(
+def test_a_ramdisk_that_secure_boot_started_finds_its_order_by_its_mac_address(
     tmp_path: Path, served: dict[str, str], found: str
 ) -> None:
     (tmp_path / "cmdline").write_text("rackproof.server=http://h:8080 console=ttyS0\n")

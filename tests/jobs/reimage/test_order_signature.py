@@ -42,7 +42,7 @@ def key(tmp_path: Path) -> Path:
     return tmp_path / "key.pem"
 
 
-def test_what_is_signed_is_the_order_and_the_number_of_the_boot(key: Path) -> None:
+def test_the_signature_covers_the_order_and_the_random_number_of_the_boot(key: Path) -> None:
     assert load().SIGNED_AS == SIGNED_AS
     private = serialization.load_pem_private_key(key.read_bytes(), None)
     assert isinstance(private, ed25519.Ed25519PrivateKey)
@@ -67,7 +67,7 @@ def test_what_is_signed_is_the_order_and_the_number_of_the_boot(key: Path) -> No
         json.dumps({"nonce": 5}),
     ],
 )
-def test_nothing_is_signed_for_a_ramdisk_that_requests_nothing(key: Path, report: str) -> None:
+def test_nothing_is_signed_without_a_valid_request_of_the_ramdisk(key: Path, report: str) -> None:
     with pytest.raises(SignatureError, match="its ramdisk requests no signature"):
         sign_order("{}", report, key)
 
@@ -75,7 +75,7 @@ def test_nothing_is_signed_for_a_ramdisk_that_requests_nothing(key: Path, report
 @pytest.mark.parametrize(
     "broken", ["missing", "empty", "readable", "group", "password", "other kind", "public"]
 )
-def test_a_key_that_cannot_be_used_is_named_before_a_node_is_switched_off(key: Path, broken: str) -> None:
+def test_a_key_that_cannot_be_used_is_reported_with_the_reason(key: Path, broken: str) -> None:
     why = "is not a key without a password"
     if broken == "missing":
         key.unlink()

@@ -22,7 +22,7 @@ def tasks_with_blocks(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield from tasks_with_blocks(task.get(part, []))
 
 
-def test_delegation_falls_back_to_the_own_host() -> None:
+def test_tasks_for_the_slurm_controller_fall_back_to_the_own_host() -> None:
     # Ansible evaluates delegate_to before `when`, and fails if the name is empty.
     found = [
         (path.name, task["name"], str(task["delegate_to"]))

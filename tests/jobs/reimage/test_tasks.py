@@ -41,7 +41,7 @@ def _no_database(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def started(results: Path, nodes: dict[str, list[str]] | None = None, **options: Any) -> ReimageContext:
-    """Begin a run. Without an owner_pid, it is a dry run."""
+    """Begin a run that belongs to this process. With ``owner_pid=None``, it is a dry run."""
     given = {"method": "rack", "owner_pid": os.getpid()} | options
     return begin_run(results, nodes or NODES, **given)
 
@@ -68,12 +68,12 @@ def facts(serial: str = "S1", uuids: tuple[str, ...] = ("a", "b")) -> dict[str, 
     }
 
 
-def test_what_the_plan_takes_for_granted_stands_in_it(tmp_path: Path) -> None:
+def test_an_assumption_of_the_plan_is_in_its_message(tmp_path: Path) -> None:
     said = "Slurm's partitions are not known"
     assert started(tmp_path, {"n1": ["r1"]}, remark=said).message[-1] == said
 
 
-def test_a_node_goes_the_whole_way_and_enters_the_history(tmp_path: Path) -> None:
+def test_a_node_that_passes_all_steps_returns_and_is_recorded(tmp_path: Path) -> None:
     run = started(tmp_path, {"n1": ["r1"]})
     assert run.todo == {"n1": STEPS}
     assert record_hardware(run, "n1", "before", facts(), serial="s1") == ()
@@ -95,7 +95,7 @@ def test_a_node_goes_the_whole_way_and_enters_the_history(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("last", STEPS)
-def test_the_next_run_goes_on_where_a_killed_one_was(tmp_path: Path, last: Step) -> None:
+def test_the_next_run_continues_where_a_killed_run_stopped(tmp_path: Path, last: Step) -> None:
     run = started(tmp_path)
     record_hardware(run, "n1", "before", facts(serial="first"))
     work(run, "n1", *STEPS[: STEPS.index(last)])
@@ -125,7 +125,7 @@ def test_the_next_run_goes_on_where_a_killed_one_was(tmp_path: Path, last: Step)
     assert tasks.read_progress(tmp_path, ["n1"])[0].progress.state == "returned"
 
 
-def test_another_method_or_again_starts_from_the_beginning(
+def test_another_method_and_reimage_again_start_from_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = started(tmp_path)
@@ -176,7 +176,7 @@ def test_a_node_that_got_another_image_and_did_not_return_is_imaged_again(tmp_pa
     assert started(tmp_path).todo["n2"] == STEPS
 
 
-def test_a_way_to_image_that_is_not_there_is_refused_before_anything(tmp_path: Path) -> None:
+def test_an_unknown_method_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     for method in ("kickstart", "Image", ""):
         with pytest.raises(ReimageError, match="is unknown; there are image, autoinstall, rack"):
             started(tmp_path, method=method)
@@ -201,13 +201,13 @@ def test_two_runs_never_take_the_same_node(tmp_path: Path) -> None:
         process.communicate()
 
 
-def test_a_dry_run_leaves_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_stores_nothing(tmp_path: Path) -> None:
     run = started(tmp_path, owner_pid=None, at_once=2)
     assert run.message[0] == "3 nodes in 2 waves, at most 2 at a time"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nodes_of_no_known_partition_share_one(tmp_path: Path) -> None:
+def test_nodes_without_a_known_partition_count_as_one_partition(tmp_path: Path) -> None:
     listed = "n1|a|none\nn2|b|none\nn3|b|none"
     assert started(tmp_path, owner_pid=None, per_partition=1, members=listed).waves == (
         ("n1", "n2"),
@@ -231,7 +231,7 @@ def test_a_damaged_journal_leaves_its_node_out_and_the_others_go_on(tmp_path: Pa
     assert {one.node: one.progress.state for one in tasks.read_progress(tmp_path)}["n2"] == "failed"
 
 
-def test_what_a_damaged_journal_or_run_asks_for_starts_from_the_beginning_and_not_where_an_older_run_stood(
+def test_the_command_after_a_damaged_journal_or_run_starts_from_the_first_step_despite_an_older_run(
     tmp_path: Path,
 ) -> None:
     first = started(tmp_path, {"n1": ["r1"]})
@@ -256,7 +256,7 @@ def test_what_a_damaged_journal_or_run_asks_for_starts_from_the_beginning_and_no
         Path(second.folder, run_files.RUN_FILE).write_text("{")
 
 
-def test_a_failed_node_gives_the_reason_and_what_next(tmp_path: Path) -> None:
+def test_the_message_about_a_failed_node_has_the_reason_and_the_next_command(tmp_path: Path) -> None:
     run = started(tmp_path, {"n1": ["r1"]})
     work(run, "n1", Step.DRAIN)
     write_step(run, "n1", "begun", Step.RECORD)
@@ -268,7 +268,7 @@ def test_a_failed_node_gives_the_reason_and_what_next(tmp_path: Path) -> None:
     )
 
 
-def test_a_step_is_not_done_that_did_not_begin(tmp_path: Path) -> None:
+def test_a_step_that_did_not_begin_cannot_be_done(tmp_path: Path) -> None:
     run = started(tmp_path)
     with pytest.raises(ReimageError, match="n1: return cannot be done, it was not started"):
         write_step(run, "n1", "done", Step.RETURN)
@@ -306,7 +306,7 @@ def test_another_machine_after_its_image_is_not_reported_as_unwritten(tmp_path: 
     assert "Its image was written" in str(refused.value)
 
 
-def test_a_node_that_does_not_answer_is_what_its_last_night_knew_or_not_known(tmp_path: Path) -> None:
+def test_the_hardware_of_a_node_without_an_answer_and_without_a_night_is_not_known(tmp_path: Path) -> None:
     run = started(tmp_path)
     assert record_hardware(run, "n1", "before", None, serial="S1") == (
         "the node did not answer and no night has a record of it: its hardware is not known",
@@ -344,7 +344,7 @@ def night(folder: Path, verdict: Verdict, *names: str) -> Path:
     return folder
 
 
-def test_only_a_night_that_covered_the_node_and_passed_it_proves_it(tmp_path: Path) -> None:
+def test_a_node_is_proven_only_by_a_night_in_which_it_passed_or_was_degraded(tmp_path: Path) -> None:
     assert check_night_verdict(night(tmp_path / "a", Verdict.PASS, "n1"), "n1") == ()
     assert check_night_verdict(night(tmp_path / "b", Verdict.DEGRADED, "n1"), "n1") == ("degraded: XID 79",)
     see = f"See `rackproof explain --results {tmp_path} n1`"
@@ -357,7 +357,7 @@ def test_only_a_night_that_covered_the_node_and_passed_it_proves_it(tmp_path: Pa
         check_night_verdict(tmp_path / "nowhere", "n1")
 
 
-def test_what_is_kept_is_json_that_others_can_read(tmp_path: Path) -> None:
+def test_the_stored_request_is_json(tmp_path: Path) -> None:
     run = started(tmp_path, limits_s={"boot": 7})
     kept = json.loads((Path(run.folder) / run_files.RUN_FILE).read_text())
     assert kept["limits_s"]["boot"] == 7
@@ -369,7 +369,7 @@ def status_output(results: Path, *words: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_status_on_the_command_line(tmp_path: Path) -> None:
+def test_the_command_status_shows_unfinished_nodes_and_the_next_command(tmp_path: Path) -> None:
     assert status_output(tmp_path) == (0, f"no node was ever imaged from {tmp_path}\n")
     run = started(tmp_path)
     work(run, "n1", *STEPS)
@@ -392,7 +392,7 @@ def test_status_on_the_command_line(tmp_path: Path) -> None:
     ]
 
 
-def test_a_night_learns_which_nodes_are_still_being_imaged(tmp_path: Path) -> None:
+def test_a_night_gets_the_nodes_that_are_still_being_imaged(tmp_path: Path) -> None:
     run = started(tmp_path)
     work(run, "n1", *STEPS)
     write_step(run, "n2", "begun", Step.DRAIN)
@@ -414,7 +414,7 @@ def test_an_interrupted_run_with_a_damaged_record_leaves_its_node_out(tmp_path: 
     assert Path(second.folder, "before/n2.json").exists()
 
 
-def test_a_record_that_cannot_be_copied_stops_and_a_missing_one_does_not(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_copied_is_an_error_and_a_missing_one_is_not(tmp_path: Path) -> None:
     hardware.copy_from_run(tmp_path / "none", tmp_path / "new", "n1")
     assert not (tmp_path / "new").exists()
     (tmp_path / "old/before/n1.json").mkdir(parents=True)

@@ -43,7 +43,7 @@ def test_no_two_machines_share_anything(tmp_path: Path) -> None:
     assert set(one.values()) & set(two.values()) == {""}  # neither has UEFI
     one, two = vms.machine(1, tmp_path, uefi="plain"), vms.machine(2, tmp_path, uefi="plain")
     assert not set(one.values()) & set(two.values())
-    assert len({*one.values()}) == len(one) - 1  # its name is also its tap's
+    assert len({*one.values()}) == len(one) - 1  # the tap has the machine's name
 
 
 def test_libvirt_gets_serial_numbers_and_disks(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_secure_boot_has_a_firmware_that_the_system_cannot_write_to(tmp_path: Pa
         assert (plain.find("os/type").get("machine"), plain.find("features/smm")) == ("pc", None)
 
 
-def test_a_machine_makes_of_what_its_firmware_says_the_hardware_of_its_serial_number(tmp_path: Path) -> None:
+def test_a_machine_makes_its_fake_hardware_from_the_values_of_its_firmware(tmp_path: Path) -> None:
     about = vms.machine(1, tmp_path)
     unit = (ROOT / "testrack/vms/rack-machine.service").read_text()
     command = shlex.split(re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE)[1])
@@ -95,7 +95,7 @@ def test_a_machine_makes_of_what_its_firmware_says_the_hardware_of_its_serial_nu
     assert (machine["product_serial"], machine["uuid"]) == (about["serial"], about["uuid"])
 
 
-def test_the_image_has_the_fakes_and_no_unit_that_starts_by_itself(tmp_path: Path) -> None:
+def test_the_image_has_the_fakes_and_no_timer_of_apt(tmp_path: Path) -> None:
     subprocess.run([ROOT / "testrack/vms/overlay", tmp_path / "over"], check=True)
     units = tmp_path / "over/etc/systemd/system"
     assert (tmp_path / "over/opt/rack/hardware").stat().st_mode & 0o100
@@ -116,7 +116,7 @@ def test_no_address_is_the_racks_own_and_every_name_is_known(tmp_path: Path) -> 
     assert all(one.startswith(f"{vms.NETWORK}.") for one in every)
 
 
-def test_the_inventory_says_all_that_imaging_asks_for(tmp_path: Path) -> None:
+def test_the_inventory_has_all_variables_that_imaging_needs(tmp_path: Path) -> None:
     (tmp_path / "key.pub").write_text("ssh-ed25519 AAAA vms\n")
     (tmp_path / "netboot.json").write_text(json.dumps({"netboot_kernel": "vmlinuz"}))
     # The checkout may have no test rack, so the test makes the files of its mirror.
@@ -135,7 +135,7 @@ def test_the_inventory_says_all_that_imaging_asks_for(tmp_path: Path) -> None:
 
 
 def appears(path: Path, within_s: float = 300) -> bool:
-    """Return whether a file is there before long; a busy machine takes seconds to start a shell."""
+    """Return whether a file appears in time. A busy machine takes seconds to start a shell."""
     deadline = time.monotonic() + within_s
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -45,7 +45,7 @@ def load() -> Any:
 
 
 writer = load()
-# Small blocks: the tests are about what is written where, not about megabytes.
+# The blocks are small, because the tests check the positions of written data, and not its amount.
 writer.BLOCK = 64 * 1024
 BLOCK = writer.BLOCK
 
@@ -62,7 +62,7 @@ class Server:
         self.asked: list[str] = []
         self.reports: list[dict[str, Any]] = []
         self.order = b""
-        # Return the signature for a boot's request, or None if there is none yet.
+        # This function returns the signature for a boot's request, or None if there is none yet.
         self.sign: Callable[[dict[str, Any]], str | None] = lambda asked: None
         self.places: list[str] = []
         self.answers = 204
@@ -141,7 +141,7 @@ def order(server: Server, **changed: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """Return a machine's folder with three disks full of data. sysfs names the disks in use."""
+    """Return a machine's folder with three disks full of data, and the files of sysfs about them."""
     for name, serial, size in (("sda", "D1", 5), ("sdb", "D2", 5), ("nvme0n1", "D3", 1)):
         (tmp_path / "dev").mkdir(exist_ok=True)
         (tmp_path / "dev" / name).write_bytes(b"data" * (size * BLOCK // 4))
@@ -186,7 +186,7 @@ def test_the_named_disk_gets_the_image_and_no_other_is_touched(server: Server, m
     assert [int(one[6:].split("-")[0]) // BLOCK for one in server.asked] == [2, 3, 0]
 
 
-def test_a_disk_by_any_of_its_paths(server: Server, machine: Path) -> None:
+def test_a_disk_may_be_named_by_any_of_its_paths(server: Server, machine: Path) -> None:
     by_id = str(machine / "dev/disk/by-id/ata-D2")
     assert carry_out(order(server, disk={"path": by_id}), machine)[0]["path"] == str(machine / "dev/sdb")
     assert (machine / "dev/sdb").read_bytes()[: len(IMAGE)] == IMAGE
@@ -217,7 +217,7 @@ def test_a_disk_by_any_of_its_paths(server: Server, machine: Path) -> None:
         ),
     ],
 )
-def test_whatever_does_not_fit_stops_before_anything_is_written(
+def test_an_order_that_does_not_fit_is_refused_before_anything_is_written(
     server: Server, machine: Path, changed: dict[str, Any], why: str
 ) -> None:
     before = content(machine)
@@ -227,7 +227,7 @@ def test_whatever_does_not_fit_stops_before_anything_is_written(
 
 
 @pytest.mark.parametrize("serial", ["", "m10", "M"])
-def test_another_machine_or_one_that_does_not_say_is_not_written(
+def test_a_machine_with_another_or_no_serial_number_is_not_written(
     server: Server, machine: Path, serial: str
 ) -> None:
     before = content(machine)
@@ -236,9 +236,7 @@ def test_another_machine_or_one_that_does_not_say_is_not_written(
     assert content(machine) == before
 
 
-def test_what_makers_leave_in_the_place_of_a_serial_number_is_no_machine_s(
-    server: Server, machine: Path
-) -> None:
+def test_a_maker_s_filler_is_no_serial_number(server: Server, machine: Path) -> None:
     assert writer.FILLER == facts._FILLER
     before = content(machine)
     for filler in ("Default string", "To Be Filled By O.E.M.", "0123456789"):
@@ -249,7 +247,7 @@ def test_what_makers_leave_in_the_place_of_a_serial_number_is_no_machine_s(
     assert carry_out(order(server, serial=7007), machine, serial="7007")[0]["serial"] == "D1"
 
 
-def test_a_way_to_a_disk_is_no_second_disk(server: Server, machine: Path) -> None:
+def test_a_hidden_path_to_a_disk_is_no_second_disk(server: Server, machine: Path) -> None:
     way = machine / "sys/block/nvme0c0n1"
     shutil.copytree(machine / "sys/block/sda", way)
     (way / "hidden").write_text("1\n")
@@ -291,7 +289,7 @@ def test_only_disks_that_were_named_are_wiped_and_only_after_the_image(server: S
 
 
 @pytest.mark.parametrize("faults", [["503", "cut"], ["cut", "cut", "503"]])
-def test_a_server_that_drops_in_between_is_asked_again(
+def test_a_request_is_repeated_after_a_fault_of_the_server(
     server: Server, machine: Path, faults: list[str]
 ) -> None:
     server.faults = faults
@@ -302,7 +300,7 @@ def test_a_server_that_drops_in_between_is_asked_again(
 @pytest.mark.parametrize(
     ("faults", "why"), [(["503"] * 5, "after 5 tries"), (["whole"], "does not serve parts")]
 )
-def test_a_server_that_stays_away_leaves_a_disk_that_does_not_boot(
+def test_a_server_that_keeps_failing_leaves_a_disk_that_does_not_boot(
     server: Server, machine: Path, faults: list[str], why: str
 ) -> None:
     server.faults = faults
@@ -358,7 +356,7 @@ def test_a_damaged_image_never_becomes_a_disk_that_boots(server: Server, machine
     assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
 
 
-def test_power_cut_at_any_block_leaves_a_disk_that_does_not_boot(server: Server, machine: Path) -> None:
+def test_a_power_cut_at_any_block_leaves_a_disk_that_does_not_boot(server: Server, machine: Path) -> None:
     class PowerCut(BaseException):
         pass
 
@@ -414,7 +412,7 @@ def test_the_new_system_gets_its_identity_before_its_disk_can_boot(server: Serve
         ({"begin": BLOCK, "bytes": BLOCK}, ["meta-data"], "not made of small files"),
     ],
 )
-def test_a_seed_that_has_nowhere_to_go_is_refused_before_anything_is_written(
+def test_a_seed_without_a_valid_place_or_content_is_refused_before_anything_is_written(
     server: Server, machine: Path, root: Any, seed: Any, why: str
 ) -> None:
     before = content(machine)
@@ -463,7 +461,7 @@ def test_only_the_public_halves_of_host_keys_are_reported(tmp_path: Path) -> Non
     assert [words[0] for words in called] == ["mount", "chroot", "umount"]
 
 
-def test_a_disk_that_reads_back_otherwise_is_found(
+def test_a_disk_that_reads_back_other_data_is_reported(
     server: Server, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.pread
@@ -473,7 +471,7 @@ def test_a_disk_that_reads_back_otherwise_is_found(
 
 
 class Keys:
-    """The controller's key and its public half, and those of an attacker."""
+    """The controller's private key with its public half, and an attacker's private key."""
 
     def __init__(self, folder: Path) -> None:
         self.public, self.private = folder / "order.pem", folder / "key.pem"
@@ -496,7 +494,7 @@ def keys(tmp_path: Path) -> Keys:
 
 
 def serve(server: Server, keys: Keys, **changed: Any) -> None:
-    """Serve an order, and sign it for whoever asks, as the playbook does."""
+    """Serve an order, and sign it for each request, as the playbook does."""
     server.order = json.dumps(order(server, **changed)).encode()
     server.sign = lambda asked: sign_order(server.order.decode(), json.dumps(asked), keys.private)
 
@@ -662,7 +660,7 @@ def test_a_changed_block_of_a_signed_image_never_boots(
         b'{"node": ["n1"], "report": "http://127.0.0.1:1/"}',
     ],
 )
-def test_what_is_no_order_is_refused(
+def test_an_answer_that_is_no_order_is_refused(
     server: Server, keys: Keys, machine: Path, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     before = content(machine)
@@ -763,7 +761,7 @@ def test_a_boot_report_has_firmware_interfaces_and_disks(identity: dict[str, Any
     ]
 
 
-def test_the_boot_report_of_a_hundred_disks_is_no_larger_than_the_server_takes(tmp_path: Path) -> None:
+def test_the_boot_report_of_many_disks_is_no_larger_than_the_server_takes(tmp_path: Path) -> None:
     one = {"serial": "S" * 40, "bytes": 1, "path": "/dev/sda", "removable": False}
     one["names"] = [f"/dev/disk/by-path/{'p' * 100}"]
     report = writer.about(str(tmp_path), [one] * 500)
@@ -814,7 +812,7 @@ def test_a_boot_report_opens_nothing_for_writing_and_runs_nothing(server: Server
     assert server.asked == []
 
 
-def test_a_mistake_of_the_program_s_own_is_reported_like_any_other_failure(
+def test_an_unexpected_error_of_the_program_is_reported_as_a_failure(
     server: Server, keys: Keys, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def breaks(*given: Any, **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""Make the runs of a made-up fleet in many nights, for tests that judge nights.
+"""Make the runs of an invented fleet in many nights, for tests that judge nights.
 
 Each node measures the speed of its four GPUs and one latency. A test may change single values.
 """
@@ -37,7 +37,7 @@ def night_runs(
     Args:
         nodes: The nodes.
         ago: The age of the night in days.
-        change: Returns the factor of a value, or None if the value was not measured.
+        change: A function that returns the factor of a value, or None if the value was not measured.
         noise: The relative standard deviation of the values.
     """
     runs = []

@@ -20,7 +20,7 @@ from rackproof.store.night_store import DRAIN_PREFIX, Hold, NightReason, NightRe
 NOW = datetime(2026, 11, 21, 2, tzinfo=UTC)
 LATER = NOW + timedelta(hours=24)
 READ = ("health:booted", "health:gpus", "health:kernel_log", "health:reset_or_booted")
-"""The evidence that heals a drain for an XID, of a node that was booted."""
+"""The evidence of a rebooted node that heals a drain for an XID."""
 
 
 def finding(node: str, code: str = "xid_79", **more: object) -> HealthFinding:
@@ -362,7 +362,7 @@ def test_a_policy_of_one_pass() -> None:
     ],
 )
 def test_where_the_nights_are_lost_slurm_remembers_what_failed(reason: str, plan: str) -> None:
-    """Two nights of good health do not heal a measurement that failed."""
+    """Two healthy nights heal an XID, but not a failed measurement, which was not made again."""
     state = SlurmState(known=True, state="IDLE+DRAIN", drained_by="ours", reason=f"{DRAIN_PREFIX} {reason}")
     before: dict[str, NodeNight] = {}
     for number in range(2):

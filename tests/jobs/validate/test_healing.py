@@ -177,7 +177,7 @@ def each_gpu(last_only: bool = False, **changed: Any) -> NodeSnapshot:
     return SOUND.model_copy(update={"gpus": tuple(gpus)})
 
 
-# A code, and a value of a GPU that is missing, implausible or of another unit than healthy GPUs have.
+# A code, and a value of a GPU that is missing, implausible or worse than that of healthy GPUs.
 ABSENT = [
     ("fabric_unhealthy", {"fabric_health": ""}),
     ("fabric_unhealthy", {"fabric_health": "Not Supported"}),

@@ -34,8 +34,7 @@ START = 1_795_000_000.0
 
 @pytest.fixture(autouse=True)
 def no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace fsync: thousands of flushed files would take longer than the judging, and no power is lost
-    here."""
+    """Replace fsync, because flushing thousands of files would take longer than judging the nights."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -179,7 +178,7 @@ def test_no_healthy_node_is_drained_in_a_thousand_node_nights(tmp_path: Path) ->
 def test_every_fault_is_found_in_its_first_night_alone_and_in_pairs(tmp_path: Path) -> None:
     dice, rack = random.Random(2), Rack(tmp_path, 2)
     for trial in range(FAULTY_NIGHTS):
-        # A night without faults is between, as after a repair, so that each fault is new.
+        # Make a night without faults in between, as after a repair, so that each fault is new.
         rack.make_night({}, lost=0)
         count = 1 + trial % 2
         where = dice.sample(range(18), count)

@@ -64,7 +64,7 @@ def night(
 
 
 def machine(number: int, hostname: str = "", chips: dict[int, str] | None = None) -> dict[str, Any]:
-    """Return the answer of a machine. ``chips`` are another machine's GPUs in its slots."""
+    """Return the answer of a machine. ``chips`` has the UUIDs of other GPUs by the machine's slots."""
     answer = gathered(number)
     answer["facts"]["hostname"] = hostname or NODES[number]
     smi = answer["facts"]["tools"]["nvidia_smi_xml"]

@@ -70,7 +70,7 @@ class View(StringIO):
         self.write(line + "\n")
 
     def refresh(self) -> None:
-        """Nothing is drawn."""
+        """Draw nothing."""
 
 
 class Hook(BaseHTTPRequestHandler):

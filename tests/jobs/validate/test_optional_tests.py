@@ -75,7 +75,7 @@ def nodes_named(names: str, suspect: str = "", gpus: int = 1) -> list[ProbeTarge
         ("soak", 26, "", [{"c": ("soak",)}, {"b": ("soak",)}, {"a": ("soak",)}], {"a": ("soak",)}),
         ("soak", 26, "c", [{"c": ("soak",)}, {"b": ("soak",)}, {"a": ("soak",)}], {"a": ("soak",)}),
         ("soak", 26, "b", [{"c": ("soak",)}, {"b": ("soak",)}, {"a": ("soak",)}], {"b": ("soak",)}),
-        # A test that is too long for what is left does not keep shorter ones from it.
+        # A test that is too long for the rest of the budget does not prevent shorter ones.
         ("sdc soak", 40, "", [], {"a": ("sdc", "soak")}),
         ("sdc soak", 44, "", [], {"a": ("sdc", "soak"), "b": ("sdc",)}),
         ("sdc soak llm", 200, "", [{"a": ("sdc", "soak", "llm")}], {
@@ -245,7 +245,7 @@ def test_a_planned_test_that_did_not_run_is_unproven_and_one_that_was_left_out_k
 def test_a_drained_node_has_every_named_test_and_its_bounds_are_the_benchmarks(
     said: dict[str, float], wrong: set[str]
 ) -> None:
-    """The acceptance of reimage.yml measures a drained node so: through ssh, without a budget."""
+    """This is how the acceptance of reimage.yml measures a drained node: through ssh, without a budget."""
     name = "r1-n01"
     how = plan(chosen=("soak",), minutes=0.0)
     some = [ProbeTarget(name, GPUS, "h200", "r1", ("batch",), busy="out of service")]

@@ -31,7 +31,7 @@ FABRIC_ONLY = plan(chosen=("fabric",), share=1)
 
 
 def floor(unit: str = "GB/s", **labels: str) -> SkuReference:
-    """Return a reference of 380: the speed fails below 353.4, warns below 368.6, and ends at 456."""
+    """Return a reference of 380. A speed fails below 353.4, warns below 368.6, and is unproven above 456."""
     bounds = Reference(value=380, low=-0.07, warn=-0.03, high=0.2, unit=unit, source="S")
     return SkuReference(metric="fabric_busbw", labels=labels, reference=bounds)
 
@@ -138,7 +138,7 @@ def rack(
     slow: tuple[str, ...] = (),
     floors: tuple[SkuReference, ...] = (),
 ) -> ProbeNight:
-    """Let the pairs of a small rack meet."""
+    """Return a night in which the pairs of a small rack met. Pairs with a node of ``slow`` have 300 GB/s."""
     targets = [ProbeTarget(name, GPUS, "h200", "r1", ("batch",), references=floors) for name in RACK[:count]]
 
     def answer(nodes: tuple[str, ...]) -> Answer:

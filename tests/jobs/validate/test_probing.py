@@ -400,7 +400,7 @@ def test_a_budget_that_measures_nothing_names_what_it_needs(minutes: float) -> N
         (31, ("fabric",), {"a": 4, "b": 8}, 32),
         (44, ("gemm",), {"a": 4, "b": 8}, 0),
         (11, ("gemm",), {"a": 8, "b": None}, 0),
-        # No node is ready for these, so no number of minutes would help.
+        # These need another node or another GPU, so no number of minutes would help.
         (1, ("fabric",), {"a": 4}, 0),
         (1, ("peer",), {"a": 1}, 0),
     ],

@@ -112,7 +112,7 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
 
 
 SCANTY = plan(chosen=("gemm", "training-step"), share=1, minutes=6 * 4 * 3.0, node_limit_s=120)
-"""Minutes for six jobs that take as long as they may, and for no seventh."""
+"""A plan whose minutes are enough for six jobs of the longest time, but not for a seventh."""
 
 
 @pytest.mark.parametrize(

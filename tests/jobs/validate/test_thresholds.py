@@ -136,7 +136,7 @@ def test_every_sku_of_the_inventory_is_known_and_covered_except_for_unpublished_
         ("gb300", "no reference for gemm_best bf16"),
         ("gb300", "no reference for memory_copy"),
         ("b200", "no reference for memory_copy"),
-        # Of 2019, for round 0.6 only; their GPUs know no bf16.
+        # These machines of 2019 are only for round 0.6, and their GPUs have no bf16.
         *(
             (sku, f"no reference for {name}")
             for sku in ("dgx1", "hyperplane")

@@ -189,7 +189,7 @@ def test_an_unfinished_night_is_no_nodes_last_snapshot(results: Path) -> None:
 
 def test_a_gpu_that_failed_in_another_chassis_is_recognised(results: Path) -> None:
     a_night(results, {})
-    # XID 79 hits GPU 2 of the second node; afterwards it sits in the third one.
+    # GPU 2 of the second node has XID 79, and is then put into the third node.
     a_night(results, {1: gathered(1, log="NVRM: Xid (PCI:0002:06:00): 79, GPU has fallen off the bus.")})
     assert verdicts(results)[1] == "fail"
     moved = gathered(2)
@@ -218,7 +218,7 @@ def test_without_slurm_and_with_a_broken_history_the_night_is_judged(results: Pa
     assert {"slurm_state_unknown"} == {one.code for one in night.nodes[0].findings}
     assert any("Slurm could not be queried" in one for one in night.remarks)
     assert any(one.endswith("judged by floors and the rest of the fleet only") for one in night.remarks)
-    # It waits to enter the history.
+    # The night waits in the spool folder until it can enter the history.
     assert [path.stem for path in (results / ".spool").glob("*Z-health-*")]
 
 

@@ -1,8 +1,8 @@
-"""Test what a night says of nodes that were queried without root.
+"""Test what a night reports about nodes that were queried without root.
 
 Without root, a node may not show its kernel log, its serial number and its limit of locked memory. A remark
 (``without_root_remarks``) names these nodes, and each finding names the cause, so that the operator can allow
-root. That is no fault of the tool or the fabric, and it does not hide a node's own fault.
+root. A missing root is no fault of the tool or the fabric, and does not hide a node's own fault.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def found(code: str, root: bool | None, node: str = "n1", **about: Any) -> Healt
 KERNEL_LOG: dict[str, Any] = {"tools": {"nvidia_smi_xml": "ok", "kernel_log": "failed"}}
 
 
-# Each answer that lacks only root, the part of its finding that names the cause, and the remedy.
+# The code of a finding, the values of a node that was queried without root, and the remedy.
 @pytest.mark.parametrize(
     ("code", "about", "remedy"),
     [

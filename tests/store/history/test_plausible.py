@@ -35,7 +35,7 @@ UP, DOWN = Direction.HIGHER, Direction.LOWER
 @pytest.mark.parametrize(
     ("metric", "labels", "unit", "value", "product", "objects"),
     [
-        # Numbers that were measured on sound machines.
+        # These numbers were measured on sound machines, or have no known peak.
         ("gemm_best", {"dtype": "bf16"}, "TFLOP/s", 793, "NVIDIA H200", False),
         ("gemm_best", {"dtype": "fp8"}, "TFLOP/s", 1402.6, "NVIDIA H100 80GB HBM3", False),
         ("gemm_best", {"dtype": "fp16"}, "TFLOP/s", 90, "Tesla V100-SXM2-16GB", False),
@@ -56,7 +56,7 @@ UP, DOWN = Direction.HIGHER, Direction.LOWER
         ("all_reduce_busbw", {"size_bytes": "1073741824"}, "GB/s", 60, "Tesla V100-SXM2-32GB", False),
         ("all_reduce_busbw", {"size_bytes": "1073741824", "device": "cpu"}, "GB/s", 2, "NVIDIA H200", False),
         ("gemm_best", {"dtype": "bf16"}, "TFLOP/s", 12, "a GPU that nobody knows", False),
-        # 62 and 70 % of what sound ones reach, a tenth of a collective.
+        # These are 62 or 70 % of what sound machines reach, or less for collectives.
         ("gemm_best", {"dtype": "bf16"}, "TFLOP/s", 0.62 * 793, "NVIDIA H200", True),
         ("gemm_best", {"dtype": "bf16"}, "TFLOP/s", 0.7 * 794, "NVIDIA H100 80GB HBM3", True),
         ("gemm_best", {"dtype": "fp8"}, "TFLOP/s", 0.7 * 1453, "NVIDIA H200", True),
@@ -69,7 +69,7 @@ UP, DOWN = Direction.HIGHER, Direction.LOWER
         ("all_reduce_busbw", {"size_bytes": "67108864"}, "GB/s", 31, "NVIDIA H200", True),
         ("all_gather_busbw", {"size_bytes": "1073741824"}, "GB/s", 0.7 * 354, "NVIDIA H200", True),
         ("reduce_scatter_busbw", {"size_bytes": "8589934592"}, "GB/s", 200, "NVIDIA B200", True),
-        # The slowest healthy numbers of two and four H100 and of two H200, without NVLS.
+        # These are the slowest numbers of two and four healthy H100 and of two healthy H200, without NVLS.
         ("all_gather_busbw", {"size_bytes": "8388608"}, "GB/s", 113.5, "NVIDIA H100 80GB HBM3", False),
         ("all_gather_busbw", {"size_bytes": "134217728"}, "GB/s", 230.1, "NVIDIA H100 80GB HBM3", False),
         ("all_gather_busbw", {"size_bytes": "536870912"}, "GB/s", 253.8, "NVIDIA H100 80GB HBM3", False),
@@ -78,7 +78,7 @@ UP, DOWN = Direction.HIGHER, Direction.LOWER
         ("reduce_scatter_busbw", {"size_bytes": "536870912"}, "GB/s", 250.0, "NVIDIA H100 80GB HBM3", False),
         ("reduce_scatter_busbw", {"size_bytes": "1073741824"}, "GB/s", 268.0, "NVIDIA H100 80GB HBM3", False),
         ("all_reduce_busbw", {"size_bytes": "8388608"}, "GB/s", 154.3, "NVIDIA H100 80GB HBM3", False),
-        # Half of it, less, and more than there is.
+        # These are half of what sound machines reach, or less, or more than the peak.
         ("gemm_best", {"dtype": "bf16"}, "TFLOP/s", 396, "NVIDIA H200", True),
         ("gemm_best", {"dtype": "fp8"}, "TFLOP/s", 700, "NVIDIA H200", True),
         ("memory_copy", {}, "TB/s", 2.15, "NVIDIA H200", True),
@@ -88,7 +88,7 @@ UP, DOWN = Direction.HIGHER, Direction.LOWER
         ("gemm_best", {"dtype": "bf16"}, "TFLOP/s", 1200, "NVIDIA H200", True),
         ("memory_copy", {}, "TB/s", 5.0, "NVIDIA H200", True),
         ("all_reduce_busbw", {}, "GB/s", 1000, "NVIDIA H200", True),
-        # The peak of these is unknown.
+        # These have no known peak, but some are absurd.
         ("latency", {}, "s", 1e-320, "a GPU that nobody knows", True),
         ("speed", {}, "images/s", 1e308, "", True),
         ("speed", {}, "images/s", -1e30, "", True),
@@ -96,7 +96,7 @@ UP, DOWN = Direction.HIGHER, Direction.LOWER
         ("faults", {}, "", 0, "", False),
     ],
 )
-def test_numbers_beyond_the_data_sheet_get_an_objection(
+def test_numbers_above_the_peak_or_far_below_sound_ones_get_an_objection(
     metric: str, labels: dict[str, str], unit: str, value: float, product: str, objects: bool
 ) -> None:
     assert bool(physical_objection(metric, labels, unit, value, product)) is objects
@@ -121,7 +121,7 @@ def test_numbers_beyond_the_data_sheet_get_an_objection(
         (112, [100, 101, 99], None, True),
     ],
 )
-def test_the_others_of_a_sku(
+def test_a_number_far_worse_than_those_of_others_gets_an_objection(
     value: float, others: list[float], direction: Direction | None, objects: bool
 ) -> None:
     assert bool(comparison_objection("speed", value, others, direction)) is objects
@@ -135,7 +135,7 @@ def store(tmp_path: object) -> Store:
 
 
 @pytest.mark.parametrize("code", ["xid", "throttled", "unkillable"])
-def test_a_run_with_a_finding_that_degrades_is_no_reference(store: Store, code: str) -> None:
+def test_a_degraded_run_is_no_reference(store: Store, code: str) -> None:
     finding = Finding(code=code, message=f"what {code} says", verdict=Verdict.DEGRADED)
     store.keep(run(findings=(finding,), verdict=Verdict.DEGRADED, reasons=(finding.message,)))
     with pytest.raises(HistoryError, match=f"what {code} says"):
@@ -146,13 +146,15 @@ def test_a_run_with_a_finding_that_degrades_is_no_reference(store: Store, code: 
 
 
 @pytest.mark.parametrize(("speed", "words"), [(2.1, "healthy ones of"), (4.9, "more than the peak")])
-def test_a_machine_against_physics_is_no_reference(store: Store, speed: float, words: str) -> None:
+def test_a_speed_above_the_peak_or_far_too_low_is_no_reference(
+    store: Store, speed: float, words: str
+) -> None:
     store.keep(run(speed=speed))
     with pytest.raises(HistoryError, match=words):
         store.accept("run-1")
 
 
-def test_a_slow_machine_among_its_like_is_no_reference(store: Store) -> None:
+def test_a_machine_slower_than_others_of_its_kind_is_no_reference(store: Store) -> None:
     for number in (2, 3, 4):
         store.keep(run(f"other-{number}", nodes=(node(number),), speed=4.3))
     store.keep(run("slow", speed=3.8))
@@ -226,7 +228,7 @@ def bare_node(product: str, *, gpus: int = 4, number: int = 1) -> Node:
 def of_gpus(
     run_id: str, on: Node, values: list[float], name: str, unit: str, way: Direction | None, night: int = 0
 ) -> object:
-    """Return a run with one number of each GPU. With two names in `name` (from>to), it is a link's."""
+    """Return a run with one number of each GPU. For `peer_copy`, it is that of a link between two GPUs."""
     gpus = on.gpus
     numbers = [
         measured(name, value, unit, way, gpu=gpu.uuid)
@@ -273,18 +275,18 @@ def test_one_gpu_that_is_slower_than_the_others_of_its_run_is_no_reference(
 
 
 @pytest.mark.parametrize("product", ["Tesla V100-SXM2-16GB", "NVIDIA A100 80GB PCIe", "NVIDIA H100 NVL"])
-def test_links_without_switches_differ_and_are_taken(store: Store, product: str) -> None:
+def test_links_without_switches_may_differ_and_are_accepted(store: Store, product: str) -> None:
     store.keep(of_gpus("mesh", bare_node(product), [48, 24, 10, 48], "peer_copy", "GB/s", UP))
     assert store.accept("mesh") == 4
 
 
-def test_copies_to_the_host_differ_by_processor(store: Store) -> None:
+def test_copies_to_the_host_may_differ_between_processors(store: Store) -> None:
     on = bare_node("NVIDIA L40S")
     store.keep(of_gpus("numa", on, [25, 25, 21, 21], "host_to_device", "GB/s", UP))
     assert store.accept("numa") == 4
 
 
-def test_machines_without_a_sku_are_held_against_others_with_the_same_gpu(store: Store) -> None:
+def test_machines_without_a_sku_are_compared_with_others_with_the_same_gpu(store: Store) -> None:
     for number in (1, 2):
         on = bare_node("NVIDIA L40S", gpus=1, number=number)
         store.keep(of_gpus(f"sound-{number}", on, [0.75], "memory_copy", "TB/s", UP))
@@ -299,7 +301,7 @@ def test_machines_without_a_sku_are_held_against_others_with_the_same_gpu(store:
 
 
 def beyond_bound(store: Store, run_id: str, bounding: dict[str, datetime]) -> str:
-    """Accept a run. Return why its distance from the first number alone refuses it."""
+    """Accept a run. Return the refusal because of its distance from the first number, or ""."""
     try:
         store.accept(run_id, bounding=bounding)
     except HistoryError as error:
@@ -353,12 +355,16 @@ def test_thirty_acceptances_stay_within_the_bound_of_the_first(
     ("unit", "given", "way"),
     [("ms", None, DOWN), ("s", None, DOWN), ("samples/s", None, UP), ("", None, None), ("s", UP, UP)],
 )
-def test_a_unit_says_which_way_is_better(unit: str, given: Direction | None, way: Direction | None) -> None:
+def test_the_better_way_is_the_given_one_or_that_of_the_unit(
+    unit: str, given: Direction | None, way: Direction | None
+) -> None:
     assert better_way(given, unit) is way
 
 
 @pytest.mark.parametrize("moments", [(0, 1), (1, 0)])
-def test_the_first_is_the_first_that_was_accepted_whatever_stands(moments: tuple[int, int]) -> None:
+def test_drift_is_counted_from_the_first_accepted_number_even_if_it_was_withdrawn(
+    moments: tuple[int, int],
+) -> None:
     numbers = [
         AcceptedNumber("a", 100, START + timedelta(days=moments[0]), standing=False),
         AcceptedNumber("b", 90, START + timedelta(days=moments[1])),
@@ -378,7 +384,7 @@ def test_numbers_that_are_refused_can_be_accepted_with_a_reason(store: Store) ->
 
 
 def machine(number: int, *, product: str = "Rack server", gpus: int = 0) -> Node:
-    """Return a machine without a SKU, with GPUs that no data sheet is known of."""
+    """Return a machine without a SKU, with GPUs whose peaks are unknown here."""
     made = bare_node("NVIDIA L40S", gpus=gpus, number=number)
     return made.model_copy(update={"product": product})
 
@@ -409,7 +415,7 @@ WHOLE = [
 
 @pytest.mark.parametrize(("name", "unit", "way", "good", "bad"), WHOLE)
 @pytest.mark.parametrize("gpus", [0, 2])
-def test_five_slow_machines_in_a_row_are_held_against_the_sound_one(
+def test_five_slow_machines_in_a_row_are_compared_with_the_sound_one(
     store: Store, name: str, unit: str, way: Direction | None, good: float, bad: float, gpus: int
 ) -> None:
     store.keep(of_node("sound", machine(1, gpus=gpus), good, name, unit, way))
@@ -448,7 +454,7 @@ def test_machines_that_are_each_a_little_worse_get_no_further_than_the_first_all
         (machine(2, gpus=4), "another number of GPUs"),
     ],
 )
-def test_of_another_kind_nothing_is_known_and_that_is_shown(store: Store, on: Node, why: str) -> None:
+def test_a_machine_of_another_kind_has_no_bound_and_that_is_shown(store: Store, on: Node, why: str) -> None:
     store.keep(of_node("sound", machine(1), 1000, "samples_per_second", "samples/s", UP))
     store.accept("sound")
     store.keep(of_node("other", on, 700, "samples_per_second", "samples/s", UP, 1))
@@ -464,7 +470,7 @@ def test_of_another_kind_nothing_is_known_and_that_is_shown(store: Store, on: No
         ("NVIDIA H200", "samples_per_second", "samples/s", 1000, ["samples_per_second"]),
     ],
 )
-def test_what_an_acceptance_rests_on(
+def test_a_metric_without_a_known_peak_or_another_gpu_is_unbounded(
     store: Store, product: str, name: str, unit: str, value: float, unbounded: list[str]
 ) -> None:
     store.keep(of_gpus("first", bare_node(product, gpus=1), [value], name, unit, UP))
@@ -486,13 +492,13 @@ def test_what_an_acceptance_rests_on(
         (0, 5, Direction.LOWER, -1),
     ],
 )
-def test_nothing_is_near_a_reference_of_zero(
+def test_the_loss_against_a_reference_of_zero_is_infinite_unless_the_number_is_zero(
     value: float, reference: float, direction: Direction | None, loss: float
 ) -> None:
     assert loss_of(value, reference, direction) == loss
 
 
-def test_a_number_of_faults_beside_none_is_named_as_far_worse() -> None:
+def test_faults_are_far_worse_than_a_number_of_zero() -> None:
     objection = comparison_objection("errors", 500, [0], Direction.LOWER)
     assert objection == "500 is far worse than the other of its kind in the history, 0"
     assert comparison_objection("errors", 0, [0, 0], Direction.LOWER) == ""

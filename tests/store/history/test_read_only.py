@@ -23,7 +23,7 @@ from .samples import run
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a history beside which SQLite can make no file, as root can in every folder."""
+    """Return a history beside which SQLite can make no file. Without this, root could in every folder."""
     monkeypatch.delenv("RACKPROOF_DATABASE_URL", raising=False)
     made = tmp_path / "results/history.sqlite"
     with open_store(made) as store:
@@ -40,7 +40,7 @@ def test_a_read_only_history_is_read(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_log_that_is_not_in_the_file_yet_counts(path: Path) -> None:
+def test_runs_that_are_only_in_the_write_ahead_log_are_read(path: Path) -> None:
     path.with_name("history.sqlite-shm").unlink()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "access", lambda *_: True)
@@ -61,7 +61,7 @@ def test_a_read_only_history_refuses_a_run(path: Path) -> None:
 
 @contextmanager
 def without_roots_rights() -> Iterator[None]:
-    """Take the rights of another user if this one is root, for whom each folder is open."""
+    """Give up root's rights for a while, because every folder is open to root."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(65534)
@@ -99,7 +99,7 @@ def test_a_closed_folder_is_named_with_the_remedy(
         (errno.EIO, "rebuild the history from the results folder"),
     ],
 )
-def test_a_copy_that_fails_says_what_to_do(
+def test_a_failed_copy_is_reported_with_the_remedy(
     path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
 ) -> None:
     def refuse(*_: object) -> None:

@@ -197,7 +197,7 @@ def test_rebuilding_enters_all_and_names_the_damaged(where: str, tmp_path: Path)
         assert store.withdraw("run-3") == 3
 
 
-# Numbers beyond 64 bits, and times that are outside of the years 1 to 9999 in UTC.
+# Numbers too large for a column, and times that are outside of the years 1 to 9999 in UTC.
 @pytest.mark.parametrize(
     "changes",
     [

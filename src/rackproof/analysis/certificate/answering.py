@@ -107,7 +107,7 @@ def _answer(question: _Question) -> Answer:
 
 
 def _unmeasured_parts(requirement: Requirement, measured: Verdict) -> Iterator[_Part]:
-    """Yield what no evidence can show. A requirement that is only measured in part is not a pass."""
+    """Yield unproven parts for a requirement that Rackproof does not measure, or only in part."""
     if requirement.unmeasured:
         yield _Part(Verdict.UNPROVEN, f"not measured by Rackproof: {requirement.unmeasured}")
     if requirement.measured:
@@ -133,7 +133,7 @@ def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
 
 
 def _covering(question: _Question, name: str, kind: str, benchmark: str) -> list[EvidencePiece]:
-    """Return the pieces of a kind that include a node in the requirement's scope, oldest first."""
+    """Return the pieces of a kind and benchmark that cover a node in the required scope, oldest first."""
     pieces = [
         piece
         for piece in question.evidence
@@ -144,11 +144,11 @@ def _covering(question: _Question, name: str, kind: str, benchmark: str) -> list
 
 
 def _covers(question: _Question, piece: EvidencePiece, name: str) -> bool:
-    """Return whether a piece has the node, on as many nodes as the requirement's scope needs."""
+    """Return whether a piece includes a node, and the other nodes that the requirement's scope needs."""
     names = {node.name for node in piece.nodes}
     if name not in names:
         return False
-    # The record is missing, and only its nodes' names are known. It may be of the required scope, so it
+    # If the record is missing, only its nodes' names are known. It may be of the required scope, so it
     # counts.
     if piece.gone or question.requirement.scope == "node":
         return True
@@ -203,7 +203,7 @@ def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[
             newest[piece.point] = [*_not_replaced(newest.get(piece.point, []), piece, name), piece]
     counted = [piece for pieces in newest.values() for piece in pieces]
     fresh = [piece for piece in counted if not _is_old(question, piece)]
-    # A run that is no pass does not become one with time.
+    # A run that is not a pass does not become a pass with time.
     doubtful = [piece for piece in counted if piece not in fresh and _verdict_of(piece) is not Verdict.PASS]
     return (fresh + doubtful if fresh else counted), doubt
 
@@ -211,7 +211,7 @@ def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[
 def _not_replaced(
     earlier: Sequence[EvidencePiece], piece: EvidencePiece, name: str
 ) -> Iterator[EvidencePiece]:
-    """Yield the failures of a point that a later run of it leaves open, because it never reached the node."""
+    """Yield the earlier failures of a point that still count, because a later run did not reach the node."""
     then = piece.node(name)
     if _verdict_of(piece) is Verdict.UNPROVEN and not (then and is_identified(then)):
         yield from (failed for failed in earlier if _verdict_of(failed) is Verdict.FAIL)
@@ -239,7 +239,7 @@ def _parts_of_benchmark(
 
 
 def _verdict_of(piece: EvidencePiece) -> Verdict:
-    """Return the verdict of a piece without its age: an objection makes it at best unproven."""
+    """Return the verdict of a piece, whatever its age. An objection makes it at best unproven."""
     return worst([piece.verdict, *_verdicts_in(piece), *(Verdict.UNPROVEN for _ in piece.objections)])
 
 
@@ -259,7 +259,7 @@ def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, loc
 
 
 def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece]) -> Iterator[_Part]:
-    """Yield the judgements of the required metrics in a node's runs. A metric without one is unproven."""
+    """Yield the judgements of the required metrics in a node's runs. One must be of a run on all GPUs."""
     # The absence of a run is already a reason.
     for metric in question.requirement.metrics if runs else ():
         judged = [
@@ -289,7 +289,7 @@ def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
         return
     night = nights[-1]
     for newer_night, earlier_night in pairwise(reversed(nights)):
-        # A night that reached the node has its answers.
+        # If a night reached the node, earlier nights do not count.
         if name in newer_night.reads:
             break
         yield from _failures(question, earlier_night, name)
@@ -308,7 +308,7 @@ def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
 
 
 def _failures(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:
-    """Yield the failures of a node in a night, unless the node's hardware is another one now."""
+    """Yield the failures of a node in a night, unless the node has other hardware now."""
     if _doubt(question, night, name):
         return
     if question.requirement.codes:

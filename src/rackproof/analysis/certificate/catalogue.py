@@ -34,8 +34,8 @@ def load_catalogue(name: str) -> Catalogue:
     """Return the catalogue of a shipped name or of a file.
 
     Raises:
-        CertificateError: There is no such catalogue, the file is damaged, or a code in it is none that a
-            night gives. The message names the file and the key.
+        CertificateError: There is no such catalogue, the file is damaged, or it names a code that no night
+            gives. The message names the file and the key.
     """
     if name in catalogue_names():
         path = files("rackproof.analysis.certificate").joinpath("catalogues", f"{name}.yml")
@@ -58,7 +58,7 @@ def _parse(data: bytes, name: str) -> Catalogue:
             gives.
     """
     try:
-        # If a key is written twice, YAML drops the first.
+        # Of two equal keys, YAML would drop the first, so lines_of_keys refuses them.
         document = yaml.compose(data, Loader=yaml.SafeLoader)
         lines_of_keys(document, Path(name))
         catalogue = Catalogue.model_validate(construct_document(document))

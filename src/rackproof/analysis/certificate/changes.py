@@ -16,7 +16,10 @@ _Key = tuple[str, str, str]
 
 
 class CertificateChange(Record):
-    """One difference between two certificates. ``kind`` is part, version, speed or answer."""
+    """One difference between two certificates. ``kind`` is part, version, speed or answer.
+
+    ``where`` is a node, nodes with a point, or the catalogue, and ``what`` is the name of the value.
+    """
 
     kind: str
     where: str
@@ -31,7 +34,10 @@ def certificate_changes(old: Certificate, new: Certificate) -> list[CertificateC
 
 
 def _node_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
-    """Yield changed parts and versions by node. A node of one certificate alone has all its parts changed."""
+    """Yield changed parts and versions by node.
+
+    If only one certificate has a node, all its parts and versions are changes.
+    """
     before = {node.name: node for node in old.nodes}
     after = {node.name: node for node in new.nodes}
     for name in sorted(before.keys() | after.keys()):
@@ -62,6 +68,7 @@ def _parts(node: Node | None) -> dict[str, str]:
 
 
 def _gpu_text(gpu: Gpu) -> str:
+    """Return model, serial number and power limit of a GPU, or ``there`` if none of them is known."""
     limit = "" if gpu.power_limit_w is None else f"{gpu.power_limit_w:g} W"
     return ", ".join(text for text in (gpu.name, gpu.serial, limit) if text) or "there"
 
@@ -96,7 +103,7 @@ def _nodes_of(piece: EvidencePiece) -> str:
 def _speed_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
     """Yield the speeds that moved beyond the bounds of their present reference, and those that are gone.
 
-    A speed that only the later certificate has is no change.
+    A speed that only the later certificate has is not a change.
     """
     before, after = _speeds(old), _speeds(new)
     for key in sorted(before):
@@ -131,7 +138,7 @@ def _within(earlier: Judgement, present: Judgement) -> bool:
 
 
 def _answer_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
-    """Yield the answers whose verdict differs, and those of one certificate alone."""
+    """Yield the answers whose verdict differs, and those that only one certificate has."""
     before = {answer.id: answer.verdict.value for answer in old.answers}
     after = {answer.id: answer.verdict.value for answer in new.answers}
     yield from _differences("answer", new.catalogue.name, before, after)

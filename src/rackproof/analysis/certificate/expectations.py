@@ -38,12 +38,12 @@ _NAMED = (
     _Needed("services", "which services must run", ("service_",)),
     _Needed("versions", "which versions the node needs", ("version_",)),
 )
-"""Expectations that name things. Each name has its own code, which begins with the one here."""
+"""Expectations that name things. Each name has its own code, which begins with the code here."""
 WITHOUT_OWN_CODES = (
     *("gpu_name", "pcie_width", "card_pcie_width", "power_limit_w", "gpu_readings"),
     *("nvlink_domain", "mig", "slurm", "skeleton"),
 )
-"""If the inventory lacks these, a default of Rackproof, of the driver or of the part is judged."""
+"""Other keys of ``validate_expect``. Without them, a default of Rackproof, the driver or the part applies."""
 
 
 def lacking_expectations(codes: Sequence[str], expected: Mapping[str, Any]) -> str:
@@ -62,6 +62,7 @@ def lacking_expectations(codes: Sequence[str], expected: Mapping[str, Any]) -> s
 
 
 def _lacking(codes: Sequence[str], expected: Mapping[str, Any]) -> Iterator[_Needed]:
+    """Yield the expectations that are not stated, although a night needs them to report one of the codes."""
     for needed in _NEEDED:
         is_needed = any(fnmatchcase(code, pattern) for code in needed.codes for pattern in codes)
         if is_needed and not _is_stated(needed.key, expected.get(needed.key)):
@@ -70,14 +71,14 @@ def _lacking(codes: Sequence[str], expected: Mapping[str, Any]) -> Iterator[_Nee
 
 def _is_stated(key: str, value: Any) -> bool:
     """Return whether a value states something. No number is less than 0, so 0 states nothing."""
-    # Without NVSwitches, there is no fabric, and the inventory says so.
+    # A node without NVSwitches has no fabric, so False states something.
     if key == "fabric":
         return value not in (None, "")
     return bool(value.strip("0. ") if isinstance(value, str) else value)
 
 
 def _lacking_names(codes: Sequence[str], expected: Mapping[str, Any]) -> Iterator[_Needed]:
-    """Yield the expectations that name nothing with a code that is asked for, such as a required service."""
+    """Yield services or versions if the inventory names none that has one of the required codes."""
     for needed in _NAMED:
         (prefix,) = needed.codes
         patterns = [code for code in codes if code.startswith(prefix) or fnmatchcase(f"{prefix}x", code)]
@@ -92,6 +93,6 @@ def _stated_names(key: str, value: Any) -> Iterator[str]:
         yield from map(code_name, value if isinstance(value, Mapping) else ())
         return
     for service in value if isinstance(value, list | tuple) else ():
-        # A service with ? may be absent, so that it is not required.
+        # A service with ? may be absent, so it is not required.
         if isinstance(service, str) and not service.endswith("?"):
             yield code_name(service_units(service)[0].removesuffix(".service"))

@@ -73,7 +73,7 @@ class Gathered:
         self._seen: dict[str, tuple[datetime, Node]] = {}
         self._claimed: dict[str, tuple[datetime, Node]] = {}
         self._unchanged: set[str] = set()
-        # A record of the history is asked for up to three times, for runs in a row and for nights soon after.
+        # A record of the history is read up to three times in short succession, so the last ones are kept.
         self._known = lru_cache(_REMEMBERED)(self._read_known)
         self._damaged_runs: list[EvidencePiece] = []
         runs, nights = self._newest_runs(), list(self._newest_nights())
@@ -82,7 +82,7 @@ class Gathered:
         self.nodes = tuple(filter(None, map(self._present, sorted({*self._seen, *self._claimed}))))
 
     def _see(self, moment: datetime, nodes: Iterable[Node], *, is_proven: bool) -> None:
-        """Keep the newest hardware of each requested node, apart from what only an unproven record claims."""
+        """Keep the newest hardware of each requested node, separately for proven and unproven records."""
         newest = self._seen if is_proven else self._claimed
         for node in nodes:
             newest_node = newest.get(node.name)
@@ -104,7 +104,7 @@ class Gathered:
     # Runs.
 
     def _newest_runs(self) -> list[Run]:
-        """Return the newest run of each point on each set of nodes, as these were at the time."""
+        """Return the newest run of each point on each set of nodes with the same hardware."""
         newest: dict[object, Run] = {}
         for run in sorted(self._runs(), key=lambda run: (_moment_of(run), run.run_id)):
             self._see(_moment_of(run), run.nodes, is_proven=run.run_id in self._unchanged)
@@ -135,7 +135,7 @@ class Gathered:
     def _damaged_run(self, name: str, why: str) -> Iterator[EvidencePiece]:
         """Yield the evidence of a run with an unreadable record, unless the history has its row.
 
-        The name of its folder has its benchmark. A folder with another name may be of every benchmark.
+        The name of its folder contains its benchmark. A folder with another name may be of any benchmark.
         """
         if self._known(name) or night_store.is_night(name):
             return
@@ -283,7 +283,7 @@ class Gathered:
         return is_mine and row.provenance == "ran" and row.benchmark in self._benchmarks
 
     def _is_lost(self, run_id: str) -> bool:
-        """Return whether a run's folder lacks the history's record of it."""
+        """Return whether the record of a run is missing or altered, or that of a night is unreadable."""
         if run_id in self._unchanged:
             return False
         if not night_store.is_night(run_id):
@@ -331,6 +331,7 @@ def _order(piece: EvidencePiece) -> tuple[datetime, str]:
 
 
 def _moment_of(run: Run) -> datetime:
+    """Return the end of a run, or else its start, the time in its id, or the year 1970."""
     moment = run.ended or run.started or stamp_of(run.run_id) or datetime.fromtimestamp(0, UTC)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
@@ -347,7 +348,7 @@ def _nodes_of(run: Run) -> tuple[Node, ...]:
 
 
 def _doubts(known: Run | None, folder: Path) -> Iterator[str]:
-    """Yield why a folder does not prove the history's entry about it, such as a changed log."""
+    """Yield why a run or night is not proven: the history lacks it, or its folder was changed."""
     if known is None:
         yield "the history lacks it: enter it with `rackproof history --rebuild`"
     elif objection := record_objection(known, folder):
@@ -389,7 +390,7 @@ def _night_findings(node_night: NodeNight) -> Iterator[PieceFinding]:
 
 
 def _reads(kept: StoredSnapshot) -> dict[str, str]:
-    """Return the state of each tool's answer, and of the parts that a node may lack."""
+    """Return the state of each tool's answer, and whether the node has GPUs, ports and disks."""
     snapshot = kept.snapshot
     states = {tool: tool_state(snapshot, tool).value for tool in snapshot.tools}
     states |= dict.fromkeys(snapshot.truncated, "cut")

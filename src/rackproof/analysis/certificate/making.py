@@ -34,8 +34,8 @@ def make_certificate(
         store: Its history.
         catalogue: The requirements.
         asked: Names of the nodes.
-        now: The time of its answers.
-        command: The command that makes it.
+        now: The time of the answers.
+        command: The command that makes the certificate.
 
     Raises:
         ResultsError: The results folder cannot be listed.

@@ -1,4 +1,4 @@
-"""The records of a certificate, which the modules beside this one share. No I/O."""
+"""Define the records of a certificate, which the other modules of this folder share. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMESPACE = "rackproof-evidence"
 """Namespace of the signatures. A signature with the same key for another purpose is not valid here."""
 Scope = Literal["node", "pair", "rack"]
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
-"""Bounds of the times in a certificate. Beyond them, the end of a maximum age may be no valid date."""
+"""Bounds of the times in a certificate. Beyond them, the end of a maximum age may not be a valid date."""
 Moment = Annotated[AwareDatetime, Field(ge=EARLIEST, le=LATEST)]
 
 
@@ -105,6 +105,7 @@ class Catalogue(Record):
 
     @model_validator(mode="after")
     def _distinct(self) -> Catalogue:
+        """Refuse two requirements with one id."""
         ids = [requirement.id for requirement in self.requirements]
         if len(ids) != len(set(ids)):
             raise ValueError("two requirements have the same id")
@@ -220,7 +221,7 @@ class Certificate(Record):
 
 
 def hardware_doubt(before: Node, now: Node | None) -> str:
-    """Return the reason why two descriptions of a node are of different hardware, or ""."""
+    """Return why two descriptions of a node are or may be of different hardware, or ""."""
     if now is None:
         return "its present hardware is not known"
     if _uuids(before) != _uuids(now):

@@ -99,6 +99,7 @@ def _signer(parts: PageParts, signers: Path | None, allow_unsigned: bool) -> tup
 
 
 def _disagreements(parts: PageParts, beside: Mapping[str, bytes], certificate: Certificate) -> Iterator[str]:
+    """Yield an objection for each part or file that does not belong to the JSON in the page."""
     if shell_digest(parts.shell) != certificate.page_sha256:
         yield "the page was changed: it is not the one that the JSON belongs to"
     for suffix, inside in zip(BESIDE, (parts.json, parts.signature.encode()), strict=True):
@@ -135,6 +136,7 @@ def _wrong_answers(certificate: Certificate, now: datetime) -> Iterator[str]:
 
 
 def _expired(certificate: Certificate, answers: tuple[Answer, ...]) -> Iterator[str]:
+    """Yield the requirements that were met when the certificate was made, but are not met any more."""
     for then, present in zip(certificate.answers, answers, strict=False):
         if not then.verdict.gates and present.verdict.gates:
             yield f"{then.id}: it held until {then.until:%Y-%m-%d %H:%M}" if then.until else then.id

@@ -18,7 +18,7 @@ from rackproof.core.text import moment, shell_command
 
 Better = Literal["first", "second", "same", "unknown"]
 
-# A label such as GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77, or of a part of a divided GPU (MIG).
+# Matches a label such as GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77, or of a part of a divided GPU (MIG).
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Fa-f-]{8,}")
 
 
@@ -79,7 +79,7 @@ class Difference(Record):
 
 
 class Comparison(Record):
-    """The whole comparison."""
+    """The comparison of two runs."""
 
     first: Side
     second: Side
@@ -99,7 +99,7 @@ def exact_key(measurement: Measurement) -> _Key:
 
 
 def anonymous_key(measurement: Measurement) -> _Key:
-    """Return a key without hardware identities, to compare GPU 0 of one node with GPU 0 of another."""
+    """Return the name and labels without UUIDs, to compare GPU 0 of one node with GPU 0 of another."""
     labels = {key: value for key, value in measurement.labels.items() if not _UUID.fullmatch(value)}
     return measurement.name, tuple(sorted(labels.items()))
 
@@ -208,6 +208,7 @@ def _version_facts(kind: str, nodes: Sequence[Mapping[str, str]]) -> dict[str, s
 
 
 def _joined(values: Iterable[str]) -> str:
+    """Return the distinct values that are not empty, as one text."""
     return " / ".join(sorted({value for value in values if value}))
 
 
@@ -221,7 +222,7 @@ def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> tuple[D
 
 
 def side_of(run: Run) -> Side:
-    """Return a run in short."""
+    """Return the summary of a run."""
     when = run.started or run.ended
     return Side(
         run_id=run.run_id,

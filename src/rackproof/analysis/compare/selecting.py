@@ -24,10 +24,10 @@ from rackproof.core.records import Run
 from rackproof.core.text import sanitize
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, iter_runs, read_run
 
-# Suffixes of repeats: DGX1_2.log, DGX1-03.log, DGX1.4.log, result_0.txt.
+# Matches the number of a repeat in DGX1_2.log, DGX1-03.log, DGX1.4.log, result_0.txt.
 _TRIAL = re.compile(r"[_.-]\d+$")
 _GLOB = re.compile(r"[*?\[]")
-# Suffixes of files of a results folder that are no logs: the history with its parts, pages and their JSON.
+# Suffixes of files of a results folder that are not logs: the history with its parts, pages and their JSON.
 _NO_LOGS = frozenset({".sqlite", ".sqlite-wal", ".sqlite-shm", ".html", ".json", ".sig"})
 
 
@@ -51,6 +51,7 @@ def _only_member(names: set[str]) -> set[str]:
 
 
 def _names_of_import(run: Run) -> list[str]:
+    """Return the names of an imported log: its file without the number of a repeat, and its folders."""
     if run.provenance != "imported" or not run.description.startswith(IMPORTED_FROM):
         return []
     path = Path(run.description.removeprefix(IMPORTED_FROM))
@@ -64,7 +65,7 @@ def published(name: str) -> System:
         name: Its name, also with its round (``0.6/HyperPlane``), or the name of a study (``p100-host``).
 
     Raises:
-        NotFoundError: No publication is called so. The message lists the names of round 0.6 and of the
+        NotFoundError: No publication has this name. The message lists the names of round 0.6 and of the
             studies.
     """
     points = tuple(_results_named(name, study_points()))
@@ -113,7 +114,7 @@ def select(
         benchmark: The benchmark whose runs to use, or "" for all.
 
     Raises:
-        NotFoundError: A pattern matches nothing, a folder contains no log, or no publication is called so.
+        NotFoundError: A pattern matches nothing, a folder contains no log, or no publication has this name.
         ResultsError: A record cannot be read.
         OSError: A log cannot be read.
     """
@@ -148,6 +149,7 @@ def _is_place_of_logs(name: str) -> bool:
 
 
 def _may_be_system(name: str, results: Path) -> bool:
+    """Return whether a name may be that of a system in the results folder."""
     # A run with exactly this id comes before a system of that name. A path is neither.
     if not name or "/" in name or os.path.exists(name):
         return False
@@ -170,7 +172,7 @@ def _pattern_name(pattern: str) -> str:
 
 
 def _system_of_places(name: str, places: Sequence[Path], remarks: list[str], benchmark: str) -> System:
-    """Return the runs in folders, which are recorded runs or, if there are none, runs made from logs."""
+    """Return the system of the runs at some paths: recorded runs, and runs that are made from logs."""
     skipped: list[str] = []
     try:
         runs = tuple(_runs_at(places, remarks, skipped))
@@ -214,6 +216,7 @@ def _runs_at(places: Sequence[Path], remarks: list[str], skipped: list[str]) -> 
 
 
 def _holds_records(path: Path) -> bool:
+    """Return whether a path is a run folder, or a folder of run folders."""
     if not path.is_dir():
         return False
     return (path / RECORD_NAME).is_file() or any(path.glob(f"*/{RECORD_NAME}"))
@@ -242,6 +245,7 @@ def _logs_beside(path: Path) -> list[str]:
 
 
 def _only(runs: tuple[Run, ...], benchmark: str, name: str) -> tuple[Run, ...]:
+    """Return the runs of a benchmark, or all if ``benchmark`` is "". Refuse a benchmark without runs."""
     chosen_runs = tuple(run for run in runs if benchmark in ("", run.benchmark))
     if not chosen_runs:
         names = ", ".join(sorted({run.benchmark for run in runs}))

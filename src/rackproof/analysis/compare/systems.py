@@ -1,8 +1,9 @@
-"""Compare systems side by side, by throughput, minutes and epochs of each benchmark over repeats.
+"""Compare systems side by side, by the mean of each metric over the repeats of a benchmark.
 
-A system is named runs, such as those of one node or folder. Several runs of one benchmark at one point are
-repeats, and a cell is their mean. A run that shows a failure, or does not prove that it ended well, is never
-part of a mean (:func:`exclusion_reason`). The comparison lists that run with the reason and the line.
+A system is a set of runs with a name, such as those of one node or folder. Several runs of one benchmark at
+one point are repeats, and a cell is their mean. A run that shows a failure, or does not prove that it ended
+well, is never part of a mean (:func:`exclusion_reason`). The comparison lists that run with the reason and
+the line.
 
 A published result is a system too, with one number per benchmark and an unknown number of repeats.
 :mod:`rackproof.core.judging` judges each cell of a system against the system's published counterpart, if any.
@@ -139,7 +140,7 @@ class Counted(Record):
 
 
 class LeftOut(Record):
-    """A run that is part of no mean, with the reason."""
+    """A run that no mean includes, with the reason."""
 
     system: str
     run_id: str
@@ -151,7 +152,7 @@ class LeftOut(Record):
 
 
 class SystemComparison(Record):
-    """The whole comparison."""
+    """The comparison of two or more systems."""
 
     systems: tuple[str, ...]
     confidence: float = Field(gt=0, lt=1)
@@ -195,8 +196,7 @@ def _gravest_finding(run: Run) -> Exclusion | None:
     grave = [finding for finding in run.findings if finding.verdict is not None and finding.verdict.gates]
     if not grave:
         return None
-    # The log's own text is last, because the first finding is the cause and "no run_stop" only a
-    # consequence.
+    # A finding that only follows from another, such as "no run_stop", is last. The other is the cause.
     gravest = min(grave, key=lambda finding: (finding.verdict is not Verdict.FAIL, finding.consequence))
     return gravest.verdict or Verdict.UNPROVEN, gravest.message, gravest.source
 
@@ -227,7 +227,7 @@ def _busy_machine(run: Run) -> Exclusion | None:
 
 
 def _bad_verdict_without_log(run: Run) -> Exclusion | None:
-    # If there is a log, a gating verdict may only mean "slower than the reference", which is not a reason.
+    # If there is a log, a gating verdict may only mean "slower than the reference", which excludes no run.
     if run.logs or not run.verdict.gates:
         return None
     return run.verdict, run.reasons[0] if run.reasons else "the record gives no reason", Source()
@@ -275,7 +275,10 @@ def _groups(system: System) -> dict[str, list[_Group]]:
 
 
 def _benchmark_groups(points: Mapping[_Point, list[Run]]) -> list[_Group]:
-    """Return a group of counted runs per point. If only one point has any, all lost runs are its own."""
+    """Return a group of counted runs per point.
+
+    If at most one point has any, return only one group, which counts the excluded runs of all points.
+    """
     groups = []
     for point, runs in points.items():
         good = tuple(run for run in runs if exclusion_reason(run) is None)
@@ -392,6 +395,7 @@ def _measured_names(group: _Group) -> set[str]:
 
 
 def _common_throughput_name(groups: Sequence[_Group]) -> str:
+    """Return the throughput metric of the first group that measured one, or "" if there is none."""
     name = next((name for name in map(_throughput_name, groups) if name), "")
     if not name and any(map(_of_study, groups)):
         # A study publishes only rates, so its row shows a throughput even if no run measured one.
@@ -435,7 +439,7 @@ def _expected(group: _Group, kind: Kind) -> float | None:
     if kind != "minutes":
         return None
     steps = [step for step in map(_evaluation_step, group.runs) if step is not None]
-    # Chance averages out with the square root of the number of runs.
+    # The effect of chance on a mean decreases with the square root of the number of runs.
     return mean(steps) / math.sqrt(len(steps)) if steps else None
 
 
@@ -455,9 +459,10 @@ def _evaluation_step(run: Run) -> float | None:
 
 
 def _last_evaluation_gap(run: Run, seconds: float) -> float | None:
-    """Return the seconds between the last two evaluations, or ``None`` unless all were within the run.
+    """Return the seconds between the last two evaluations.
 
-    ``seconds`` is the time to train. The times of evaluations are seconds, too.
+    Return ``None`` if there are fewer than two, or one is not within the run. ``seconds`` is the time to
+    train. The times of evaluations are seconds, too.
     """
     times = next((series.x for series in run.series if series.name.startswith("eval_accuracy")), ())
     # Allow a minute, because the log's clock and the stated time to train may differ by seconds.
@@ -468,6 +473,7 @@ def _last_evaluation_gap(run: Run, seconds: float) -> float | None:
 
 
 def _published_value(result: PublishedResult, kind: Kind) -> tuple[float | None, str, Direction | None]:
+    """Return value, unit and direction of a published number. The value is None if it was not published."""
     if kind == "minutes":
         return result.minutes, "min", Direction.LOWER
     if kind == "throughput":
@@ -583,7 +589,7 @@ def _ratio_half_width(cell: ComparisonCell, base: ComparisonCell, confidence: fl
 def _conclusion(low: float, high: float, kind: Kind, direction: Direction | None) -> Conclusion:
     if not (low > 1 or high < 1):
         return "no difference shown"
-    # Fewer epochs are no advantage of the hardware, but result from the batch size and from chance.
+    # Fewer epochs are not an advantage of the hardware. They result from the batch size and from chance.
     if kind == "epochs" or direction is None:
         return "differs"
     return "better" if (low > 1) == (direction is Direction.HIGHER) else "worse"
@@ -746,7 +752,7 @@ def _ratios(
 def _with_marked_copies(systems: Sequence[System]) -> list[System]:
     """Add a finding to each run with a log that is a byte-for-byte copy of an earlier run's log.
 
-    Two systems would log different times.
+    Two runs would log different times, so a copy proves nothing.
     """
     places: dict[str, str] = {}
     marked = []
@@ -763,7 +769,7 @@ def _marked_copy(run: Run, system: str, places: dict[str, str]) -> Run:
     """
     # Look up earlier runs before this run's logs are added. Otherwise, these would be copies of
     # themselves.
-    # Empty logs are alike, and are no evidence that must be unique.
+    # Empty logs are equal, so they do not show that a run was copied.
     logs = [log for log in run.logs if log.size_bytes]
     originals = {places[log.sha256] for log in logs if log.sha256 in places}
     for log in logs:
@@ -777,6 +783,7 @@ def _marked_copy(run: Run, system: str, places: dict[str, str]) -> Run:
 
 
 def _shared_point(groups: Sequence[_Group]) -> str:
+    """Return the point of the runs, or else of the published results, or "" if there are several."""
     points = {group.point for group in groups if group.published is None}
     points = points or {group.point for group in groups}
     return _point_text(points.pop()) if len(points) == 1 else ""
@@ -853,7 +860,7 @@ def _value(measurement: Measurement | None) -> float | None:
 
 
 def _left_out(systems: Sequence[System]) -> Iterable[LeftOut]:
-    """Yield each run that does not count, with the finding that excludes it."""
+    """Yield each run that does not count, with the reason."""
     for system in systems:
         for run in system.runs:
             why = exclusion_reason(run)

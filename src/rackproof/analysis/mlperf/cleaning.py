@@ -30,7 +30,7 @@ from rackproof.logs.opening import LogStream, open_log
 # Longer lines are read in parts of this many bytes, so that memory does not grow with the length of a line.
 _MAX_LINE = 1 << 20
 # Lengths are in characters. The tool's time per line grows with the square of its length: 8,000 take 20 ms,
-# 32,000 take 0.4 s. In events above the first limit, long texts and lists are truncated, which no rule reads.
+# 32,000 take 0.4 s. In events above the first limit, long texts and lists are truncated. No rule reads them.
 # An event that is then still above the second limit counts as damaged.
 _LONG_EVENT = 8_000
 _DEEPEST = 50
@@ -44,7 +44,7 @@ _MAX_FINDINGS = 20
 
 _DECODER = json.JSONDecoder()
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-# The beginning of an event of round 0.6, after ":::MLL": "1560000000.123 run_start: ".
+# Matches the beginning of an event of round 0.6, after ":::MLL": "1560000000.123 run_start: ".
 _MLL_06 = re.compile(r"(?P<head> ?\d+(?:\.\d*)? [A-Za-z0-9_]+ ?:\s+)")
 # The values of these keys become part of the path of a rules file, whose contents the tool executes.
 _PATH_KEYS = frozenset({"submission_benchmark", "submission_division", "opt_name"})
@@ -170,7 +170,7 @@ def _events(line: str, token: str, read_event: Any, number: int, cleaned: Cleane
 
 
 def _note(cleaned: CleanedLog, code: str, message: str, number: int, excerpt: str) -> None:
-    """Add a remark about a line to the findings, unless there are too many."""
+    """Add a remark about a line to the findings, unless there are 20 already."""
     if len(cleaned.findings) < _MAX_FINDINGS:
         source = Source(line=number)
         cleaned.findings.append(

@@ -111,7 +111,11 @@ def _read_comparison(key: str, part: ast.expr, logged: Mapping[str, str]) -> dic
 
 
 def _read_value(key: str, node: ast.expr, logged: Mapping[str, str]) -> tuple[Tree, str]:
-    """Return one side of a comparison, and its text with the keys of log lines in place of variables."""
+    """Return one side of a comparison, and its text with the keys of log lines in place of variables.
+
+    Raises:
+        _UnreadableError: The side is more than numbers, values of log lines, and their sums and products.
+    """
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return float(node.value), f"{node.value:g}" if isinstance(node.value, float) else str(node.value)
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
@@ -128,9 +132,9 @@ def _read_value(key: str, node: ast.expr, logged: Mapping[str, str]) -> tuple[Tr
 
 
 def _line_of(key: str, node: ast.expr) -> str:
-    """Return the key of the log line that an expression uses.
+    """Return the key of the log line that an expression uses, or raise :class:`_UnreadableError`.
 
-    ``v['value']`` is the value of the rule's own line, and ``s['KEY']`` is that of an earlier one.
+    ``v['value']`` is the value of the rule's own line, and ``s['KEY']`` is that of an earlier line.
     """
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
         index = node.slice.value if isinstance(node.slice, ast.Constant) else None

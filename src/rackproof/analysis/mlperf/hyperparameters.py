@@ -34,7 +34,7 @@ _OTHERS = frozenset(
         "start_warmup_step",
     }
 )
-"""Hyperparameters beside those of the optimizer that differ between the runs of none of 947 published
+"""Hyperparameters, other than the optimizer's, that do not differ between the runs of any of 947 published
 results. The samples and steps of a training (``train_samples``, ``max_steps``) do differ. Different
 ``global_batch_size`` are a failure of their own."""
 _FREE = frozenset({("stable_diffusion", "opt_learning_rate_warmup_steps")})

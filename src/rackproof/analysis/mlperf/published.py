@@ -1,8 +1,8 @@
 """Read published results of MLPerf Training and of two scaling studies.
 
 ``rackproof compare``, ``rackproof score`` and job bench compare runs with the results that
-:func:`find_published` returns. The folder ``published`` has these files, and YAML files with what the same
-publications state besides, which only ``make docs`` reads:
+:func:`find_published` returns. The folder ``published`` has these files, and YAML files with further
+statements of the same publications, which only ``make docs`` reads:
 
 - ``results.csv``: The closed division of rounds 4.1, 5.0 and 5.1 as published by MLCommons (``kind``
   official), and the scores of Lambda's published logs of round 5.1 that were not submitted (``unofficial``).
@@ -87,7 +87,7 @@ class PublishedResult(Record):
 
     @property
     def source(self) -> str:
-        """Return the origin of the result as text: round or study, submitter, system, benchmark and note."""
+        """Return the origin of the result as text, such as its round, submitter, system and benchmark."""
         origin = self.study or f"MLPerf Training {self.round}"
         point = " ".join(f"{name}={value}" for name, value in self.point.items())
         words = (origin, self.kind, self.submitter, self.system, self.benchmark, point, self.note)

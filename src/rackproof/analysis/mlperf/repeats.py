@@ -71,12 +71,12 @@ EARLY_S = 1.0
 _YEAR, _CLOCKS = timedelta(days=366), timedelta(days=1)
 """Largest age of a run of a new round, and the time by which a clock may be fast."""
 _FEWEST_TIMES, _FEWEST_VALUES, _FEWEST_EVALUATIONS = 5, 3, 2
-"""Least numbers of equal times, measured values and evaluations in two logs that are no coincidence."""
+"""Smallest numbers of equal times, values and evaluations in two logs that chance does not explain."""
 _DIGITS, _MANY_DIGITS = 5, 8
-"""Least numbers of digits of equal numbers that are no coincidence. The first is for several numbers,
+"""Smallest numbers of digits of equal numbers that chance does not explain. The first is for several numbers,
 the second for one."""
 _MOST_TIMES, _MOST_VALUES = 120, 20_000
-"""Largest numbers of times and of values of a run that are compared, the first ones."""
+"""Largest numbers of times and of values of a run that are compared. The first of each are used."""
 _EVALUATIONS = frozenset({"eval_accuracy", "eval_error"})
 _SYSTEM = ("submission_platform", "submission_org", "submission_division", "submission_status")
 _COURSE = frozenset({"block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop"})
@@ -274,6 +274,7 @@ def _take_amounts(trace: RunTrace, events: Iterable[tuple[float, str, Any, Mappi
 
 
 def _float(value: Any) -> float | None:
+    """Return a number, or a text with a number, as a finite float, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -295,7 +296,7 @@ def _seed_text(value: Any) -> str:
 def compare_runs(
     traces: Sequence[RunTrace], *, ruleset: str, usage: str, described: DescribedSystem | None = None
 ) -> list[Finding]:
-    """Return evidence that there were fewer runs than claimed, that they could not be so fast, or differ.
+    """Return evidence that there were fewer runs than claimed, or that runs are too fast or differ.
 
     Args:
         traces: The traces of all runs that the logs show, including failed runs.
@@ -396,7 +397,7 @@ def _hyperparameter_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 
 
 def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs whose number of nodes differs from most.
+    """Yield the runs whose number of nodes differs from that of most runs.
 
     Of the published results, 408 state the number and 237 list the nodes. None of them mixes two
     numbers.
@@ -420,7 +421,7 @@ _STATED = {"throughput": "its throughput", "amount_kind": "how far each evaluati
 
 
 def _statement_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs whose logs lack a statement found in the other logs."""
+    """Yield the runs whose logs lack a statement of most logs, or state their progress in another amount."""
     for name, words in _STATED.items():
         silent = [trace for trace in traces if not getattr(trace, name)]
         if 2 * len(silent) < len(traces):
@@ -465,7 +466,7 @@ def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, .
 
 
 def _unreadable_seed_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs with a seed that is no whole number, which the rules require and the logs state."""
+    """Yield the runs with a seed that is not a whole number, as the rules require."""
     for trace in traces:
         unreadable = sorted(seed for seed in trace.seeds if not _is_whole(seed))
         if unreadable:

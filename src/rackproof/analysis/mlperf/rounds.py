@@ -85,7 +85,7 @@ class Round(NamedTuple):
 _BEFORE_END = timedelta(days=560)
 """Longest time between a run and the end of its round.
 
-Older runs are submitted again. One of 337 results of 4.1 and 5.1 is 552 days older.
+Older runs are submitted again: one of 337 results of 4.1 and 5.1 is from 552 days before the end.
 """
 _FIRST_RUNS = datetime(2018, 9, 1, tzinfo=UTC)
 """Start of the runs of rounds 0.5 and 0.6. The last run of 0.6 is only known to be before the end of 0.7."""
@@ -248,7 +248,7 @@ def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "traini
     Args:
         evidence: The evidence in the folder.
         known: The rulesets that can be chosen, such as ``5.1.0``.
-        usage: Either ``training`` or ``hpc``. All rounds of ``hpc`` use the same benchmarks.
+        usage: Either ``training`` or ``hpc``. For ``hpc``, benchmarks and dates are not used.
     """
     for ruleset, origin in (
         (evidence.folder, "the folder's path"),

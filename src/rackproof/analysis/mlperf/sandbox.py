@@ -95,7 +95,7 @@ def run_in_sandbox(
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the environment of the process, which has no secrets, one thread and this package's path."""
+    """Return the environment of the process: no secrets, one thread, and this package's path."""
     inherited = {
         key: os.environ[key] for key in ("PATH", "LANG", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ
     }
@@ -125,6 +125,7 @@ def _exchange(
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that still runs, with the processes that it started."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,6 +1,6 @@
 """Compute scaling efficiency, the share of the ideal throughput, for scaling studies. No I/O.
 
-Two GPUs with 426 images/s, of which one has 226, have the efficiency 426 / (2 * 226) = 0.94.
+If two GPUs reach 426 images/s, and one alone 226, the efficiency is 426 / (2 * 226) = 0.94.
 :mod:`rackproof.analysis.scaling_study` calls :func:`scaling_efficiency`.
 """
 
@@ -19,8 +19,8 @@ class ScalingPoint(Record):
 
     ``rate`` is the mean throughput of the ``repeats``. ``efficiency`` is
     ``rate / (devices / base * rate at base)``, and 1.0 is ideal. ``low`` and ``high`` are its interval with
-    the stated ``confidence``. Both are ``None`` for the base, and if a size was not
-    measured at least twice.
+    the stated ``confidence``. Both are ``None`` for the base, and if this size or the base was not measured
+    at least twice.
     """
 
     devices: int
@@ -65,6 +65,7 @@ def scaling_efficiency(
 def _point(
     devices: int, values: Sequence[float], base: int, reference: Sequence[float], confidence: float
 ) -> ScalingPoint:
+    """Return the point of a size. ``reference`` has the rates of the base."""
     efficiency = fmean(values) * base / (devices * fmean(reference))
     # The base compared with itself is 1 by definition, whatever the spread of its repeats is.
     half = None if devices == base else ratio_half_width(values, reference, confidence)
@@ -81,6 +82,7 @@ def _point(
 
 
 def _samples(devices: int, rate: float | Sequence[float]) -> tuple[float, ...]:
+    """Return the rates of a size, or raise a ValueError if the size or a rate is not possible."""
     if devices < 1:
         raise ValueError(f"the number of devices must be at least 1, not {devices}")
     values = tuple(map(float, rate)) if isinstance(rate, Sequence) else (float(rate),)

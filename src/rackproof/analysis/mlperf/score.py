@@ -354,7 +354,7 @@ def score_folder(
     evidence = read_evidence(folder, files)
     chosen = Round(ruleset) if ruleset is not None else round_of(evidence, rulesets, usage)
     if chosen.problem and usage == "hpc" and not refusal(evidence, usage):
-        # All rounds of HPC use the same benchmarks, so only the path can show the round.
+        # Benchmarks and dates are not used to find a round of HPC, so every round is possible.
         raise ValueError(f"name the round's rules; known for hpc: {', '.join(rulesets)}")
     encoded = _encoding_message(folder)
     problem = _why_unchecked(evidence, files, encoded, usage) or chosen.problem
@@ -495,7 +495,7 @@ def _scaled(mean: float | None, factor: float) -> float | None:
 
 
 def _remarks(findings: Sequence[Finding]) -> list[str]:
-    """Return the findings without effect on the verdict, as reasons for readers."""
+    """Return the findings that neither fail nor are unproven, as reasons for readers."""
     gates = [finding.verdict is not None and finding.verdict.gates for finding in findings]
     remarks = [_with_source(finding) for finding, bad in zip(findings, gates, strict=True) if not bad]
     if len(remarks) > _MAX_REMARKS:
@@ -615,7 +615,7 @@ def _convergence_problems(rcp: RcpResult | None, *, complete: bool) -> Iterator[
 
 
 def _notes(failed: Sequence[RunScore], scorable: bool, drop: int, rcp: RcpResult | None) -> Iterator[str]:
-    """Yield remarks about the questions that a score leaves open."""
+    """Yield remarks about runs that count as slowest, and about convergence that was not compared."""
     if scorable and 0 < len(failed) <= drop:
         yield f"counted as slowest: {'; '.join(_why_failed(run) for run in failed)}"
     if rcp is not None and not rcp.applies:

@@ -328,11 +328,11 @@ def findings_of_log(
 def _findings_of_failed_run(
     counting: Sequence[Finding], gating: Sequence[Finding], *, script_ended: bool
 ) -> list[Finding]:
-    """Return the findings against a run that did not stop, whose log has to show its failure."""
+    """Return the findings against a run that did not end with success. Its log has to show the failure."""
     if not any(finding.code in _FAILURES for finding in gating):
         message = f"the log shows neither that the run ended well nor that it failed: {_NO_END[script_ended]}"
         return [*counting, Finding(code="failure_not_shown", verdict=Verdict.UNPROVEN, message=message)]
-    # The failure makes the run the slowest of the result, and is no finding against the result.
+    # The failure makes the run the slowest of the result. It is not a finding against the result.
     return [finding for finding in counting if finding.code not in _FAILURES | _FOLLOW_FROM_FAILURE]
 
 
@@ -419,7 +419,7 @@ def _until_stop(starts: Sequence[Any], stop: Any, ruleset: str) -> tuple[float |
     status = safe_text(str(_metadata(stop).get("status") or "unknown"), 100)
     if not starts:
         return None, status
-    # 0.6 logs seconds, all later rounds milliseconds.
+    # Round 0.6 logs seconds, and all later rounds log milliseconds.
     return (stop.timestamp - starts[0].timestamp) / (60 if ruleset == "0.6.0" else 60_000), status
 
 

@@ -69,7 +69,7 @@ def build_submission(
 
     Raises:
         SubmissionError: No package can be built, because there are no runs, a run is named twice, the logs
-            show no round, the output is no folder, contains other files or lies in the folder of a run, a
+            show no round, the output is not a folder, contains other files or lies in the folder of a run, a
             file changed meanwhile, or the disk is full.
         ValueError: The ruleset is unknown (the message lists the known ones), or the time limit is not
             positive.
@@ -97,7 +97,7 @@ def build_submission(
             )
             issues += problems
         verdict = _verdict(issues)
-        # A package without issues is not enough, because the checker never runs without a run.
+        # That there are no issues is not enough, because the checker does not run if no run can be packed.
         if verdict is Verdict.PASS and answer.accepted is True:
             _add_results(draft, system, parts, answer, ruleset)
             put_in_place(draft, out)

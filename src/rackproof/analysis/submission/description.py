@@ -151,11 +151,11 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
         raise SubmissionError(
             f"cannot read {path}: {error.strerror}; docs/using/submission.md has an example of this file"
         ) from None
-    # Checked before parsing: YAML's parser takes long for large input.
+    # Check this before parsing, because YAML's parser takes long for large input.
     if len(data) > _FILE_BYTES:
         raise SubmissionError(f"{path} is too large: more than {_FILE_BYTES} bytes")
     try:
-        # If a key is written twice, YAML drops the first.
+        # Of two equal keys, YAML would drop the first, so lines_of_keys refuses them.
         document = yaml.compose(data, Loader=yaml.SafeLoader)
         lines_of_keys(document, path)
         content = construct_document(document)
@@ -187,7 +187,7 @@ def _value(path: Path, key: object, value: object) -> Any:
     if key == STACK and isinstance(value, dict):
         return {sanitize(name, 100): _value(path, name, item) for name, item in value.items()}
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
-        # The checker concatenates the values as text. Python writes no number of thousands of digits.
+        # The checker concatenates the values as text. Python refuses to write thousands of digits.
         with suppress(ValueError):
             text = sanitize(value, 1000)
             if not _NO_NUMBER.match(text):
@@ -301,7 +301,7 @@ def _stack(stated: object, nodes: Sequence[Mapping[str, Any]], printed: Sequence
             versions = source.get(STACK)
             for name, version in versions.items() if isinstance(versions, dict) else ():
                 versions_by_name.setdefault(name, {})[str(version)] = None
-        # Benchmarks use separate images with different libraries, so both versions are true.
+        # Benchmarks use separate images with different libraries, so several versions may be true.
         stack |= {name: "; ".join(versions) for name, versions in versions_by_name.items()}
     if isinstance(stated, dict):
         stack |= stated
@@ -389,7 +389,7 @@ def _contradictions(
         ("the log", {**printed, STACK: software}, chosen_run.log.path),
     )
     for key in FIELDS:
-        # A run script sees its container, so a value from the nodes themselves decides.
+        # A run script reads the values of its container, so a value of the nodes themselves decides.
         stating = [origin for origin in places if origin[1].get(key)]
         for where, source, file in stating if key in _IN_ALL_PLACES else stating[:1]:
             for name, doubt, described, seen in _doubts(key, description[key], source[key]):

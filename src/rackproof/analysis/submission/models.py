@@ -1,4 +1,4 @@
-"""Define the records of a submission and its issues, which the modules beside this one share."""
+"""Define the records of a submission and its issues, which the other modules of this folder share."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class ChosenRun:
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """A file that is copied into the package byte for byte, or not at all."""
+    """A file that is copied into the package, if its content still has this SHA-256."""
 
     path: Path
     sha256: str

@@ -194,7 +194,7 @@ def _seeds(chosen: Sequence[ChosenRun]) -> list[int]:
 
 
 def _values(texts: Any) -> list[str]:
-    """Return the distinct texts that are not empty, without backticks, which would be Markdown."""
+    """Return the distinct texts that are not empty. Backticks, which are Markdown, become apostrophes."""
     return [text for text in dict.fromkeys(sanitize(text, 1000).replace("`", "'") for text in texts) if text]
 
 

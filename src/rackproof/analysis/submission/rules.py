@@ -43,7 +43,7 @@ def judge_runs(
     issues += _shared(by_file, scored, system)
     issues += _convergence(benchmark, score, len(chosen))
     issues += _gating_findings(benchmark, by_file, score)
-    # A score that gates without a gating issue would be lost.
+    # Without a gating issue, a score that gates would not block the package.
     if score.verdict.gates and not any(issue.verdict and issue.verdict.gates for issue in issues):
         issues.append(
             Issue(
@@ -134,6 +134,7 @@ def _reasons_against(chosen_run: ChosenRun, run: RunScore | None) -> list[str]:
 
 
 def _verdict_against(chosen_run: ChosenRun, run: RunScore | None) -> Verdict:
+    """Return ``fail`` if a run proves a fault, and ``unproven`` if not."""
     # A run that did not end, or could not be checked, does not prove a fault of the system.
     proven = chosen_run.run.verdict is Verdict.FAIL or (run is not None and run.compliant is False)
     return Verdict.FAIL if proven else Verdict.UNPROVEN
@@ -313,8 +314,8 @@ def _rejection(answer: CheckerAnswer) -> Issue:
     only_count = wrong_count and all(error.startswith((_WRONG_COUNT, _NO_RCP)) for error in answer.errors)
     return Issue(
         code="checker_rejects",
-        # With too few runs, neither these nor the number that converge prove anything. The other
-        # findings are proven.
+        # Errors that follow from a wrong number of runs prove nothing against the runs. Other errors are
+        # proven.
         verdict=Verdict.UNPROVEN if only_count else Verdict.FAIL,
         message=f"the official package checker rejects the package: {errors}",
         remedy="repair the listed problems, then run the same command again",
