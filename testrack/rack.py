@@ -116,7 +116,7 @@ class Rack:
             )
 
     def _report_older(self, found: dict[str, Found]) -> None:
-        """Print a message if nodes were made before the fakes were changed."""
+        """Print a message if nodes have older fakes, or another release, than a new node would have."""
         image = self.images.node()
         older = sorted(
             name
@@ -130,7 +130,7 @@ class Rack:
             )
 
     def _bring_up(self, create: list[Host], start: list[Host]) -> None:
-        """Make the first hosts, and start the others."""
+        """Make the hosts in ``create``, and start the stopped hosts in ``start``."""
         if create:
             self.nodes.make_keys(create)
             images = {"node": self.images.node()}
@@ -152,7 +152,7 @@ class Rack:
                 in_parallel(self.console, "started", start, self.nodes.start)
 
     def build_mirror(self) -> None:
-        """Build the files that the services' host serves on port 80. The builder finds the outdated parts."""
+        """Build the outdated parts of the mirror, which the services' host serves on port 80."""
         self.images.node_tar()
         tars = [tar for tar in (CACHE / f"root-{release}.tar" for release in RELEASES) if tar.is_file()]
         # The folder is the same for all releases, because the running services' host mounts it.
@@ -185,16 +185,16 @@ class Rack:
                 shutil.copytree(images / "downloads", self.mirror / "mlcommons", dirs_exist_ok=True)
 
     def prepare(self) -> None:
-        """Make the missing parts of a release that is not the rack's own.
+        """Make the missing parts of a release other than the default.
 
-        Making them takes minutes, so it comes before the rack is locked.
+        This takes minutes, so it is done before the rack is locked.
         """
         if self.images.release != RELEASES[0]:
             install_packages(self.console)
             self.build_mirror()
 
     def renew(self, names: list[str]) -> int:
-        """Make hosts bare again."""
+        """Replace hosts by new ones, on which nothing is installed."""
         hosts = [self.layout.host(name) for name in names]
         install_packages(self.console)
         self.engine.start(self.console)
@@ -207,14 +207,14 @@ class Rack:
         return 0
 
     def refresh(self) -> int:
-        """Copy the present fakes onto the running hosts, which continue to run."""
+        """Copy this checkout's fakes onto the running nodes and controllers, which continue to run."""
         files = overlay_tar(self.images.rack_overlay())
         hosts = [host for host in self.nodes.present() if host.kind != "services"]
         in_parallel(self.console, "refreshed", hosts, lambda host: self.nodes.put(host, files))
         return 0
 
     def down(self, purge: bool, names: Sequence[str] = ()) -> int:
-        """Remove the rack and all its traces from this machine, or only the named hosts."""
+        """Remove the rack from this machine, or only named hosts. ``purge`` also removes the kept files."""
         hosts = [self.layout.host(name) for name in names]
         if hosts:
             in_parallel(self.console, "removed", hosts, self.nodes.remove)
@@ -233,7 +233,7 @@ class Rack:
                 self.nodes.purge()
             self.engine.stop(self.console)
         if purge:
-            # Remove root file systems, mirror and keys last, because the engine's name is there, too.
+            # Remove root file systems, mirror and keys last, because the engine's folder is among them.
             shutil.rmtree(self.nodes.state, ignore_errors=True)
             shutil.rmtree(CACHE, ignore_errors=True)
         return 0
@@ -265,7 +265,7 @@ class Rack:
         return 0 if rows else 3
 
     def fault(self, options: argparse.Namespace) -> int:
-        """Switch a fault, or list the faults."""
+        """Switch a fault of a host, list its faults, or list all faults that exist."""
         if options.list or not options.name:
             list_faults()
             return 0
@@ -301,7 +301,7 @@ def list_faults_of(host: Host) -> None:
 
 
 def switch_fault(host: Host, options: argparse.Namespace) -> None:
-    """Switch a fault of a machine, or of its hardware.
+    """Switch a fault of a host (MACHINE) or of its fake hardware.
 
     Raises:
         RackError: The fault does not exist.

@@ -100,7 +100,7 @@ class RackproofAction(ActionBase):
 
     @property
     def node(self) -> str:
-        """Name in the inventory of the host that the task runs for."""
+        """Return the name in the inventory of the host that the task runs for."""
         return str(self.task_vars["inventory_hostname"])
 
     @property
@@ -148,7 +148,7 @@ class NodeAction(RackproofAction):
             arguments: The module's arguments.
 
         Raises:
-            ModuleFailedError: The module failed, or the host cannot be reached.
+            ModuleFailedError: The module failed, its result lacks the key, or the host cannot be reached.
         """
         result = self.execute_module_unchecked(name, **arguments)
         if result.get("failed") or result.get("unreachable"):

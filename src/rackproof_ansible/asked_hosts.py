@@ -51,7 +51,7 @@ def hosts_left_out(asked: Iterable[str], stats: Any) -> list[str]:
 
 
 def check_hosts(pattern: str, groups: Mapping[str, Sequence[str]], options: Mapping[str, Any]) -> None:
-    """Check that a play does all its tasks, on every host of the command line.
+    """Check that a play does all its tasks on every host of the command line, and store these hosts.
 
     Args:
         pattern: The hosts of the play.
@@ -160,7 +160,7 @@ def _inventory(groups: Mapping[str, Sequence[str]]) -> InventoryManager:
             known_hosts.add(host)
             if group != "all":
                 inventory.add_host(host, str(group))
-    # Makes the groups children of `all`.
+    # This makes the groups children of `all`.
     inventory.reconcile_inventory()
     return inventory
 

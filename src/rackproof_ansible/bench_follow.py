@@ -1,7 +1,7 @@
 """Follow a job on a node for the action ``rackproof_bench_follow``.
 
 Begin with :class:`JobFollower`, which polls the node every few seconds, shows the job's progress, and returns
-the job's end.
+the job's end. :mod:`rackproof_ansible.bench_runtime` uses it, too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ display = Display()
 
 
 class BenchFollow(NodeAction):
-    """Follows a job until it ends."""
+    """The action that follows a job until it ends."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the job's final state. The task does not fail if the job ended badly."""
@@ -53,7 +53,7 @@ class BenchFollow(NodeAction):
 
 
 class JobFollower:
-    """The following of one job on one node, from the first poll until it ends.
+    """The follower of one job on one node, from the first poll until the job ends.
 
     Args:
         action: The action on whose host the job runs.

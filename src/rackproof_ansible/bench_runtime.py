@@ -1,6 +1,7 @@
-"""Find or make a runtime on a node for ``rackproof_bench_runtime``.
+"""Find or make a runtime on a node, which is a Python environment for workloads.
 
-The action is :class:`BenchRuntime`, which also shows the progress of downloads.
+The action ``rackproof_bench_runtime`` is :class:`BenchRuntime`. It starts make_runtime.py on the node, shows
+the progress of downloads, and returns the path of the environment's interpreter.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _DEADLINE_S = 120.0
 
 
 class BenchRuntime(NodeAction):
-    """Finds an environment in milliseconds, or makes it in a job that is followed."""
+    """The action that finds an environment in milliseconds, or makes it in a job that it follows."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the runtime's interpreter, and whether it was made."""
@@ -68,10 +69,10 @@ class BenchRuntime(NodeAction):
         return self._answer(output)
 
     def _answer(self, output: str) -> dict[str, Any]:
-        """Return the last output of make_runtime.py.
+        """Return the answer in the last line of make_runtime.py's output.
 
         Raises:
-            AnsibleActionFail: The output is not whole.
+            AnsibleActionFail: The last line is not a complete answer.
         """
         try:
             answer = json.loads(output.strip().splitlines()[-1])
@@ -83,6 +84,6 @@ class BenchRuntime(NodeAction):
 
 
 def _last_line(output: str) -> str:
-    """Return the last line of an output that is not empty, clean."""
+    """Return the last line of an output that is not blank, sanitized, or "" if there is none."""
     lines = [line for line in output.splitlines() if line.strip()]
     return sanitize(lines[-1], 1000) if lines else ""

@@ -2,7 +2,7 @@
 
 The callback ``rackproof`` calls :func:`bound_answers` once. Ansible collects an answer of any size, and
 copies all of it with each part that arrives. An answer of 200 MB took 100 s and up to 1.8 GB of memory. An
-answer without end used both until the task's time limit.
+endless answer continued until the task's time limit.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from ansible.plugins.action import ActionBase
 from ansible.plugins.connection import ssh
 
 MOST_BYTES = 64 << 20
-"""Largest size of an answer's output, and of its error output. Facts of a large node have less than 1 MB."""
+"""Largest number of bytes of an answer's output, and of its error output. The facts of a large node have less
+than 1 MB."""
 
 
 class _BoundedPipe:
-    """The reading end of a pipe. After :data:`MOST_BYTES`, it kills the process."""
+    """The reading end of a pipe, which kills the process and raises AnsibleError after :data:`MOST_BYTES`."""
 
     def __init__(self, pipe: Any, process: subprocess.Popen[bytes]) -> None:
         self._pipe = pipe
@@ -45,7 +46,7 @@ class _BoundedProcess(subprocess.Popen[bytes]):
     """A program of OpenSSH that runs a command on a node."""
 
     is_command = False
-    """A mark that the next program runs a command. Such programs also copy files, which may be larger."""
+    """True if the next program runs a command. Programs that copy files are not limited."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

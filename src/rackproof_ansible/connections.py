@@ -1,7 +1,7 @@
 """Check that this machine has the programs with which Ansible reaches the nodes.
 
 The action ``rackproof_check_variables``, with which every job begins, calls :func:`check_ssh_client`. Without
-an ssh client, Ansible would report every node as unreachable, and the job would look for the fault there.
+an ssh client, Ansible would report every node as unreachable, as if the nodes were at fault.
 """
 
 from __future__ import annotations

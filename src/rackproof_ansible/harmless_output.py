@@ -1,7 +1,8 @@
-"""Print a node's answer for the callback, without escapes, limited, and never at the start of a line.
+"""Make Ansible's messages, which contain answers of nodes, safe for a terminal.
 
 The callback ``rackproof`` calls :func:`clean_display` once. Ansible's display then passes each message
-through :func:`harmless`.
+through :func:`harmless`. It removes escape sequences other than Ansible's colours, cuts off long messages,
+and indents the lines of errors and warnings, which could otherwise imitate Ansible's own output.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LINE_OF_ITS_OWN = re.compile(r"\n(?=[^ \n])")
 
 
 def harmless(message: str) -> str:
-    """Return a message in a form that is safe for a terminal."""
+    """Return a message without harmful sequences, with at most :data:`SHOWN_CHARACTERS` of its characters."""
     shown_text = message[:SHOWN_CHARACTERS]
     shown_text = _HARMFUL.sub("", shown_text)
     if message.startswith(("[ERROR]", "[WARNING]")):
@@ -40,7 +41,7 @@ def harmless(message: str) -> str:
 def clean_display() -> None:
     """Pass all output of Ansible through :func:`harmless`.
 
-    Callbacks get results, not the printed text.
+    Ansible's display is replaced, because a callback gets results, but not the text that is printed.
     """
     if hasattr(Display.display, "__wrapped_by_rackproof__"):
         return

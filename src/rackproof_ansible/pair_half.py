@@ -1,8 +1,8 @@
 """Run one half of a pair on a drained node, because Slurm gives such a node no job.
 
 The action ``rackproof_reimage_acceptance`` calls :func:`start_half` and later :func:`finish_half`. The half
-runs in a folder and session of its own on the node. The node limits its time, so that it ends even without a
-playbook.
+runs in a folder and session of its own on the node. ``timeout`` on the node limits its time, so that it ends
+even if the playbook was killed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def start_half(action: NodeAction, script: str, limit_s: float) -> str:
     Args:
         action: The action whose host is the node.
         script: The program of the half, which waits for its partner.
-        limit_s: Seconds after which the node ends it.
+        limit_s: Seconds after which ``timeout`` ends it on the node.
 
     Raises:
         AnsibleActionFail: The node refuses a command.
@@ -58,9 +58,9 @@ def start_half(action: NodeAction, script: str, limit_s: float) -> str:
 
 
 def finish_half(action: NodeAction, folder: str, wait_s: float) -> tuple[str, str]:
-    """Wait for the node's half and remove it. Return its output and exit status.
+    """Wait for the node's half, end it, and remove its folder. Return its output and exit status.
 
-    The status is "" if the half did not end by itself.
+    The status is "" if the half did not end within ``wait_s``. Without a half, the output is "", too.
 
     Args:
         action: The action whose host is the node.

@@ -64,7 +64,7 @@ def open_events(pipe: str | None) -> EventWriter:
     if not pipe:
         return EventWriter(-1)
     try:
-        # Without a reader this fails, where it would otherwise wait for one.
+        # O_NONBLOCK makes this fail if there is no reader. Otherwise, it would wait for one.
         descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
         os.set_blocking(descriptor, True)
     except OSError:
@@ -117,7 +117,7 @@ class EventReporter:
             state=state,
             task=result._task.get_name(),
             once=bool(result._task.run_once) and not result._task.delegate_to,
-            # The playbook continues with the node, and reports the reason itself.
+            # With ignore_unreachable, the playbook continues with the node, and reports the reason itself.
             ignored=state == "unreachable" and bool(result._task.ignore_unreachable),
             text=failure_text(result._result),
         )
@@ -167,7 +167,10 @@ def fold_unreachable(results: Sequence[tuple[str, Mapping[str, Any]]]) -> list[s
 
 
 def record_of(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return kind, id, verdict and path of a task's record, or nothing. No I/O."""
+    """Return kind, id, verdict and path of a task's record, or {}. No I/O.
+
+    A run also has its reasons and nodes.
+    """
     run = result.get("rackproof_run")
     if isinstance(run, Mapping):
         reasons = message_text(run.get("reasons"))[:MESSAGE_CHARACTERS]
@@ -188,7 +191,7 @@ def record_of(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verdicts_of(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return the verdict of each node if a task closed a night, or nothing. No I/O."""
+    """Return the verdict of each node if a task closed a night, or {}. No I/O."""
     verdicts = result.get("verdicts")
     if "gates" not in result or not isinstance(verdicts, Mapping):
         return {}

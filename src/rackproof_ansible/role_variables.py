@@ -38,7 +38,7 @@ _SHOWN_CHARACTERS = 60
 
 
 def read_specs(roles: Path, names: list[str]) -> dict[str, dict[str, Spec]]:
-    """Return the options of each role's main entry, or of its only one."""
+    """Return the options of each role's entry ``main``, or else of its first entry."""
     specs = {}
     for role in names:
         text = (roles / role / "meta" / "argument_specs.yml").read_text(encoding="utf-8")
@@ -115,7 +115,7 @@ def _form(role: str, name: str, option: Spec, shown: str, error: str) -> str:
 
 
 def _nested(error: str) -> str:
-    """Return Ansible's text on a part of a value, with the name that a misspelt one is near to."""
+    """Return Ansible's text on a part of a value, or the known name that is nearest to a misspelt one."""
     text = sanitize(error, 200)
     if unsupported := _UNSUPPORTED.search(text):
         near = nearest(unsupported[1].rpartition(".")[2], unsupported[2].split(", "), 0.6)
@@ -137,7 +137,7 @@ def _read_by(name: str, raw: Mapping[str, Any]) -> list[str]:
 
 
 def _number_for_text(name: str, raw: Mapping[str, Any], options: Mapping[str, Spec]) -> str:
-    """Return which text that a template reads is given as a number, with what to write, or ""."""
+    """Return which option of type str that a template reads is a number, with what to write, or ""."""
     for option in _read_by(name, raw):
         if options.get(option, {}).get("type") == "str" and isinstance(raw[option], int | float):
             text = "" if _is_secret(option, options[option], raw[option]) else f', such as "{raw[option]}"'
@@ -152,7 +152,7 @@ def _correction(name: str, raw: Mapping[str, Any]) -> str:
 
 
 def _last_line(error: AnsibleError) -> str:
-    """Return the cause of an error. Ansible puts the chain of its own steps before it."""
+    """Return the cause of an error, which is in the last line, after the chain of Ansible's own steps."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return sanitize((lines or [""])[-1].removeprefix("Error rendering template: "), 200)
 

@@ -18,7 +18,10 @@ KEPT = 2
 
 
 def folder() -> Path:
-    """Return this machine's cache of racks: $RACKPROOF_CACHE, else $XDG_CACHE_HOME, else ~/.cache."""
+    """Return this machine's cache of racks.
+
+    It is ``rack`` in $RACKPROOF_CACHE, or else ``rackproof/rack`` in $XDG_CACHE_HOME or ~/.cache.
+    """
     given = os.environ.get("RACKPROOF_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rackproof"
     return (Path(given) if given else base) / "rack"
@@ -38,8 +41,8 @@ def tree_digest(source: Path) -> str:
 def folder_for(cache: Path, kind: str, key: str, *, copied: bool = True) -> Iterator[Path]:
     """Give the folder of a kind and key to one process at a time, and keep only the newest other of the kind.
 
-    A new folder is a copy of the newest one, in which a builder renews outdated parts, or empty if there is
-    no other, or without ``copied``.
+    A new folder is a copy of the newest other one, in which a builder renews outdated parts. It is empty if
+    there is no other, or without ``copied``.
     """
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{kind}.lock").open("w") as lock:

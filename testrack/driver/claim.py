@@ -1,8 +1,7 @@
 """Claim this machine's rack, of which there is only one.
 
-rack.py and the gate (tools/proof) use this module.
-
-Only one command of rack.py changes it at a time, and only one gate or suite works with it.
+rack.py and the gate (tools/proof) use this module. Only one command of rack.py changes the rack at a time,
+and only one gate or suite works with it.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ LOCKS = Path("/run/lock/rackproof-rack")
 USER_VARIABLE = "RACKPROOF_PROOF"
 """Process id of the gate or suite that claimed the rack. The commands that it starts inherit it."""
 ESTABLISHED = "01"
+"""State of an open connection in /proc/net/tcp."""
 
 
 def read_user() -> tuple[int, str]:
@@ -52,7 +52,7 @@ def refuse_if_claimed() -> None:
 
 @contextlib.contextmanager
 def claim(checkout: Path, console: Console) -> Iterator[None]:
-    """Claim the rack for this process and the commands that it starts. Wait while it is claimed."""
+    """Claim the rack for this process and the commands that it starts. Wait while another process has it."""
     LOCKS.mkdir(parents=True, exist_ok=True)
     with (LOCKS / "use").open("a+") as lock:
         try:

@@ -1,4 +1,4 @@
-"""Print the driver's messages, with the time that its steps took the last time.
+"""Print the driver's messages, with the time that each of its steps took the last time.
 
 rack.py, the gate (tools/proof) and other modules of the driver use this module.
 """
@@ -13,7 +13,11 @@ from pathlib import Path
 
 
 class Console:
-    """The progress lines of a command, with the time since the start, and a step's last duration."""
+    """The progress lines of a command, with the time since its start, and each step's last duration.
+
+    Args:
+        timings: The JSON file with the last duration of each step in seconds. It need not exist.
+    """
 
     def __init__(self, timings: Path) -> None:
         self.timings = timings
@@ -21,7 +25,7 @@ class Console:
 
     @property
     def elapsed(self) -> float:
-        """Return the seconds since this program began."""
+        """Return the seconds since this object was made, at the start of the command."""
         return time.monotonic() - self.begun
 
     def say(self, text: str) -> None:
@@ -42,7 +46,7 @@ class Console:
 
     @contextlib.contextmanager
     def step(self, name: str, text: str) -> Iterator[None]:
-        """Announce a step with its expected time, and remember how long it took."""
+        """Print a step with its expected time, and store how long it took if it succeeds."""
         expected = self.expected(name)
         self.say(f"{text} ..." if expected is None else f"{text} (about {expected:.0f} s) ...")
         begun = time.monotonic()

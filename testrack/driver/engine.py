@@ -1,6 +1,6 @@
 """Use the host's Docker engine if it answers. Otherwise, start one and stop it later.
 
-rack.py and vms.py use this module. Other modules of the driver call ``docker`` of it.
+rack.py and vms.py use :class:`Engine`. Other modules of the driver call :func:`docker`.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ def wrapper_needed() -> bool:
 
 
 class Engine:
-    """The engine, with the files of one that this program started."""
+    """The host's Docker engine, with the files of an engine that this program started."""
 
     def __init__(self, state: Path, runtime: Path, options: Sequence[str] = ()) -> None:
         self.runtime_source = runtime
-        # The link is beside the engine's files, because a checkout may be removed while its containers exist.
+        # The copy is beside the engine's files, because a checkout may be removed while its containers exist.
         self.runtime = state / runtime.name
-        self.options = options  # more of them for a dockerd that is started here
+        self.options = options  # additional options for a dockerd that is started here
         self.exec_root = Path("/var/run/docker")
         self.config = state / "daemon.json"
         self.log = state / "dockerd.log"
@@ -142,7 +142,7 @@ class Engine:
                 )
 
     def _put_runtime(self) -> None:
-        """Put the runtime where every checkout's engine finds it."""
+        """Copy the runtime to the folder where every checkout's engine finds it."""
         self.runtime.parent.mkdir(parents=True, exist_ok=True)
         draft = self.runtime.with_suffix(".new")
         shutil.copy(self.runtime_source, draft)
@@ -201,7 +201,7 @@ class Engine:
             pid_file.unlink(missing_ok=True)
 
     def stop(self, console: Console) -> None:
-        """Stop the engine if this program started it."""
+        """Stop the engine if this program started it, unless it has other containers than the rack's."""
         pid = self.own_pid()
         if pid is None:
             return

@@ -1,4 +1,4 @@
-"""List the faults of a host and what makes them, which is the fake hardware, the node, or the engine.
+"""List and switch the faults of a host, which the fake hardware, the node or the container engine makes.
 
 ``rack.py fault`` calls this module.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from driver.engine import docker, docker_text
 from driver.layout import Host, RackError
 
-# The node's own file is first, and also lists the faults of hosts without fake hardware.
+# Files with the active faults: of a node with fake hardware, and of a host without.
 STATE_FILES = ("var/lib/rack/hardware.json", "var/lib/rack/faults.json")
 
 
@@ -28,7 +28,7 @@ class Fault:
     settings: Mapping[str, float] = field(default_factory=dict)
 
 
-# The faults of a machine. Those of hardware are with the fakes.
+# The faults of a host as a machine. fakes/rackhardware/faults.py has those of the hardware.
 MACHINE = {
     "slow-node": Fault("the node gets only a part of a CPU (a real quota)", {"cpus": 0.25}),
     "full-disk": Fault("/var is full: files there can be read, but not written"),
@@ -52,7 +52,8 @@ def hardware_faults(home: Path) -> dict[str, str]:
 def read_faults(names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the active faults by host.
 
-    The faults are read from the containers' files, so that silent hosts are included.
+    ``names`` are those of the containers. The faults are read from the containers' files, so that hosts that
+    do not answer are included.
     """
     if not names:
         return {}
@@ -83,7 +84,7 @@ def _inside(host: Host, *command: str) -> None:
 
 
 def switch_machine(host: Host, name: str, on: bool, given: Mapping[str, float]) -> None:
-    """Switch a fault of the machine."""
+    """Switch a fault of the machine on or off. ``given`` are the numbers that replace the usual ones."""
     fault = MACHINE[name]
     unknown = sorted(set(given) - set(fault.settings))
     if unknown:
@@ -106,5 +107,5 @@ def switch_machine(host: Host, name: str, on: bool, given: Mapping[str, float]) 
 
 
 def switch_hardware(host: Host, name: str, on: bool, options: list[str]) -> None:
-    """Switch a fault of the fake hardware, which checks the options itself."""
+    """Switch a fault of the fake hardware on or off. The fake checks the options itself."""
     _inside(host, "/opt/rack/hardware", "--fault", name, *options, *([] if on else ["--off"]))

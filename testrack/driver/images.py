@@ -38,7 +38,8 @@ DPKG_OPTIONS = (
     "path-include=/usr/share/doc/*/copyright",
 )
 # Units that a node does not start: terminals that do not exist, the kernel's list of fuse connections (which
-# is the host's, and cannot always be mounted), and timers that would wake 18 nodes at once on one machine.
+# is the host's, and cannot always be mounted), timers that would wake 18 nodes at once on one machine, and
+# devices and debugging of the kernel, which are also the host's.
 MASKED = (
     *("getty@tty1.service", "console-getty.service", "getty-static.service"),
     "sys-fs-fuse-connections.mount",
@@ -91,7 +92,7 @@ def overlay_digest(overlay: Overlay) -> str:
 
 
 def overlay_tar(overlay: Overlay) -> bytes:
-    """Return an overlay as a tar file, with the folders that it needs."""
+    """Return an overlay as a tar file, without the folders of its files unless they are entries."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, entry in sorted(overlay.items()):
@@ -107,7 +108,7 @@ def overlay_tar(overlay: Overlay) -> bytes:
 
 
 def folder_overlay(folder: Path, target: str) -> dict[str, Entry]:
-    """Return the files of a folder with their names below target on a node."""
+    """Return the files of a folder, except hidden ones, with their names below target on a node."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if "__pycache__" in path.parts or path.name.startswith("."):
@@ -132,7 +133,7 @@ def units_overlay(enabled: Sequence[str] = ()) -> dict[str, Entry]:
 
 
 def dpkg_status(tar: Path) -> str:
-    """Return the packages and versions that dpkg installed in a root file system."""
+    """Return dpkg's list of the packages and versions that are installed in a root file system."""
     with tarfile.open(tar) as archive:
         for member in archive:
             if member.name.removeprefix("./") == "var/lib/dpkg/status":
@@ -230,7 +231,7 @@ class Images:
     def node_overlay(self) -> dict[str, Entry]:
         """Return the files of a node beyond Debian's packages.
 
-        The files are the fakes and the rack's way to boot.
+        The files are the fakes, and the programs with which the rack boots a node and gives it faults.
         """
         return {
             **self.rack_overlay(),
@@ -249,7 +250,7 @@ class Images:
         return {**self.machine_overlay(), **fakes, "/usr/local/sbin/runc": runc}
 
     def machine_overlay(self) -> dict[str, Entry]:
-        """Return the files of every host, with which it boots and fails."""
+        """Return the files with which every host boots and shows faults."""
         with tempfile.TemporaryDirectory() as folder:
             library = Path(folder) / "clock.so"
             options = ["-O2", "-shared", "-fPIC", "-Wl,--build-id=none"]

@@ -1,6 +1,6 @@
-"""Describe the rack with names, addresses and missing hosts. Nothing here contacts a machine.
+"""Describe the rack: the names and addresses of its hosts, and which of them are missing. No I/O.
 
-rack.py and all other modules of the driver read the hosts from it.
+The input is the text of inventory/hosts.yml. rack.py and other modules of the driver use this module.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-# RFC 2544 reserves 198.18.0.0/15 for test equipment, so these addresses are no host's.
+# RFC 2544 reserves 198.18.0.0/15 for test equipment, so no other host has these addresses.
 NETWORK = "rack"
 BRIDGE = "br-rack"
 SUBNET = "198.18.77.0/24"
@@ -18,7 +18,7 @@ GATEWAY = "198.18.77.1"
 RACK_GROUP = "gb300-rack"
 CONTROLLER_GROUP = "slurm_controller"
 SERVICES = "gb300-r01-svc"
-# Nodes of other SKUs, started on demand.
+# Name and last number of the address of each node that is started only on demand, by its SKU.
 ALSO = {"b200": ("b200-r01-n01", 41), "h100": ("h100-r01-n01", 42)}
 # Last numbers of the hosts' addresses.
 NODES_FROM, CONTROLLER_AT, SERVICES_AT = 11, 5, 6
@@ -42,7 +42,7 @@ class Host:
 
 
 def expand(pattern: str) -> list[str]:
-    """Return the names in an inventory's host pattern. n[01:03] is n01, n02, n03."""
+    """Return the names in an inventory's host pattern: n01, n02 and n03 for ``n[01:03]``."""
     match = re.fullmatch(r"(.*)\[(\d+):(\d+)\](.*)", pattern)
     if not match:
         if "[" in pattern:
@@ -98,7 +98,13 @@ class Layout:
         return [self.controller, self.services, *self.nodes, *self.also.values()]
 
     def wanted(self, nodes: int | None, also: Iterable[str] = ()) -> list[Host]:
-        """Return the hosts of a rack with this number of nodes, or all hosts."""
+        """Return controller, services and the first ``nodes`` nodes, or all nodes if the number is None.
+
+        ``also`` are the SKUs whose nodes are added.
+
+        Raises:
+            RackError: There are not as many nodes, or no node of such a SKU.
+        """
         number = len(self.nodes) if nodes is None else nodes
         if not 1 <= number <= len(self.nodes):
             raise RackError(f"NODES={number}: the inventory's {RACK_GROUP} has 1 to {len(self.nodes)} nodes")
@@ -112,7 +118,7 @@ class Layout:
         return any(host.name == name for host in self.everyone)
 
     def host(self, name: str) -> Host:
-        """Return the host of that name."""
+        """Return the host of that name, or raise RackError if there is none."""
         for host in self.everyone:
             if host.name == name:
                 return host
@@ -163,10 +169,10 @@ class Plan:
     """The work that is left before all the wanted hosts run."""
 
     create: list[Host] = field(default_factory=list)
-    recreate: list[Host] = field(default_factory=list)  # This host never completed its first start.
+    recreate: list[Host] = field(default_factory=list)  # These hosts never completed their first start.
     start: list[Host] = field(default_factory=list)
     keep: list[Host] = field(default_factory=list)
-    beyond: list[str] = field(default_factory=list)  # This host runs but was not requested. It is left alone.
+    beyond: list[str] = field(default_factory=list)  # These were not requested, and are left alone.
 
     @property
     def complete(self) -> bool:
@@ -175,7 +181,7 @@ class Plan:
 
 
 def plan(wanted: Iterable[Host], found: Mapping[str, Found], silent: Collection[str] = ()) -> Plan:
-    """Compare the wanted hosts with the present ones. A host with a fault that silences it stays as it is."""
+    """Compare the wanted hosts with the present ones. Hosts that a fault silences (``silent``) are kept."""
     result = Plan()
     names = set()
     for host in wanted:
@@ -194,12 +200,12 @@ def plan(wanted: Iterable[Host], found: Mapping[str, Found], silent: Collection[
 
 
 def foreign_hosts(found: Mapping[str, Found], home: str) -> list[Found]:
-    """Return the containers of another checkout, named the same, because a machine runs one rack."""
+    """Return the rack's containers that another checkout made. A machine runs only one rack."""
     return [one for one in found.values() if one.home not in ("", home)]
 
 
 def with_block(text: str, lines: Iterable[str]) -> str:
-    """Return /etc/hosts with the rack's block at its end. Without lines, there is no block."""
+    """Return the text of /etc/hosts with the rack's block at its end. Without lines, there is no block."""
     kept: list[str] = []
     inside = False
     for line in text.splitlines():

@@ -82,7 +82,7 @@ def answers(address: str, timeout: float = 2) -> bool:
 
 
 class Nodes:
-    """Manage the rack's containers on this host's engine."""
+    """The rack's containers on this host's engine, with their keys, network and names."""
 
     def __init__(self, layout: Layout, state: Path, console: Console) -> None:
         self.layout, self.state, self.console = layout, state, console
@@ -113,7 +113,10 @@ class Nodes:
     # Keys
 
     def make_keys(self, hosts: Iterable[Host]) -> None:
-        """Make the client's key and each host's own once. The keys outlive the containers."""
+        """Make the ssh keys of the client and each host, and the registry's key, unless they exist.
+
+        The keys outlive the containers.
+        """
         folder = self.state / "hostkeys"
         folder.mkdir(parents=True, exist_ok=True)
         self._make_key(self.key, "rackproof rack")
@@ -153,7 +156,7 @@ class Nodes:
     # Making and starting
 
     def make_network(self) -> None:
-        """Make the network without a way out. A node gets everything from the rack."""
+        """Make the network, unless it exists. It has no route to other networks."""
         there = docker("network", "inspect", "--format", "{{json .IPAM.Config}}", NETWORK, check=False)
         if there.returncode == 0:
             subnets = [one.get("Subnet") for one in json.loads(there.stdout)]
@@ -176,7 +179,7 @@ class Nodes:
         )
 
     def raise_inotify(self) -> None:
-        """Raise the limit of watched files: 18 systemds need more than a host's default."""
+        """Raise the limit of inotify instances, because 18 systemds need more than a host's default."""
         if int(INOTIFY.read_text()) < INOTIFY_NEEDED:
             INOTIFY.write_text(f"{INOTIFY_NEEDED}\n")
 
@@ -216,7 +219,7 @@ class Nodes:
         if host.kind != "services":
             # overlay2 does not work on overlay, so Docker on the node needs a file system of its own.
             arguments += ["--volume", f"{self.volume(host)}:/var/lib/docker"]
-            # A folder that every node sees fakes the rack's parallel file system.
+            # A folder that all nodes share fakes the rack's parallel file system.
             arguments += ["--volume", f"{SHARED_VOLUME}:/shared"]
         for mount in mounts:
             arguments += ["--mount", mount]
@@ -252,17 +255,17 @@ class Nodes:
         return f"rack-{host.name}-docker"
 
     def start(self, host: Host) -> None:
-        """Start a stopped container."""
+        """Start a stopped or paused container."""
         docker("unpause", host.name, check=False)
         docker("start", host.name)
 
     def remove(self, host: Host) -> None:
-        """Remove a container with everything in it."""
+        """Remove a container with its volumes."""
         docker("rm", "--force", "--volumes", host.name, check=False)
         docker("volume", "rm", "--force", self.volume(host), check=False)
 
     def wait(self, hosts: Sequence[Host], seconds: float = 90) -> None:
-        """Wait until every host's sshd answers."""
+        """Wait until every host's sshd answers, or raise RackError after this number of seconds."""
         begun, told = time.monotonic(), 0.0
         waiting = list(hosts)
         while waiting:
@@ -284,7 +287,7 @@ class Nodes:
     # Names on this host
 
     def publish(self) -> bool:
-        """Make the present hosts resolvable, and add them to ssh's known hosts.
+        """Make the present hosts resolvable, and add them to ssh's configuration and known hosts.
 
         Return whether anything was changed.
         """

@@ -1,6 +1,6 @@
-"""Put the test rack's values over those that the inventory ships for the rack.
+"""Link the test rack's variables into the inventory, where they override those that it ships for the rack.
 
-``rack.py up`` puts them there, and ``rack.py down`` removes them.
+``rack.py up`` and vms.py make the link, and ``rack.py down`` removes it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from driver.layout import RACK_GROUP
 
 
 def place(checkout: Path) -> Path:
-    """Return where Ansible reads the test rack's values, after those of the group."""
+    """Return the path from which Ansible reads the test rack's values, after those of the group."""
     return checkout / "inventory/group_vars" / RACK_GROUP / "test-rack.yml"
 
 
 def lay(checkout: Path) -> bool:
-    """Put the test rack's values over the inventory's. Return whether they were new."""
+    """Link the test rack's values into the inventory. Return False if the link exists already."""
     path, values = place(checkout), checkout / "testrack/overlay" / f"{RACK_GROUP}.yml"
     if path.is_symlink() and path.resolve() == values.resolve():
         return False
@@ -26,7 +26,7 @@ def lay(checkout: Path) -> bool:
 
 
 def take_away(checkout: Path) -> bool:
-    """Remove the test rack's values. Return whether they were there."""
+    """Remove the link to the test rack's values. Return whether it was there."""
     path = place(checkout)
     there = path.is_symlink() or path.exists()
     path.unlink(missing_ok=True)

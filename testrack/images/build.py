@@ -41,9 +41,9 @@ LEFT_OUT = (
     *("./var/lib/apt/", "./var/cache/", "./var/log/", "./usr/lib/python3/dist-packages/numpy/f2py/"),
     *("./usr/lib/python3.11/ensurepip/", "./usr/lib/python3.11/idlelib/", "./usr/lib/python3.11/lib2to3/"),
 )
-# The keys are REPOSITORY:TAG as in the document and the GB300's logs. The values are the folder in the image
-# and the benchmark. Images for arm64 state their architecture, but contain the programs of the other images.
-# No node of the rack may run them.
+# The keys are REPOSITORY:TAG of NVIDIA's images. The values are the folder in the image and the benchmark.
+# Images for arm64 state their architecture, but contain the programs of the other images. No node of the rack
+# may run them.
 IMAGES = {
     "nvdlfwea/mlperftv51/llama2_70b_lora-arm:20250930": ("ft-llm", "llama2_70b_lora"),
     "nvdlfwea/mlperftv51/llama31_8b-arm:20250922": ("llm", "llama31_8b"),
@@ -177,7 +177,7 @@ def root_tar(folder: Path) -> Path:
 
 
 def base_layer(layout: Layout, folder: Path) -> Layer:
-    """Return the layer that all three images share, compressed once."""
+    """Return the layer of Debian and mlperf-logging that all images share, compressed once."""
     tar = root_tar(folder)
     note = tar.with_suffix(".json")
     if note.is_file():
@@ -202,7 +202,7 @@ def files_of(folder: Path, target: str) -> dict[str, tuple[bytes, int]]:
 
 
 def common_files() -> dict[str, tuple[bytes, int]]:
-    """Return the files that the three images share beyond Debian's packages."""
+    """Return the files that all images share beyond Debian's packages and mlperf-logging."""
     return {
         **files_of(HERE / "common/fake_ngc", "usr/local/lib/python3.11/dist-packages/fake_ngc"),
         **files_of(HERE / "common/mlperf_common", "usr/local/lib/python3.11/dist-packages/mlperf_common"),
@@ -234,7 +234,7 @@ def own_files(folder: str, benchmark: str) -> dict[str, tuple[bytes, int]]:
 
 
 def architecture_of(name: str) -> str:
-    """Return for which processors an image states that it is."""
+    """Return the architecture that an image states in its configuration, from its name."""
     return "arm64" if name.partition(":")[0].endswith("-arm") else "amd64"
 
 
@@ -263,7 +263,7 @@ Image = tuple[dict[str, tuple[bytes, int]], dict[str, object]]
 
 
 def own_images() -> dict[str, Image]:
-    """Return each of our own images' files, by its name."""
+    """Return the files and configuration of each of our own images, by the image's name."""
     made = {}
     for name, (folder, benchmark) in IMAGES.items():
         own = own_files(folder, benchmark)
@@ -272,7 +272,7 @@ def own_images() -> dict[str, Image]:
 
 
 def upstream_images(root: Path) -> dict[str, Image]:
-    """Return the files of each image with published scripts, by its name."""
+    """Return the files and configuration of each image with published scripts, by the image's name."""
     sizes, made = upstream.fake_sizes(), {}
     for one in upstream.SUBMISSIONS:
         folder = next(place for place, benchmark in IMAGES.values() if benchmark == one.benchmark)
@@ -310,7 +310,7 @@ def build(out: Path, published: Path | None = None, work: Path | None = None) ->
 
 
 def main() -> int:
-    """Build outdated images."""
+    """Build outdated images, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--out", type=Path, required=True, help="the OCI layout; it also contains the kept parts"

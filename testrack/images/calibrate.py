@@ -4,7 +4,8 @@
     PYTHONPATH=testrack/images/common .venv/bin/python testrack/images/calibrate.py [--runs 40]
 
 Start it by hand. It trains without ranks and without waiting. For every benchmark, it prints the goal with
-which runs need MARGIN times the samples of the reference, and how many runs take which number of samples.
+which runs need, on average, MARGIN times the samples of the reference, and how many runs take which number of
+samples.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from fake_ngc.benchmarks import BATCH, BENCHMARKS, STEPS, Benchmark
 from fake_ngc.learning import Adam
 
 MARGIN = 1.03
-"""Factor by which runs need more samples than the reference.
+"""Mean ratio of the samples that runs need to those of the reference.
 
-A faster result would be scaled, and a much faster one rejected.
+The rules scale a result that is faster than the reference, and reject one that is much faster.
 """
 BATCHES = {"llama2_70b_lora": (8, 9, 16), "llama31_8b": (16, 36), "flux1": (512, 1024, 2304)}
 
@@ -41,7 +42,10 @@ def lay_out(root: Path) -> None:
 
 
 def curve(benchmark: Benchmark, root: Path, seed: int) -> np.ndarray:
-    """Return the evaluation loss of one run after every step that some evaluation falls on, else NaN."""
+    """Return the evaluation loss of one run after each step.
+
+    It is NaN in the first half of the steps, and after a step at which no batch size has an evaluation.
+    """
     wanted = {
         steps_done(benchmark, step, batch)
         for batch in BATCHES[benchmark.name]
@@ -67,7 +71,7 @@ def steps_done(benchmark: Benchmark, step: int, batch: int) -> int:
 
 
 def needed(benchmark: Benchmark, losses: np.ndarray, batch: int, goal: float) -> int:
-    """Return the samples that a run with this curve logs as needed."""
+    """Return the samples that a run with this curve logs as needed, all if it does not reach the goal."""
     for step in benchmark.evaluations(batch):
         if losses[steps_done(benchmark, step, batch) - 1] <= goal:
             break
@@ -75,7 +79,7 @@ def needed(benchmark: Benchmark, losses: np.ndarray, batch: int, goal: float) ->
 
 
 def main() -> int:
-    """Print the goals."""
+    """Print the goals, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--benchmark", choices=BENCHMARKS, action="append", help="default: all")

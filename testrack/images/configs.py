@@ -1,4 +1,4 @@
-"""Write the config files of the images, with the names and exports of the real files. build.py calls this."""
+"""Make the config files of the images, with the names and exports of the real files, for build.py."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class Config:
     cp: int = 1
     tp: int = 1
     precision: str = ""
-    """"_fp4", "_big" for a batch that is larger than all reference convergence points, or empty."""
+    """The end of the name: "_fp4", "_big" (a larger batch than any reference convergence point) or empty."""
 
     def llm_name(self, suffix: str) -> str:
-        """Return the name in the two language models' images."""
+        """Return the name of the file in the image of a language model."""
         spread = f"{self.nodes}x{self.gpus}x{self.batch}xtp{self.tp}pp1cp{self.cp}"
         return f"config_{self.system}_{spread}{suffix}{self.precision}.sh"
 
     def flux_name(self) -> str:
-        """Return the name in flux1's image, with its leading zeros."""
+        """Return the name of the file in flux1's image, whose numbers have at least two digits."""
         return f"config_{self.system}_{self.nodes:02}x{self.gpus:02}x{self.batch:02}.sh"
 
 
 # The configs of the published round, and some for one, two and four nodes of a small test rack. The
-# reference convergence points cover all batch sizes but "_big", which only bench_config chooses.
+# reference convergence points cover all batch sizes but that of "_big", which only bench_config chooses.
 LLAMA2 = (
     Config("GB300", 1, 4, 2),
     Config("GB300", 2, 4, 1),
@@ -110,7 +110,7 @@ export DGXSYSTEM
 
 
 def files(benchmark: str) -> dict[str, str]:
-    """Return the config files of one image by name."""
+    """Return the texts of one image's config files by file name."""
     if benchmark == "flux1":
         found = {
             one.flux_name(): (

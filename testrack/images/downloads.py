@@ -1,11 +1,12 @@
 """Make small files for llama31_8b and flux1 in the layout of MLCommons' storage, for a web server.
 
     http://HOST/mlcommons/mlc-r2-downloader.sh
-    http://HOST/mlcommons/metadata/NAME.uri        the address of the data set NAME
-    http://HOST/mlcommons/data/NAME/NAME.md5       its files and their checksums
+    http://HOST/mlcommons/metadata/NAME.uri        the address of the data set NAME, relative to this file
+    http://HOST/mlcommons/data/NAME/NAME.md5       the list of its files with their checksums
+    http://HOST/mlcommons/data/NAME/PATH           one of its files
 
-build.py calls this. The data need NumPy, which the host's Python may lack, so the Python of .venv or the
-host's makes them.
+build.py calls :func:`write`. The data need NumPy, which the host's Python may lack. So this file runs as a
+program, with the running Python if it has NumPy, or else with that of .venv.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ TIMEOUT_S = 300
 
 
 def write(folder: Path) -> None:
-    """Write the tree if it is missing or outdated.
+    """Write the files if they are missing, or if the programs that make them changed.
 
     Raises:
-        OSError: It cannot be made, or not in time.
+        OSError: No Python has NumPy, or the files cannot be made in time.
     """
     stamp = folder / ".made-from"
     sources = [HERE / "common/fake_ngc/data.py", HERE / "r2/mlc-r2-downloader.sh", Path(__file__)]
@@ -63,6 +64,7 @@ def _has_numpy(python: str) -> bool:
 
 
 def _make(folder: Path) -> None:
+    """Write the data sets, their metadata and the downloader into a folder."""
     from fake_ngc import data
 
     for name, maker in DATASETS.items():

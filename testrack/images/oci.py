@@ -1,4 +1,7 @@
-"""Write an OCI image layout for build.py, with layers, configs and manifests named by their digest."""
+"""Write and read an OCI image layout, in which layers, configs and manifests are named by their digest.
+
+build.py writes the images with it, and push.py reads them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ NAME = "org.opencontainers.image.ref.name"
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer's place in the layout."""
+    """A layer that is stored in the layout."""
 
     digest: str
     """Digest of the compressed file."""
@@ -35,9 +38,9 @@ def sha256(data: bytes) -> str:
 
 
 def tar_of(files: Mapping[str, tuple[bytes, int]]) -> bytes:
-    """Return files (contents and mode by path) as a tar of always the same bytes.
+    """Return a tar of files (contents and mode by path). The same files always give the same bytes.
 
-    A link contains ``-> target``. The path of an empty folder ends in a slash.
+    A link has the contents ``-> target``. The path of an empty folder ends in a slash.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -65,7 +68,7 @@ def tar_of(files: Mapping[str, tuple[bytes, int]]) -> bytes:
 
 
 class Layout:
-    """A folder that holds images."""
+    """A folder with images in OCI's layout."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -95,7 +98,7 @@ class Layout:
     def image(
         self, name: str, layers: list[Layer], config: Mapping[str, Any], architecture: str = "amd64"
     ) -> str:
-        """Add an image, and return its digest."""
+        """Add an image, and return the digest of its manifest."""
         body = {
             "created": "1970-01-01T00:00:00Z",
             "architecture": architecture,
@@ -118,7 +121,7 @@ class Layout:
         return digest
 
     def close(self) -> None:
-        """Write the index last, when the files in it exist."""
+        """Write the index, and remove the blobs that none of its images uses."""
         (self.folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}\n')
         draft = self.folder / "index.draft"
         draft.write_text(json.dumps({"schemaVersion": 2, "manifests": self.manifests}, indent=1) + "\n")

@@ -23,16 +23,16 @@ from oci import MANIFEST, Layout, read_index
 
 USER = "$oauthtoken"
 KEY_FILE = Path(__file__).resolve().parents[2] / ".rackproof/rack/ngc_key"
-# The services' host starts the registry a few seconds after it starts itself; a loaded machine takes longer.
+# The services' host starts the registry a few seconds after its own start. A busy machine takes longer.
 START_S = 120.0
 
 
 class PushError(Exception):
-    """A reason why the registry refuses an image."""
+    """There are no images, or the registry does not answer or refuses one. The message gives the reason."""
 
 
 class Registry:
-    """A registry without TLS, by its HTTP API."""
+    """A client of a registry without TLS."""
 
     def __init__(self, address: str, key: str) -> None:
         self.address = address
@@ -47,7 +47,11 @@ class Registry:
         headers: dict[str, str] | None = None,
         timeout: float = 60,
     ) -> tuple[int, dict[str, str], bytes]:
-        """Send one request. Return status, headers and body."""
+        """Send one request. Return status, headers and body.
+
+        Raises:
+            PushError: The registry does not answer, or refuses the key.
+        """
         connection = http.client.HTTPConnection(self.address, timeout=timeout)
         try:
             connection.request(method, path, body, {**self.headers, **(headers or {})})
@@ -69,14 +73,14 @@ class Registry:
         """Return when the registry accepts a connection.
 
         Raises:
-            PushError: The registry accepts no connection in time.
+            PushError: The registry accepts no connection in time, or fails in another way.
         """
         end = time.monotonic() + timeout_s
         while not self._accepts(last_try=time.monotonic() >= end):
             time.sleep(0.2)
 
     def _accepts(self, *, last_try: bool) -> bool:
-        """Return whether the registry accepts a connection. The last try raises if it does not."""
+        """Return False for a refused connection, except on the last try. Every other error is raised."""
         try:
             self.ask("GET", "/v2/")
         except PushError as error:
@@ -97,7 +101,10 @@ class Registry:
         return headers.get("docker-content-digest", "") if status == 200 else ""
 
     def put_blob(self, repository: str, digest: str, path: Path, elsewhere: str) -> str:
-        """Upload a blob to a repository, or mount it from another repository of the registry."""
+        """Upload a blob to a repository, or mount it from the repository ``elsewhere``.
+
+        Return ``there``, ``shared`` (mounted) or ``pushed``.
+        """
         if self.has(repository, digest):
             return "there"
         query = {"mount": digest, "from": elsewhere} if elsewhere else {}
@@ -131,7 +138,7 @@ class Registry:
 
 
 def push(registry: Registry, folder: Path) -> int:
-    """Push all images of a layout. Return the number of new ones."""
+    """Push all images of a layout. Return the number of those that the registry did not have."""
     index = read_index(folder)
     if not index:
         raise PushError(f"{folder} holds no images; run build.py --out {folder} first")

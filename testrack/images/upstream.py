@@ -1,11 +1,11 @@
-"""Make images with the run scripts that submitters of MLPerf Training 5.1 published, instead of ours.
+"""Make images with the published run scripts of submitters of MLPerf Training 5.1, instead of fake scripts.
 
     build.py --upstream FOLDER --out .rackproof/rack/upstream
 
 build.py calls this module. FOLDER contains SUBMITTER/benchmarks/..., like the root of a checkout of
-mlcommons/training_results_v5.1. Nothing of it is in this repository. The images get run.sub, run_and_time.sh,
-every config_*.sh and the tables of mounts from a submission. Parts that need GPUs stay fakes, which are the
-training itself and tools of NVIDIA's images. The tables get the sizes of the fake data.
+mlcommons/training_results_v5.1. None of its files is in this repository. The images get run.sub,
+run_and_time.sh, every config_*.sh and the tables of mounts from a submission. The parts that need GPUs remain
+fakes: the training itself, and tools of NVIDIA's images. The tables get the sizes of the fake data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCRIPTS = (
 )
 Files = dict[str, tuple[bytes, int]]
 Sizes = Mapping[str, Mapping[str, int]]
-"""Bytes of each file that a mount holds, by the key that tables give the mount."""
+"""The size of each file in a mount, by the mount's key in the tables."""
 
 _NVIDIA = {
     "llama2_70b_lora": "NVIDIA/benchmarks/llama2_70b_lora/implementations/nemo",
@@ -37,7 +37,7 @@ _NVIDIA = {
     "flux1": "NVIDIA/benchmarks/flux1/implementations/theia_ngpu16_ngc25.09_nemo",
 }
 FLUX1_SITE_CONFIG = "config_GB300_02x04x64.sh"
-"""Config of the site for two nodes, because flux1 was published for four nodes and more."""
+"""A config for two nodes, which is not published, because flux1 was published for four nodes and more."""
 _FLUX1_SITE_TEXT = b"""\
 # Of this test rack: the published settings on two nodes.
 export BATCHSIZE=512
@@ -53,7 +53,7 @@ export WALLTIME=$((5 + ${NEXP:-1} * ($WALLTIME_RUNANDTIME + 5)))
 
 
 class UpstreamError(Exception):
-    """A missing folder. The text lists its expected contents."""
+    """A folder of a submission, or its run.sub, is missing. The message names it."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,11 @@ class Submission:
     config: str
     """The config that starts a run on two nodes of 4 GPUs."""
     note: str = ""
+    """The place where the submission was published, if it is not the round's repository."""
 
     @property
     def image(self) -> str:
-        """Return its repository and tag."""
+        """Return the repository and tag of the image."""
         return f"rack/upstream/{self.benchmark}:{self.submitter.lower()}"
 
 
@@ -122,8 +123,7 @@ def scripts(upstream: Path, submission: Submission) -> Files:
             raise UpstreamError(f"{folder} is not there{more}")
         for pattern in SCRIPTS:
             for path in sorted(folder.glob(pattern)):
-                # A submission's copy may lose its mode, as Lambda's run_and_time.sh did. An image needs the
-                # right mode.
+                # A published script may not be executable, as Lambda's run_and_time.sh is not.
                 found[path.name] = (path.read_bytes(), 0o755 if path.name.startswith("run") else 0o644)
     if "run.sub" not in found:
         raise UpstreamError(f"{upstream / submission.folders[-1]} has no run.sub")
@@ -133,7 +133,7 @@ def scripts(upstream: Path, submission: Submission) -> Files:
 
 
 def files(upstream: Path, submission: Submission, sizes: Sizes) -> Files:
-    """Return the files of a submission's image that replace ours, which are scripts and tables of mounts."""
+    """Return the published scripts and the tables of mounts, which replace the fake ones in an image."""
     found = scripts(upstream, submission)
     for name, (content, mode) in found.items():
         if name.endswith(".csv"):
@@ -163,7 +163,7 @@ def table_of_fakes(published: str, sizes: Sizes) -> str:
 
 
 def fake_sizes() -> dict[str, dict[str, int]]:
-    """Return the size of each file of the fake data, by mount, with NumPy."""
+    """Return the size of each file of the fake data, by mount. This needs NumPy."""
     sys.path.insert(0, str(HERE / "common"))
     from fake_ngc import data, flux_data
 

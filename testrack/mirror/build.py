@@ -24,7 +24,7 @@ from pathlib import Path
 from rackmirror import debian, images, packages, repositories, sources, tarballs
 
 HERE = Path(__file__).resolve().parent
-# Program of the host, and the packages that bring it.
+# Programs that building needs, and the Debian packages that contain them.
 TOOLS = {
     "apt-ftparchive": "apt-utils",
     "dpkg-deb": "dpkg",
@@ -42,16 +42,17 @@ ERRORS = (
     OSError,
 )
 VENDOR_PARTS = ("packages", "repositories", "sources", "tarballs")
-# All parts share these inputs, which are their builders. If one changes, all are built again.
+# The source files that build each part. If one changes, the part is built again.
 BUILDERS = {
     "debian": ("rackmirror/debian.py", "rackmirror/repositories.py"),
     "images": ("rackmirror/images.py",),
     "vendors": ("build.py", *(f"rackmirror/{name}.py" for name in VENDOR_PARTS)),
 }
 FOLDERS = ("payload", "scripts", "ofed", "nv_peer_memory", "pyxis")
+"""Folders from which part vendors is built."""
 SLURM_HEADERS = "libslurm-dev"
 LOCK_WAIT_S = 600
-"""Unattended upgrades of a host may hold apt's locks for minutes."""
+"""Longest wait for apt's locks, which the host's unattended upgrades may hold for minutes."""
 LOCKED = re.compile(r"(?i)could not get lock|unable to (?:lock|acquire)|is held by process")
 PEER_MEMORY_TAG = "1.0-8"
 
@@ -140,6 +141,7 @@ class Mirror:
             self.stamps = json.loads(self.stamps_path.read_text())
 
     def _public_key(self) -> None:
+        """Export the public key into the tree and next to the tree, if it is missing."""
         public = self.out / "mirror.asc"
         beside = self.out.parent / "mirror.asc"
         if not (self.key.home.is_dir() and public.is_file() and beside.is_file()):
@@ -148,7 +150,7 @@ class Mirror:
             beside.write_bytes(armored)
 
     def _part(self, name: str, inputs: str, products: set[str], make: Callable[[], str]) -> None:
-        """Make a part unless its products exist from the same inputs. make() returns their names."""
+        """Make a part unless its products exist from the same inputs. make() returns a summary to print."""
         key = (self.out / "mirror.asc").read_bytes()
         builders = _digests(*BUILDERS[name.partition("-")[0]])
         digest = hashlib.sha256(key + (builders + inputs).encode()).hexdigest()
@@ -189,8 +191,7 @@ class Mirror:
 
     def _images(self) -> None:
         """Write the container images that the mirror serves, if they are outdated."""
-        # Without the distribution's packages, as before the first --rootfs, there is nothing to make
-        # them from.
+        # The images are made from the distribution's packages, which are missing before the first --rootfs.
         pools = [self.out / "debian" / "pool" / codename for codename in debian.CODENAMES]
         pool = next((one for one in pools if one.is_dir()), None)
         if pool:
@@ -198,10 +199,10 @@ class Mirror:
             self._part("images", busybox, {"images"}, lambda: images.shell(pool, self.out / "images").name)
 
     def _slurm_headers(self) -> dict[str, Path]:
-        """Return by codename the headers that pyxis is compiled with, also of a release whose packages are
-        not here.
+        """Return by codename the package with the headers that pyxis is compiled with.
 
-        The vendors' packages must not change under nodes that install them when another release comes.
+        It is also returned for a release that the mirror does not have. Otherwise, the vendors' packages
+        would change when that release is added, while nodes install them.
         """
         found = {}
         for codename in debian.CODENAMES:
@@ -255,7 +256,7 @@ class Mirror:
         self._part("vendors", inputs + _digests("packages.toml", "ofed.toml", *FOLDERS), products, make)
 
     def _publish(self, name: str, files: list[Path]) -> None:
-        """Make one vendor's repository and put it in the place of the old one."""
+        """Make one vendor's repository, and replace the old one by it."""
         new = self.out / f".{name}.new"
         shutil.rmtree(new, ignore_errors=True)
         pool = new / "pool"
@@ -263,7 +264,7 @@ class Mirror:
         for file in files:
             (pool / file.name).hardlink_to(file)
         release = repositories.index(new, name, pool, self.architecture, "stable", "stable")
-        # The unsigned one is there for the test that apt refuses it.
+        # A test shows that apt refuses the repository without a signature.
         if name != UNSIGNED:
             self.key.sign(release)
         shutil.rmtree(self.out / name, ignore_errors=True)

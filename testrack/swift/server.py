@@ -64,7 +64,7 @@ use = egg:swift#slo
 
 @dataclass
 class Swift:
-    """A running store: its address, and its proxy, which can be stopped and started again."""
+    """A running store: its address, and its servers, which can be stopped and started again."""
 
     folder: Path
     python: Path
@@ -77,7 +77,11 @@ class Swift:
         return f"http://127.0.0.1:{self.ports['proxy']}"
 
     def ask(self, method: str, path: str) -> requests.Response:
-        """Send a request without a body. Return the answer, whose status is good."""
+        """Send a request without a body. Return the response.
+
+        Raises:
+            requests.HTTPError: The status of the response is an error.
+        """
         bucket = Bucket(self.url, "", "", "us-east-1", ACCESS_KEY, SECRET_KEY)
         headers = sign(bucket, method, path, {}, hashlib.sha256(b"").hexdigest(), datetime.now(UTC))
         answer = requests.request(method, self.url + path, headers=headers, timeout=60)
@@ -89,7 +93,11 @@ class Swift:
         self.ask("PUT", f"/{name}")
 
     def start(self, name: str) -> None:
-        """Start a server by its name, and wait until it listens."""
+        """Start a server by its name, and wait until it listens.
+
+        Raises:
+            RuntimeError: The server ended, or did not listen in time. The message has the end of its log.
+        """
         with (self.folder / f"{name}.log").open("ab") as log:
             self.servers[name] = subprocess.Popen(
                 [self.python.with_name(f"swift-{name}-server"), self.folder / f"{name}.conf"],
@@ -127,7 +135,10 @@ def make_python(root: Path) -> Path:
 
 @contextlib.contextmanager
 def running_swift(root: Path, folder: Path) -> Iterator[Swift]:
-    """Yield a store without buckets. Its folder needs a file system with extended attributes."""
+    """Yield a store without buckets, and stop it afterwards.
+
+    Its folder must be on a file system with extended attributes.
+    """
     python = make_python(root)
     (folder / "devices/d1").mkdir(parents=True)
     (folder / "swift.conf").write_text(

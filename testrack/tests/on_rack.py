@@ -1,4 +1,4 @@
-"""Provide helpers for tests on a running rack: names of hosts, playbooks, and ssh keys between nodes."""
+"""Provide helpers for tests on a running test rack: names of hosts, playbooks, and ssh between nodes."""
 
 from __future__ import annotations
 
@@ -75,19 +75,19 @@ def play(
 
 
 def changes(done: Done, node: str) -> int:
-    """Return how many tasks of a playbook changed something on a node."""
+    """Return the number of tasks of a playbook that changed a node."""
     found = re.search(rf"^{node}\s+: ok=\d+\s+changed=(\d+)", done.stdout, re.MULTILINE)
     assert found, done.stdout
     return int(found[1])
 
 
 def state_in_slurm(rack: Command, node: str) -> str:
-    """Return a node's state and the reason for it."""
+    """Return a node's state in Slurm and its reason, as sinfo prints them."""
     return rack(CONTROLLER, f"sinfo --noheader --Node --nodes {node} --format '%T %E'").stdout.strip()
 
 
 def trust(ssh: Command, mark: str, nodes: Sequence[str]) -> None:
-    """Allow root to go by ssh from the first node to all of them, by a key with a mark as its comment."""
+    """Let root log in by ssh from the first node to all of them, with a new key whose comment is ``mark``."""
     hosts = " ".join(nodes)
     made = ssh(
         nodes[0],
@@ -106,7 +106,7 @@ def trust(ssh: Command, mark: str, nodes: Sequence[str]) -> None:
 
 
 def distrust(ssh: Command, mark: str, nodes: Sequence[str]) -> None:
-    """Remove what trust added."""
+    """Remove the key and the settings that :func:`trust` added."""
     for node in nodes:
         done = ssh(
             node,

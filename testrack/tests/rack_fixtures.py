@@ -1,4 +1,4 @@
-"""Provide fixtures with the driver of the test rack, imported from its folder, and with a running rack."""
+"""Provide fixtures that start the test rack, push its images, provision nodes and run commands on hosts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def driver() -> Command:
 
 @pytest.fixture(scope="session")
 def root_here() -> None:
-    """Skip if this machine cannot run a rack. A CI without root fails."""
+    """Skip the test if this machine cannot run a rack. In CI, fail instead."""
     if os.geteuid() != 0 or sys.platform != "linux":
         if os.environ.get("CI") == "true":
             pytest.fail("the test rack needs root on Linux")
@@ -44,11 +44,11 @@ def root_here() -> None:
 
 @pytest.fixture(scope="session")
 def rack(root_here: None, driver: Command) -> Command:
-    """Return a function that runs a command on a host of a rack with at least two nodes.
+    """Return a function that runs a command on a host of the rack by ssh.
 
-    The rack stays up afterwards.
+    The rack has at least two nodes, and runs on afterwards.
     """
-    # A rack that others started has its values in their checkout.
+    # If the rack was started from another checkout, this checkout does not have the rack's values yet.
     overlay.lay(RACK.parent)
     if not NAMED:
         done = driver("up", "--nodes", "2")
@@ -60,7 +60,7 @@ def rack(root_here: None, driver: Command) -> Command:
 
 @pytest.fixture(scope="session")
 def images(root: Path, rack: Command) -> None:
-    """Push the fake images into the registry, which keeps them as long as its host lives."""
+    """Build the fake images and push them into the rack's registry, unless the rack is used as it is."""
     programs, kept = root / "testrack/images", str(root / ".rackproof/rack/images")
     if not NAMED:
         for words in (
@@ -73,7 +73,7 @@ def images(root: Path, rack: Command) -> None:
 
 @pytest.fixture(scope="module")
 def nodes(root: Path, rack: Command, images: None) -> list[str]:
-    """Return two idle nodes of the Slurm cluster. Provision them unless tests of provision.yml have."""
+    """Return the nodes of PROVISIONED that are idle in Slurm. If fewer than two are, provision all first."""
     if len(idle(rack)) < 2:
         done = play(root, "provision.yml", PROVISIONED, timeout=1200)
         assert done.returncode == 0, done.stdout
@@ -93,7 +93,7 @@ def shared_tensorflow(rack: Command, nodes: list[str], tensorflow_python: str) -
 
 
 def _shared(rack: Command, node: str, name: str, python_here: str, check: str) -> str:
-    """Return a Python on the shared folder. Copy this machine's libraries there if they are missing."""
+    """Return a Python on the shared folder. If its check fails, copy this machine's libraries there."""
     python = f"{SHARED}/{name}/bin/python"
     if rack(node, f"{python} -c '{check}'").returncode:
         copied = subprocess.run(  # noqa: S602  (a pipe; words of the tests alone)

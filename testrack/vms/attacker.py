@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Answer like the boot host, as an attacker in its network would: attacker.py FOLDER [KEY].
 
-Tests start this program. It serves the folder, also parts of files, and accepts every report
-(FOLDER/reports). With a KEY, it signs the order of vm1 whenever a signature is requested.
+Tests start this program. On port 8080, it serves the folder, also parts of files, and appends every report to
+FOLDER/reports. With a KEY, it signs the order of vm1 whenever a report requests a signature.
 """
 
 from __future__ import annotations

@@ -42,14 +42,14 @@ INSIDE = "RACKPROOF_VMS_INSIDE"
 BRIDGE, UPLINK = "vms0", "vms-rack"
 NETWORK, MASK = rack.SUBNET.partition(".0/")[0], 24
 HOST, SITE_DHCP, MACHINES_FROM, RAMDISKS = f"{NETWORK}.50", f"{NETWORK}.200", 50, (101, 199)
-"""Addresses, or their last numbers, that the rack's own hosts do not have. HOST serves boots and names."""
+"""Addresses, or their last numbers, that no host of the rack has. HOST is boot host and name server."""
 RANGE = f"{NETWORK}.{RAMDISKS[0]},{NETWORK}.{RAMDISKS[1]},255.255.255.0"
 OVMF = Path("/usr/share/OVMF")
 DOMAIN_NAME = "rack"
 SKU = "gb300"
 REDFISH_PORT, HTTP_PORT = 8000, 8080
 MIB = 1024 * 1024
-# The folders of this machine that would be written to, and are therefore hidden.
+# Folders of this machine to which the programs would write. :func:`hide` replaces them by empty ones.
 HIDDEN = (
     "/run/libvirt",
     "/run/netns",
@@ -102,7 +102,7 @@ UEFI = """<loader readonly="yes" {secure}type="pflash">{code}</loader>
 
 
 def machine(number: int, folder: Path, uefi: str = "") -> dict[str, str]:
-    """Return the program's and the inventory's data about a machine.
+    """Return a machine's data, from which this program makes the machine and its inventory.
 
     Its firmware and BMC report its fake hardware (rack-machine.service).
     """
@@ -171,22 +171,22 @@ def inventory(
 
     Args:
         machines: The machines, as `machine` describes them.
-        folder: It holds the machines' public key.
-        image: It holds the boot files and their description.
+        folder: The folder with the machines' public key.
+        image: The folder with the boot files and their description (netboot.json).
         proxy: Whether another server hands out the addresses.
-        secrets: It holds the rack's keys and its mirror.
+        secrets: The folder with the rack's keys and its mirror.
     """
     key = (folder / "key.pub").read_text().strip()
     known = folder / "known_hosts"
     built = json.loads((image / "netboot.json").read_text())
     check_image = (secrets / "mirror/images/SHA256SUMS").read_text().split()[0]
     if not any("secure=" in one["firmware"] for one in machines):
-        # The others go by iPXE, as most sites' machines do.
+        # Without Secure Boot, the machines boot by iPXE, as at most sites.
         built["netboot_uki"] = ""
     hosts = {
         one["name"]: {
             "ansible_host": one["address"],
-            # Differences by the place of the inventory, by a kernel that others share, or by a Grace's.
+            # These differ from the rack's values: paths, and settings for a shared kernel or a GB300.
             "apt_mirror_key_file": str(secrets / "mirror.asc"),
             "ngc_api_key": f"{{{{ lookup('ansible.builtin.file', '{secrets / 'ngc_key'}') }}}}",
             "nvidia_container_check_image_checksum": f"sha256:{check_image}",
@@ -222,13 +222,13 @@ def inventory(
                 "netboot_folder": str(folder / "netboot"),
                 "netboot_kernel_arguments": "console=ttyS0,115200 mitigations=off",
                 "reimage_netboot_host": "boothost",
-                # As most BMCs do, it signs its certificate itself.
+                # Like the certificates of most BMCs, its certificate is self-signed.
                 "reimage_bmc_address": f"https://{HOST}:{REDFISH_PORT}",
                 "reimage_bmc_fingerprint": bmc_certificate(folder)[1],
                 "reimage_authorized_keys": [key],
                 "reimage_known_hosts": str(known),
                 "reimage_results": str(folder / "results"),
-                # Their GPUs are fakes, so nothing can be measured.
+                # The machines' GPUs are fakes, so nothing can be measured.
                 "reimage_acceptance": [],
             },
             "children": {
@@ -273,7 +273,7 @@ def host_lines(machines: list[dict[str, str]]) -> list[str]:
 
 
 def introduce(machines: list[dict[str, str]]) -> None:
-    """Name the machines to the rack's hosts, which use no name server."""
+    """Add the machines to /etc/hosts of the rack's hosts, which use no name server."""
     if not Path(f"/sys/class/net/{rack.BRIDGE}").exists():
         sys.exit("vms: the test rack does not run: make rack NODES=1")
     for host in docker_text("ps", "--filter", f"label={LABEL}", "--format", "{{.Names}}").split():
@@ -287,7 +287,7 @@ def run(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
 
 
 def until(what: str, holds: object, seconds: float = 60) -> None:
-    """Wait until something holds."""
+    """Wait until something holds. End this program if it does not hold in time."""
     end = time.monotonic() + seconds
     while not holds():  # type: ignore[operator]
         if time.monotonic() > end:
@@ -305,8 +305,8 @@ def succeeds(*words: object) -> bool:
 
 
 def hide(folder: Path) -> None:
-    """Discard writes to this machine's own places."""
-    # In a container, this is a separate file, which the overlay would replace by an older one.
+    """Redirect writes to /etc and the folders of HIDDEN to temporary file systems."""
+    # In a container, /etc/hosts is a separate mount, and the overlay would show an older file below it.
     known = Path("/etc/hosts").read_text()
     run("mount", "--make-rprivate", "/")
     layer = folder / "etc"
@@ -334,7 +334,7 @@ def hide(folder: Path) -> None:
 
 
 def start(words: list[str], log: Path, **more: object) -> int:
-    """Start a program and return its process."""
+    """Start a program whose output goes to a log. Return its process id."""
     with open(log, "ab") as stream:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, **more)  # type: ignore[call-overload]
     return int(process.pid)
@@ -352,10 +352,10 @@ def network(machines: list[dict[str, str]]) -> None:
 
 
 def join_rack(outside: int) -> None:
-    """Make the machines' network a part of the rack's."""
+    """Connect the bridge of the machines to the bridge of the rack."""
     there = ("nsenter", f"--net=/proc/self/fd/{outside}", "ip", "link")
     peer = ("type", "veth", "peer", "name", "rack", "netns", os.getpid())
-    # A run that just ended may have left it, because the kernel removes namespaces with a delay.
+    # A run that just ended may have left this interface, because the kernel removes namespaces with a delay.
     subprocess.run([*there, "del", UPLINK], check=False, capture_output=True, pass_fds=[outside])
     run(*there, "add", UPLINK, *peer, pass_fds=[outside])
     run(*there, "set", UPLINK, "master", rack.BRIDGE, "up", pass_fds=[outside])
@@ -363,7 +363,7 @@ def join_rack(outside: int) -> None:
 
 
 def site_dhcp(folder: Path) -> None:
-    """Start a DHCP server that is not Rackproof's on a host of its own, to assign addresses only."""
+    """Start a DHCP server of the site in a separate network namespace. It only assigns addresses."""
     run("ip", "netns", "add", "site")
     run("ip", "link", "add", "site", "type", "veth", "peer", "name", "eth0", "netns", "site")
     run("ip", "link", "set", "site", "master", BRIDGE, "up")
@@ -378,7 +378,7 @@ def site_dhcp(folder: Path) -> None:
 
 def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
     """Start the name server, libvirt, the machines' definitions and the BMCs."""
-    # The machines are of the rack's group, and get the rack's values.
+    # The machines are in the rack's group, and get the test rack's values.
     overlay.lay(ROOT)
     (folder / "names").write_text(names(machines))
     words = ["dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root"]
@@ -396,14 +396,14 @@ def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
     until("libvirt", lambda: succeeds("virsh", "-c", "qemu:///system", "version"))
     for one in machines:
         for name in ("disk", "scratch"):
-            # A disk's contents are the start of a second command.
+            # With --keep, a second command continues with the contents of the disks.
             if not Path(one[name]).exists():
                 with open(one[name], "wb") as stream:
                     stream.truncate((32768 if name == "disk" else 64) * MIB)
         path = folder / f"{one['name']}.xml"
         path.write_text(domain(one, memory))
         run("virsh", "-q", "-c", "qemu:///system", "define", path)
-    # libvirt's Python part is a package of the system. The emulator is a package of the environment.
+    # libvirt's Python library is installed in the system, and the emulator in the virtual environment.
     borrowed = folder / "python"
     borrowed.mkdir()
     for found in Path("/usr/lib/python3/dist-packages").glob("libvirt*"):
@@ -428,7 +428,7 @@ def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
 
 
 def reap() -> None:
-    """Continue in a child. The first process of a namespace then reaps the processes that others leave.
+    """Continue in a child. The first process of the namespace then reaps processes that lost their parent.
 
     libvirt waits until a QEMU is gone, and a process that is not reaped remains.
     """
@@ -474,7 +474,7 @@ def main() -> int:
     machines = [machine(number, folder, options.uefi) for number in range(1, options.nodes + 1)]
     if not os.environ.get(INSIDE):
         options.alone or introduce(machines)
-        # A namespace of processes ends with the first of them, and so does all that was started in it.
+        # When the first process of a process namespace ends, all others in the namespace end, too.
         words = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         outside = os.open("/proc/self/ns/net", os.O_RDONLY)
         os.set_inheritable(outside, True)
@@ -508,7 +508,7 @@ def main() -> int:
         **os.environ,
         "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "ANSIBLE_INVENTORY": f"{ROOT / 'inventory/hosts.yml'},{folder / 'hosts.json'}",
-        # Persistent connections belong to this namespace.
+        # A persistent connection of ssh ends with this namespace, so its socket must not be shared.
         "ANSIBLE_SSH_CONTROL_PATH_DIR": "/run/rackproof-vms/ssh",
     }
     done = subprocess.run(options.command, env=environment, check=False)

@@ -64,7 +64,7 @@ def test_processor_names_agree_or_not(described: str, seen: str, verdict: str) -
         ("飞桨", "飞桨 2.6", AGREE),
     ],
 )
-def test_frameworks(described: str, seen: str, verdict: str) -> None:
+def test_names_of_frameworks_agree_or_not(described: str, seen: str, verdict: str) -> None:
     assert found("framework", described, seen) == verdict
 
 
@@ -84,11 +84,11 @@ def test_frameworks(described: str, seen: str, verdict: str) -> None:
         ("much", "2.0 TB", UNPROVEN),
     ],
 )
-def test_memory_of_hosts(described: str, seen: str, verdict: str) -> None:
+def test_memory_sizes_of_hosts_agree_or_not(described: str, seen: str, verdict: str) -> None:
     assert found("host_memory_capacity", described, seen) == verdict
 
 
-def test_the_memory_of_an_accelerator_is_that_of_one() -> None:
+def test_the_memory_of_accelerators_is_compared_for_one() -> None:
     assert found("accelerator_memory_capacity", "8x 80GB", "81559 MiB") == AGREE
 
 
@@ -101,7 +101,7 @@ def test_the_memory_of_an_accelerator_is_that_of_one() -> None:
         ("Ubuntu", "Ubuntu 24.04", AGREE),
     ],
 )
-def test_operating_systems(described: str, seen: str, verdict: str) -> None:
+def test_names_of_operating_systems_agree_or_not(described: str, seen: str, verdict: str) -> None:
     assert found("operating_system", described, seen) == verdict
 
 

@@ -56,20 +56,20 @@ def slow_gpu(since: int, factor: float) -> Change:
 
 
 @pytest.mark.parametrize("count", [4, 6, 18])
-def test_a_node_that_is_as_before_among_others_was_compared(count: int) -> None:
+def test_an_unchanged_node_among_others_is_compared_both_ways(count: int) -> None:
     assert compared(count, as_ever) == {"fleet", "drift"}
 
 
-# Nodes, and those of them that were measured tonight (0 for all).
+# The number of nodes, and of those that were measured tonight (0 for all).
 @pytest.mark.parametrize(("count", "measured"), [(1, 0), (2, 0), (3, 0), (18, 1), (18, 3)])
-def test_a_lone_measurement_compares_nothing(count: int, measured: int) -> None:
+def test_with_too_few_measured_nodes_nothing_is_compared(count: int, measured: int) -> None:
     assert compared(count, as_ever, measured=measured) == set()
 
 
 @pytest.mark.parametrize("factor", [0.95, 0.9, 0.5])
 @pytest.mark.parametrize("drained", [1, 3, 8, 11])
 def test_nights_since_the_drain_are_no_past_to_be_compared_with(factor: float, drained: int) -> None:
-    # It has been slow for so long that most of its nights are slow ones.
+    # With 8 or 11 nights since the drain, the node was slow in most of its nights.
     assert compared(6, slow_gpu(drained, factor), drained) == {"fleet"}
     mended = slow_gpu(drained, factor)
     assert compared(
@@ -77,12 +77,12 @@ def test_nights_since_the_drain_are_no_past_to_be_compared_with(factor: float, d
     ) == {"fleet", "drift"}
 
 
-# Nights with numbers, and nights since the drain, before which too few nights are left.
+# Nights with numbers, and nights since the drain. Too few nights are before the drain.
 @pytest.mark.parametrize(("nights", "drained"), [(1, 0), (3, 2), (4, 2), (15, 13), (15, 14), (15, 40)])
-def test_a_past_that_is_not_there_any_more_heals_nothing(nights: int, drained: int) -> None:
+def test_without_enough_nights_before_the_drain_there_is_no_past(nights: int, drained: int) -> None:
     assert compared(6, as_ever, drained, nights) == {"fleet"}
 
 
-def test_weather_of_all_nodes_is_no_loss_of_one() -> None:
+def test_a_loss_that_all_nodes_share_is_no_loss_of_one() -> None:
     assert compared(6, lambda metric, node, slot, ago: 0.9 if ago == 0 else 1.0) == {"fleet", "drift"}
     assert compared(6, lambda metric, node, slot, ago: 1.1 if node and ago == 0 else 1.0) == {"fleet"}

@@ -22,7 +22,7 @@ from rackproof.analysis.fleet_model import (
     rack_table,
 )
 
-# GPUs of a node, numbers of a GPU in a night, and nights.
+# The number of GPUs of a node, of metrics of a GPU, and of nights.
 GPUS, METRICS, NIGHTS = 4, 3, 15
 
 
@@ -114,8 +114,8 @@ def test_a_loss_that_lasts_is_found_on_its_node_alone(
     assert max(losses) == pytest.approx(size, abs=0.025 if shape == "ever" else 0.015)
 
 
-def test_two_measurements_of_one_night_are_proof_where_one_is_none() -> None:
-    # Noise of this kind gives a healthy fleet of 90 nodes such a night once in eight.
+def test_a_loss_in_one_night_is_proven_only_by_two_measurements() -> None:
+    # With this noise, a healthy fleet of 90 nodes has such a number in one of eight nights.
     loss = np.zeros(NIGHTS)
     loss[-1] = 0.12
     table = with_loss(healthy(90), loss)
@@ -124,7 +124,7 @@ def test_two_measurements_of_one_night_are_proof_where_one_is_none() -> None:
     assert failing(table, find_slow_series(table)) == {7}
 
 
-def test_one_bad_night_that_is_over_is_nothing() -> None:
+def test_one_bad_night_that_is_over_is_no_finding() -> None:
     loss = np.zeros(NIGHTS)
     loss[-3] = 0.1
     assert find_slow_series(with_loss(healthy(90), loss)).slow == ()
@@ -156,11 +156,11 @@ def test_new_firmware_is_no_change_of_a_gpu(moved: int) -> None:
         group[after] = 100 + (number > 0) * (table.node // 18)[table.node < moved][:, None]
     slow = find_slow_series(table).slow
     assert [one for one in slow if one.test == "change"] == []
-    # Where the new firmware has too few nodes for a median of its own, they are slow beside all others.
+    # Two nodes are too few for a median of the new firmware, so they may be slow beside all others.
     assert {int(table.node[one.series]) for one in slow} <= ({0, 1} if moved == 2 else set())
 
 
-def test_without_others_nothing_is_certain_and_yet_a_loss_is_seen() -> None:
+def test_a_loss_of_a_lone_node_is_found_and_marked_as_alone() -> None:
     table = healthy(1, noise=0.001)
     loss = np.zeros(NIGHTS)
     loss[-4:] = 0.06
@@ -169,13 +169,13 @@ def test_without_others_nothing_is_certain_and_yet_a_loss_is_seen() -> None:
     assert all(one.alone for one in slow)
 
 
-def test_few_nights_are_left_to_other_rules() -> None:
+def test_a_fleet_with_too_few_nights_is_not_judged() -> None:
     found = find_slow_series(healthy(30, nights=2))
     assert not found.judged.any()
     assert found.slow == ()
 
 
-def test_a_larger_budget_finds_no_less() -> None:
+def test_a_larger_budget_finds_no_fewer_nodes() -> None:
     loss = np.zeros(NIGHTS)
     loss[-2:] = 0.045
     table = with_loss(healthy(90), loss)
@@ -212,7 +212,7 @@ def test_any_numbers_and_gaps_are_judged_without_error(value: Floats, seed: int)
 
 
 LARGE = (0.13, 0.175, 0.2, 0.25, 0.35, 0.5, 0.7, 0.9, 0.99, 1.0)
-"""Losses as fractions, larger than in the other tests, such as those by half the lanes of a PCIe slot."""
+"""Losses as fractions, larger than in the other tests, for example with half of the lanes of a PCIe slot."""
 
 
 @pytest.mark.parametrize("loss", LARGE)
@@ -220,7 +220,7 @@ LARGE = (0.13, 0.175, 0.2, 0.25, 0.35, 0.5, 0.7, 0.9, 0.99, 1.0)
     "shape", ["tonight", "three nights", "a week", "every second night", "slope", "ever"]
 )
 @pytest.mark.parametrize("series", [1, METRICS, GPUS * METRICS])
-def test_the_larger_a_loss_the_surer_it_is_found(loss: float, shape: str, series: int) -> None:
+def test_a_large_loss_is_always_found(loss: float, shape: str, series: int) -> None:
     table = with_loss(healthy(36), nights_of(shape, loss), series=series)
     if shape == "tonight":
         rows = np.flatnonzero(table.node == 7)[:series]
@@ -234,7 +234,7 @@ def test_the_larger_a_loss_the_surer_it_is_found(loss: float, shape: str, series
 
 @pytest.mark.parametrize("noise", [0.003, 0.01, 0.03])
 @pytest.mark.parametrize("twice", [False, True])
-def test_chance_explains_no_lower_number_than_one_that_it_does_not_explain(noise: float, twice: bool) -> None:
+def test_if_chance_explains_a_loss_it_explains_every_smaller_one(noise: float, twice: bool) -> None:
     explained = []
     for loss in np.arange(0.0, 1.0, 0.02):
         table = healthy(36, noise=noise)

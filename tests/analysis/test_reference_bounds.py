@@ -29,7 +29,7 @@ from rackproof.store.history.references import acceptance_objection
 
 
 def run(number: int, *values: float, machine: str = "m1", **changes: Any) -> Run:
-    """Return a run of one speed on several GPUs, which has no reference yet."""
+    """Return a run with a speed for each of its GPUs. The speeds have no reference yet."""
     measured = tuple(
         Measurement(
             name="copy",
@@ -66,12 +66,12 @@ def runs(*values: float) -> list[Run]:
     return [run(number, value) for number, value in enumerate(values)]
 
 
-def test_the_bound_is_twice_the_noise_and_never_closer_than_the_tightest() -> None:
+def test_the_bound_is_twice_the_spread_and_never_closer_than_the_closest() -> None:
     (quiet,) = propose_references(runs(100, 100.1, 99.9, 100, 100))
     assert (quiet.value, quiet.bound, quiet.objection) == (100, 0.05, "")
     (noisy,) = propose_references(runs(100, 102, 98, 100, 100))
     assert (round(noisy.spread, 4), noisy.bound) == (0.04, 0.08)
-    # The best healthy value has to lose this before it is below the bound.
+    # This is the loss that brings the best healthy value below the bound.
     assert noisy.smallest_loss == pytest.approx(1 - 92 / 102)
 
 
@@ -117,7 +117,9 @@ def test_all_gpus_of_all_machines_are_one_quantity() -> None:
         ((1e307, 1e307, 1.5e308, 1.7e308, 1.7e308, 1.7e308), None, "too much to judge by"),
     ],
 )
-def test_what_gives_no_reference(values: tuple[float, ...], bound: float | None, objection: str) -> None:
+def test_an_objection_states_why_there_is_no_reference(
+    values: tuple[float, ...], bound: float | None, objection: str
+) -> None:
     (one,) = propose_references(runs(*values), bound=bound)
     assert objection in one.objection
 
@@ -195,7 +197,7 @@ def test_a_run_with_an_objection_does_not_count(bad: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", [failed, degraded, on_a_busy_machine, ended_badly, *BAD_LOGS])
-def test_accept_refuses_what_references_leave_out(bad: Any) -> None:
+def test_accept_refuses_the_runs_that_references_leave_out(bad: Any) -> None:
     (good,) = runs(100)
     assert acceptance_objection(good) == ""
     assert acceptance_objection(good.model_copy(update=bad(good)))
@@ -207,13 +209,13 @@ def test_a_run_whose_logs_pass_counts() -> None:
     assert (one.runs, one.objection) == (5, "")
 
 
-def test_quality_is_no_speed() -> None:
+def test_a_metric_with_a_bound_of_its_definition_gets_no_reference() -> None:
     bound = Reference(value=0.9, low=0, unit="", source="benchmarks/copies.yml")
     judged = Judgement(metric="copy", value=1, reference=bound, verdict=Verdict.PASS, reason="good")
     assert propose_references([run(n, 1.0, judgements=(judged,)) for n in range(5)]) == []
 
 
-def test_the_entry_is_one_that_a_sku_takes() -> None:
+def test_a_sku_accepts_the_proposed_entry() -> None:
     (one,) = propose_references(runs(331.234, 331.1, 330.9, 331.2, 331.5))
     entry = reference_entry(one, "own measurement")
     assert entry["value"] == 331.2
@@ -240,7 +242,7 @@ def test_an_entry_applies_to_no_point_that_was_not_measured(
     assert not parsed.fits("copies", {**point, name: other}, speed)
 
 
-def test_runs_with_and_without_a_parameter_give_entries_of_their_own() -> None:
+def test_runs_with_and_without_a_parameter_give_separate_entries() -> None:
     plain, overlay = {"gpus": 1}, {"gpus": 1, "network": "overlay"}
     given = [run(n, 300.0, parameters=plain) for n in range(5)]
     given += [run(n + 5, 200.0, parameters=overlay) for n in range(5)]
@@ -253,7 +255,9 @@ def test_runs_with_and_without_a_parameter_give_entries_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("name", "values"), [("seed", range(10)), ("seconds", (5, 30)), ("target", (0.9, 0.8))]
 )
-def test_runs_that_differ_in_no_speed_are_repeats(name: str, values: Sequence[object]) -> None:
+def test_runs_that_differ_only_in_seed_time_or_target_are_repeats(
+    name: str, values: Sequence[object]
+) -> None:
     runs = [run(n, 331.0, parameters={"gpus": 1, name: values[n % len(values)]}) for n in range(10)]
     (one,) = propose_references(runs)
     assert (one.runs, one.objection, one.parameters) == (10, "", {"gpus": 1})

@@ -1,7 +1,7 @@
 """Test studies of one benchmark on different numbers of GPUs (:mod:`rackproof.analysis.scaling_study`).
 
 A study shows the throughput and efficiency of each size. For a size that scales badly, it shows the cause
-that the samples of the run prove: waiting for data, the network, a slow rank, or low clocks. These tests
+that the samples of the run show: waiting for data, the network, a slow rank, or low clocks. These tests
 check which runs count, the efficiency, the causes, and the tables and charts of the report.
 """
 
@@ -74,7 +74,7 @@ def test_efficiency_states_its_base_and_its_interval_over_repeats() -> None:
     assert four.scaling.low < 0.975 < (four.scaling.high or 0)
 
 
-def test_what_does_not_count_has_a_row_but_no_efficiency() -> None:
+def test_a_run_that_does_not_count_has_a_row_but_no_efficiency() -> None:
     nan = Finding(code="nan", message="the loss is nan", verdict=Verdict.FAIL)
     runs = [training(1, 100), training(2, 500, findings=(nan,), verdict=Verdict.FAIL), training(4, math.nan)]
     (study,) = studies(runs)
@@ -86,7 +86,7 @@ def test_what_does_not_count_has_a_row_but_no_efficiency() -> None:
     assert tables(runs) == ()
 
 
-def test_a_base_that_failed_is_no_base() -> None:
+def test_a_failed_run_is_no_base() -> None:
     broken = training(1, 100, verdict=Verdict.FAIL, exit_status=1)
     (study,) = studies([broken, training(2, 190), training(4, 361)])
     assert study.base == 2
@@ -102,7 +102,7 @@ def test_points_that_differ_in_more_than_size_are_other_studies() -> None:
         ("node-01", {"batch_per_gpu": "64"}, 1),
         ("node-02", {"batch_per_gpu": "256"}, 1),
     ]
-    # The batch of all GPUs together grows with them and makes no other point.
+    # The batch over all GPUs grows with their number, and does not make another point.
     weak = [training(n, 100, parameters={"gpus": n, "batch_per_gpu": 8, "batch_size": 8 * n}) for n in (1, 2)]
     assert len(studies(weak)) == 1
 
@@ -117,7 +117,7 @@ def test_a_cpu_is_no_size_of_a_study_of_gpus() -> None:
     ]
 
 
-def test_nodes_count_where_they_work_together() -> None:
+def test_devices_of_several_nodes_are_counted_together() -> None:
     names = ("node-01", "node-02")
     both = training(4, 700, asked_nodes=names, nodes=tuple(Node(name=name) for name in names))
     assert devices_of(both) == 8
@@ -143,7 +143,7 @@ def test_waiting_for_data_is_distinguished_from_a_slow_host() -> None:
     assert "host launches work too slowly" in the_cause(synthetic).text
 
 
-def test_the_network_limits() -> None:
+def test_a_network_limit_is_shown_with_its_evidence() -> None:
     run = training(8, 100, measurements=(measured("exchange_share", 0.3),), network="overlay")
     found = the_cause(run)
     assert found.cause == "network limit"
@@ -161,10 +161,10 @@ def test_one_slow_rank_is_named() -> None:
     assert found.evidence == ("alone it takes 130 ms a step, the median rank 100 ms",)
 
 
-def test_clocks_held_back_by_heat_or_below_the_base() -> None:
+def test_low_clocks_are_shown_with_their_evidence() -> None:
     hot = training(4, 100, series=(curve("gpu_throttle", 0, 0x40, 0x40, 0, gpu="2"),))
     assert the_cause(hot).evidence == ("GPU 2: temperature (hardware) in 50% of the samples",)
-    # A power cap at full load is how these GPUs work, and alone explains nothing.
+    # At full load, these GPUs always run at their power cap, which alone explains nothing.
     capped = training(4, 100, series=(curve("gpu_throttle", 4, 4, 4, 4, gpu="2"),))
     assert the_cause(capped).cause == "unknown"
     base = training(1, 30, series=(curve("gpu_clock", 1980, 1980, gpu="0"),))
@@ -177,7 +177,7 @@ def test_clocks_held_back_by_heat_or_below_the_base() -> None:
     )
 
 
-def test_causes_come_strongest_first_and_a_symptom_only_alone() -> None:
+def test_the_strongest_cause_comes_first_and_a_symptom_only_alone() -> None:
     low = curve("gpu_utilisation", 30, 30, gpu="0")
     run = training(
         4,
@@ -207,7 +207,7 @@ def test_a_bad_point_is_explained_in_the_tables_and_a_good_one_is_not() -> None:
     assert chart.lines[0].y == pytest.approx((1, 0.55, 0.975))
 
 
-def test_environment_names_values_that_no_node_reported() -> None:
+def test_the_environment_shows_values_that_are_not_known() -> None:
     node = Node(name="n", software={"os": "Ubuntu 24.04", "driver": "580.1"}, firmware={"vbios": "96.0"})
     other = Node(name="m", software={"os": "Ubuntu 24.04", "driver": "580.2"})
     runs = [training(1, 1, nodes=(node,), software={"torch": "2.13"}), training(2, 2, nodes=(other,))]

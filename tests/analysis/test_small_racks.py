@@ -21,7 +21,7 @@ FIRMWARES = {"mixed": 3, "alike": 1}
 
 
 class Night(list[Measurement]):
-    """A night without a second measurement."""
+    """A night's numbers. No node is measured again."""
 
     def retest(self, nodes: Collection[str]) -> list[Measurement]:
         raise AssertionError(nodes)
@@ -51,14 +51,14 @@ def last_night(firmwares: int, slow: Mapping[int, float]) -> dict[str, str]:
 
 @pytest.mark.parametrize("firmwares", FIRMWARES.values(), ids=FIRMWARES)
 @pytest.mark.parametrize("loss", [0.03, 0.05])
-def test_a_rack_s_bad_night_fails_none_of_its_nodes(firmwares: int, loss: float) -> None:
+def test_a_bad_night_of_a_rack_fails_none_of_its_nodes(firmwares: int, loss: float) -> None:
     judged = last_night(firmwares, {5: loss, 11: loss})
     assert "fail" not in judged.values()
     assert "unproven" not in judged.values()
 
 
 @pytest.mark.parametrize("firmwares", FIRMWARES.values(), ids=FIRMWARES)
-def test_a_bad_node_of_such_a_rack_is_found(firmwares: int) -> None:
+def test_a_bad_node_of_a_small_rack_is_found(firmwares: int) -> None:
     judge = nights()
     for night in range(NIGHTS):
         numbers = [

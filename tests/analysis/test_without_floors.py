@@ -51,7 +51,9 @@ def test_a_whole_fleet_that_lost_much_of_its_own_past_is_unproven(count: int, fa
 @pytest.mark.parametrize(
     ("nights", "since"), [(3, 1), (5, 1), (15, 3), (15, 6)], ids=lambda value: str(value)
 )
-def test_a_slow_fleet_stays_unproven_for_several_nights_and_with_few_before(nights: int, since: int) -> None:
+def test_a_slow_fleet_stays_unproven_for_several_nights_even_after_few_good_ones(
+    nights: int, since: int
+) -> None:
     night = judged(6, gemm(0.7, lambda node, slot, ago: ago < since), nights)
     assert set(verdicts(night)) == {Verdict.UNPROVEN}
 
@@ -63,7 +65,7 @@ def test_a_slow_fleet_stays_unproven_for_several_nights_and_with_few_before(nigh
         (4, lambda node, slot, ago: node == 3 and slot == 2),
         (3, lambda node, slot, ago: node == 1),
         (2, lambda node, slot, ago: node == 1),
-        # A node alone has neighbours, too.
+        # A GPU of a lone node is compared with the node's other GPUs.
         (1, lambda node, slot, ago: slot == 0),
     ],
 )
@@ -87,7 +89,7 @@ def test_a_slow_one_of_few_nodes_is_compared_with_the_best_quarter() -> None:
 # Speeds in TFLOP/s that no H200 has.
 @pytest.mark.parametrize("value", [0.001, 1e-9, 1.0, 300.0, 600.0, 1000.0, 5000.0, 1e9, 1e20, 1e-20])
 @pytest.mark.parametrize("count", [1, 4, 18])
-def test_what_a_model_cannot_do_is_unproven_without_floor_and_past(value: float, count: int) -> None:
+def test_an_implausible_speed_is_unproven_without_floor_and_past(value: float, count: int) -> None:
     night = judged(count, gemm(value / 793, lambda *_: True), nights=1)
     assert set(verdicts(night)) == {Verdict.UNPROVEN}
     assert "physics" in checks(night)
@@ -102,7 +104,7 @@ def test_a_sound_fleet_passes(value: float, count: int, nights: int) -> None:
     assert set(verdicts(night)) == {Verdict.PASS}
 
 
-def test_a_loss_of_what_weather_and_firmware_bring_is_left_to_the_model() -> None:
+def test_a_moderate_loss_of_all_nodes_is_left_to_the_model() -> None:
     night = judged(18, gemm(0.85, lambda node, slot, ago: ago == 0))
     assert checks(night) == set()
 
@@ -163,7 +165,7 @@ def test_of_few_nodes_the_one_with_slow_links_is_unproven() -> None:
 @pytest.mark.parametrize(
     ("name", "labels"), [("all_reduce_busbw", {"device": "cpu"}), ("memory_speed", {}), ("disk_read", {})]
 )
-def test_what_other_load_slows_down_is_not_held_against_a_node_alone(
+def test_a_number_that_other_programs_change_is_not_compared_with_its_past(
     name: str, labels: dict[str, str]
 ) -> None:
     night = judged_collective(6, lambda node, ago: 1.0 if ago == 0 else 2.0, 15, name=name, **labels)

@@ -76,7 +76,7 @@ def mllog(*, minutes: float = 2.0, status: str = "success", events: int = len(EV
 
 @pytest.fixture
 def log(tmp_path: Path) -> Callable[..., Path]:
-    """Write a small MLPerf log."""
+    """Return a function that writes a small MLPerf log."""
 
     def write(name: str = "result_0.txt", **how: object) -> Path:
         path = tmp_path / "logs" / name
@@ -89,7 +89,7 @@ def log(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Call ``rackproof`` in a folder of its own."""
+    """Return a function that calls ``rackproof`` in a temporary folder."""
     from rackproof.cli.main import main
 
     monkeypatch.chdir(tmp_path)
@@ -105,7 +105,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
 
 @pytest.fixture
 def kept(run: Call, tmp_path: Path) -> str:
-    """Keep a run of known hardware in results and history; return its id."""
+    """Store a run of known hardware in the results folder and its history. Return the id of the run."""
     from rackproof.store.history.client import History
 
     text = b"0.992 reached\n"

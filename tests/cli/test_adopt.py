@@ -1,6 +1,6 @@
 """Test ``rackproof adopt``, which makes an inventory of an existing cluster.
 
-Its data comes from Slurm, a table (CSV), NetBox (a database of hardware), or several of these. The tests type
+Its data comes from Slurm, a table (CSV), NetBox (a database of hardware), or several of these. The tests run
 the command, and show that the inventory has no mistakes, that a later call changes nothing without --write,
 and that each wrong input ends with one line.
 """
@@ -24,7 +24,7 @@ from rackproof.jobs.inventory.nodes import NETBOX_TOKEN as TOKEN_VARIABLE
 from ..jobs.inventory.fake_netbox import TOKEN, FakeNetbox, device
 
 ROOT = Path(__file__).parents[2]
-# A cluster with two known node models, one that is unknown (odd), and nodes without GPUs.
+# A cluster with nodes of two known SKUs, of an unknown SKU (odd), and without GPUs.
 SLURM = """SlurmctldHost=ctl
 NodeName=gpu-a[001-016] NodeAddr=10.0.1.[1-16] Gres=gpu:h100:8 Feature=hgx
 NodeName=gpu-b[001-008] NodeAddr=10.0.2.[1-8] Gres=gpu:h200:8
@@ -39,7 +39,7 @@ Adopt = Callable[..., Result]
 
 @pytest.fixture
 def adopt(tmp_path: Path) -> Adopt:
-    """Return a function that types the command with an inventory in ``cluster``."""
+    """Return a function that runs the command with an inventory in ``cluster``."""
 
     def run(*words: object) -> Result:
         given = ["adopt", "--checkout", ROOT, "-o", tmp_path / "cluster", *words]

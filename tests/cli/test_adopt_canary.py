@@ -1,6 +1,6 @@
 """Test that NetBox's token is in no file, argument, message or traceback of ``rackproof adopt``.
 
-NetBox is a database of hardware, and the token is the site's secret. The tests end the command in each way:
+NetBox is a database of hardware, and the token is the site's secret. The command ends in each way:
 with success, an error, a hostile answer, and a traceback. Then they search for the token.
 """
 
@@ -24,7 +24,7 @@ PROGRAM = Path(sys.executable).with_name("rackproof")
 
 
 class Site:
-    """A home, a temporary folder, and a scontrol that writes down its environment."""
+    """A home, a temporary folder, and a fake scontrol that writes its environment to a file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ def site(tmp_path: Path) -> Site:
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_elsewhere() -> Iterator[None]:
-    """Search the rest of the machine once, after all tests of this file."""
+    """Search the rest of the machine for the token once, after all tests of this file."""
     begin = time.time() - 0.1
     yield
     assert changed_files_with([MARK.encode()], begin) == []
@@ -87,7 +87,7 @@ def _nothing_elsewhere() -> Iterator[None]:
     ],
     ids=["text", "json", "refused", "error", "redirect", "name", "html", "malformed", "unwritable"],
 )
-def test_the_token_is_nowhere(
+def test_the_token_is_in_no_output_file_or_argument(
     site: Site, token: str, answer: object, words: Sequence[str], status: int
 ) -> None:
     values = [token.split()[0].encode(), token.split()[0].upper().encode(), MARK.encode()]

@@ -361,7 +361,7 @@ class TestAccept:
             (["{kept}"], 0),
             (["{kept}", "gone"], 0),
             (["gone", "{kept}"], 0),
-            # A run without a number that waits for a reference, and one whose record was removed.
+            # Run plain has no number that waits for a reference, and the record of run removed is gone.
             (["plain", "{kept}"], 0),
             (["removed", "{kept}"], 0),
             (["plain", "removed"], 1),
@@ -628,6 +628,7 @@ class TestWithdraw:
 class TestCompare:
     @pytest.fixture
     def two(self, run: Call, tmp_path: Path) -> tuple[str, str]:
+        """Store two runs in the results folder, and return their ids."""
         slow = example_runs.healthy(
             run_id="20261122T100000Z-mnist-lenet-0009",
             measurements=example_runs.healthy().measurements[:1],
@@ -707,7 +708,7 @@ class TestReport:
         message = run("report", kept).stderr
         assert message.endswith(": name another one. `--output -` prints the page.\n")
 
-    # The devices null (1, 3) and full (1, 7).
+    # The minor numbers of the devices null (3) and full (7), and the exit status.
     @pytest.mark.parametrize(("minor", "status"), [(3, 0), (7, 1)])
     def test_a_device_is_written_to_and_stays_one(
         self, run: Call, kept: str, tmp_path: Path, minor: int, status: int
@@ -859,7 +860,7 @@ def test_a_pipe_or_device_in_the_place_of_the_page_is_refused(
 def test_other_users_read_nothing_that_a_command_writes(umask: int, tmp_path: Path, root: Path) -> None:
     log = root / "tests/data/real/mlperf-0.6/translation/DGX1.log"
     (tmp_path / "given.csv").write_text("name,address,gpu\nn1,192.0.2.1,H100\n")
-    # A command changes the umask of its process, so each call is a process of its own.
+    # A command changes the umask of its process, so each call is a separate process.
     program = f"import os, sys; os.umask({umask}); from rackproof.cli.main import main; main()"
 
     def call(*words: str) -> None:

@@ -1,6 +1,6 @@
 """Test ``rackproof`` as a process: its start, pipes, memory, exit status, and a terminal without UTF-8.
 
-Other tests call the command in-process. These show what only a process has, such as the modules that it
+Other tests call the command in-process. These test what only a process has, such as the modules that it
 imports, a full disk behind standard output, or a file name that is not UTF-8.
 """
 
@@ -57,7 +57,7 @@ def test_parsing_imports_no_charts_and_no_database() -> None:
 
 
 @pytest.mark.parametrize(("events", "status"), [(len(EVENTS), 0), (7, 3)])
-def test_a_log_through_a_pipe(events: int, status: int, log: Callable[..., Path]) -> None:
+def test_a_log_can_come_through_a_pipe(events: int, status: int, log: Callable[..., Path]) -> None:
     done = start("parse", "-", input=log(events=events).read_bytes())
     assert (done.returncode, done.stderr) == (status, b"")
 
@@ -100,20 +100,20 @@ def peak_mb(*arguments: object) -> float:
     return int(done.stderr.split()[-1]) / 1024
 
 
-def test_the_reader_of_a_pipe_may_leave(log: Callable[..., Path]) -> None:
+def test_a_pipe_whose_reader_ends_causes_no_traceback(log: Callable[..., Path]) -> None:
     command = f"{PROGRAM} parse {log()} --json | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=300, check=False)
     assert b"Traceback" not in done.stderr
 
 
-def test_a_terminal_without_utf8(log: Callable[..., Path]) -> None:
+def test_output_to_a_terminal_without_utf8_is_no_error(log: Callable[..., Path]) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
     done = start("parse", log(), env=environment)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"??????" in done.stdout  # the line below the headings
 
 
-def test_a_file_name_that_is_not_utf8(log: Callable[..., Path]) -> None:
+def test_a_log_whose_name_is_not_utf8_is_read(log: Callable[..., Path]) -> None:
     odd = os.fsencode(log().parent) + b"/\xff\xfe.log"
     os.rename(log(), odd)
     for form in ([], ["--json"]):
@@ -140,7 +140,7 @@ def test_a_database_url_is_not_repeated_in_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["schema"], ["explain", "ecc_off"]])
-def test_a_full_disk_behind_standard_output_is_one_sentence(arguments: list[str]) -> None:
+def test_a_full_disk_behind_standard_output_gives_a_one_line_error(arguments: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [str(PROGRAM), *arguments], stdout=full, stderr=subprocess.PIPE, timeout=300, check=False

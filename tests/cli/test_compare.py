@@ -65,7 +65,7 @@ def test_labels_distinguish_measurements() -> None:
     assert [(one.first, one.second) for one in compare(first, second).measurements] == [(1, 10), (2, 20)]
 
 
-def test_gpus_of_two_nodes_meet_by_index() -> None:
+def test_gpus_of_two_nodes_are_compared_by_index() -> None:
     first = run(
         measured(1, gpu="GPU-0000aaaa-1", gpu_index="0"), measured(2, gpu="GPU-0000aaaa-2", gpu_index="1")
     )
@@ -80,7 +80,7 @@ def test_gpus_of_two_nodes_meet_by_index() -> None:
     assert not compared.unmatched
 
 
-def test_what_cannot_be_distinguished_is_not_guessed() -> None:
+def test_measurements_that_cannot_be_matched_are_not_compared() -> None:
     first = run(measured(1, gpu="GPU-0000aaaa-1"), measured(2, gpu="GPU-0000aaaa-2"))
     second = run(measured(3, gpu="GPU-0000bbbb-1"), measured(4, gpu="GPU-0000bbbb-2"))
     compared = compare(first, second)
@@ -100,7 +100,7 @@ def test_other_units_are_refused_not_converted() -> None:
     assert "Not compared: the units differ" in comparison_text(compared)
 
 
-def test_surroundings_that_differ_are_named() -> None:
+def test_differences_of_software_and_parameters_are_named() -> None:
     first = example_runs.healthy()
     node = first.nodes[0].model_copy(update={"software": {**first.nodes[0].software, "driver": "575.57.08"}})
     second = example_runs.healthy(

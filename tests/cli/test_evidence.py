@@ -2,7 +2,7 @@
 
 A certificate answers a catalogue of requirements, such as a customer's contract, with runs and nights as
 evidence. It is a page that contains the same content as JSON, and can be signed. The tests show that changed
-pages, forged answers, removed evidence and foreign signatures prove nothing.
+pages, forged answers, removed evidence and foreign signatures give no pass.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Call = Callable[..., Result]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a results folder, a contract of three rows, a key and its file of signers."""
+    """Return a folder with results, a contract of three requirements, a key and its file of signers."""
     folder = tmp_path_factory.mktemp("evidence")
     samples.make_results(folder)
     samples.contract_file(folder)
@@ -70,7 +70,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """Return a copy of these files, which a test can change."""
+    """Return a copy of this folder, which a test can change."""
     shutil.copytree(made, tmp_path / "made")
     return tmp_path / "made"
 
@@ -98,7 +98,7 @@ def by_signers(folder: Path) -> tuple[object, ...]:
     return "--signers", folder / "signers-ops@example.com"
 
 
-def test_a_contract_of_three_rows_is_answered_signed_and_verified(run: Call, folder: Path) -> None:
+def test_a_contract_is_answered_signed_and_verified(run: Call, folder: Path) -> None:
     result = make(run, folder, *signed(folder))
     assert result.exit_code == 0, result.output
     assert result.output.startswith("pass: A customer's contract, 1 node")
@@ -126,7 +126,7 @@ def test_a_contract_of_three_rows_is_answered_signed_and_verified(run: Call, fol
     )
 
 
-def test_the_json_has_what_the_issue_of_a_certificate_asks_for(run: Call, folder: Path) -> None:
+def test_the_json_has_the_answers_the_files_and_the_gpus(run: Call, folder: Path) -> None:
     make(run, folder)
     found = json.loads((folder / "c.json").read_text())
     assert [one["id"] for one in found["answers"]] == ["S1", "S2", "S3"]
@@ -141,7 +141,7 @@ def test_the_json_has_what_the_issue_of_a_certificate_asks_for(run: Call, folder
     assert any(one["command"] for one in found["evidence"])
 
 
-def test_a_port_that_the_inventory_does_not_expect_proves_nothing(run: Call, folder: Path) -> None:
+def test_a_requirement_about_ports_is_unproven_without_expected_ports(run: Call, folder: Path) -> None:
     """The SKU of the night states NVLinks, but no ports."""
     rows = {"ports": ["ports_missing"], "links": ["nvlink_missing"]}
     contract = yaml.safe_load((folder / "contract.yml").read_text())
@@ -161,7 +161,7 @@ def test_a_port_that_the_inventory_does_not_expect_proves_nothing(run: Call, fol
 
 
 def change_night(results: Path, **changes: object) -> None:
-    """Change what the snapshot of the night has, and its digest in record and history."""
+    """Change values of the night's snapshot, and its digest in the record and the history."""
     (folder,) = night_folders(results)
     path = snapshot_path(folder, samples.NODE)
     stored = json.loads(open_sealed(path.read_bytes())) | changes
@@ -184,7 +184,7 @@ def change_night(results: Path, **changes: object) -> None:
             "Limits that differ from the defaults: memlock_bytes. The page lists them.",
         ),
         ({}, (), ""),
-        # A snapshot without them is of an older version.
+        # A snapshot without limits is of an older version.
         (None, ("not known",), "The limits of some nights are not known."),
     ],
 )
@@ -232,7 +232,7 @@ def test_the_expectations_that_a_night_judged_are_shown(run: Call, folder: Path)
         (["S1", "S2", "S3"], "Proven good: everything that counts was measured and lies within its bounds."),
     ],
 )
-def test_a_certificate_of_nights_alone_says_that_no_speed_was_measured(
+def test_a_certificate_of_nights_alone_states_that_no_speed_was_measured(
     run: Call, folder: Path, rows: list[str], meaning: str
 ) -> None:
     contract = yaml.safe_load((folder / "contract.yml").read_text())
@@ -300,7 +300,7 @@ def inventory_of(folder: Path, names: list[str]) -> Path:
     return path
 
 
-def test_the_page_is_whole_by_itself_and_asks_for_nothing(run: Call, folder: Path) -> None:
+def test_the_page_is_complete_and_loads_no_other_file(run: Call, folder: Path) -> None:
     make(run, folder)
     page = (folder / "c.html").read_text()
     assert "<script" not in page
@@ -310,7 +310,7 @@ def test_the_page_is_whole_by_itself_and_asks_for_nothing(run: Call, folder: Pat
 
 
 @pytest.mark.parametrize("name", ["results", "my results", "it's"])
-def test_what_is_unproven_comes_with_the_playbooks_that_measure_it(
+def test_unproven_answers_come_with_the_playbooks_that_measure_them(
     run: Call, folder: Path, name: str
 ) -> None:
     results = (folder / "results").rename(folder / name)
@@ -368,7 +368,7 @@ def test_an_unsigned_page_is_believed_only_on_request(
     assert (result.exit_code, said in result.output) == (status, True)
 
 
-def test_a_signature_counts_only_of_a_signer_that_is_allowed(run: Call, folder: Path) -> None:
+def test_a_signature_counts_only_from_an_allowed_signer(run: Call, folder: Path) -> None:
     make(run, folder, *signed(folder))
     _, strangers = samples.make_key(folder, "stranger@example.com")
     for options, said in (
@@ -380,12 +380,12 @@ def test_a_signature_counts_only_of_a_signer_that_is_allowed(run: Call, folder: 
         result = verify(run, folder, *options)
         assert result.exit_code == 3
         assert said in result.output
-        # The output has no answer that a reader could believe.
+        # The output has no word that a reader could take for a pass.
         assert "pass" not in result.output
         assert "unsigned" not in result.output
 
 
-def test_a_page_that_another_signed_again_is_not_the_signers(run: Call, folder: Path) -> None:
+def test_a_page_that_a_stranger_signed_is_unproven(run: Call, folder: Path) -> None:
     stranger, _ = samples.make_key(folder, "stranger@example.com")
     make(run, folder, "--sign", stranger)
     assert verify(run, folder, *by_signers(folder)).exit_code == 3
@@ -399,9 +399,7 @@ def test_a_page_that_another_signed_again_is_not_the_signers(run: Call, folder: 
         (b'"made": ', b'"sha256": "0", "sha256": "1", "made": '),
     ],
 )
-def test_a_signed_json_with_a_key_twice_proves_nothing(
-    run: Call, folder: Path, old: bytes, new: bytes
-) -> None:
+def test_a_signed_json_with_a_key_twice_is_unproven(run: Call, folder: Path, old: bytes, new: bytes) -> None:
     make(run, folder, *signed(folder))
     parts = split_page((folder / "c.html").read_bytes())
     text = open_sealed(parts.json).replace(old, new, 1).decode()
@@ -430,7 +428,7 @@ def test_a_certificate_follows_no_link_and_is_read_by_the_group_alone(run: Call,
     assert modes == dict.fromkeys(("c.html", "c.json", "c.json.sig"), 0o640)
 
 
-def test_a_signature_for_another_purpose_is_none_of_a_certificate(folder: Path) -> None:
+def test_a_signature_for_another_purpose_is_refused(folder: Path) -> None:
     data = folder / "data"
     data.write_bytes(b"x")
     key = folder / "key-ops@example.com"
@@ -498,7 +496,7 @@ def test_answers_expire(run: Call, folder: Path) -> None:
     assert "in the future" in early.objections[0]
 
 
-def test_what_a_signer_wrote_is_derived_again(folder: Path) -> None:
+def test_signed_answers_are_derived_again_from_the_evidence(folder: Path) -> None:
     """A signature makes no pass of missing evidence, because the answers are derived from the evidence."""
     samples.add_run(folder / "results", "gemm", verdict=Verdict.FAIL)
     honest = samples.certify(folder / "results", str(folder / "contract.yml"))
@@ -517,7 +515,7 @@ def test_what_a_signer_wrote_is_derived_again(folder: Path) -> None:
         assert any(said in one for one in found.objections)
 
 
-def test_the_json_on_a_page_is_the_signed_one_to_the_letter(folder: Path) -> None:
+def test_every_letter_of_the_json_on_a_page_is_signed(folder: Path) -> None:
     """The signed JSON has a question mark where the altered page shows another letter."""
     key, signers = folder / "key-ops@example.com", folder / "signers-ops@example.com"
     asked = samples.certify(folder / "results", str(folder / "contract.yml")).model_copy(
@@ -531,8 +529,8 @@ def test_the_json_on_a_page_is_the_signed_one_to_the_letter(folder: Path) -> Non
 
 
 @pytest.mark.parametrize(("kind", "gone"), [("gemm", "S2"), ("all-reduce", "S3"), ("health", "S1")])
-def test_evidence_that_is_taken_away_is_missed(run: Call, folder: Path, kind: str, gone: str) -> None:
-    """Removing the folder of a run or a night does not help, because the history knows it."""
+def test_removed_evidence_is_noticed(run: Call, folder: Path, kind: str, gone: str) -> None:
+    """Removing the folder of a run or a night does not help, because the history has a record of it."""
     if kind != "health":
         samples.add_run(folder / "results", kind, verdict=Verdict.FAIL)
     ids = [one.run_id for one in iter_runs(folder / "results") if one.benchmark == kind]
@@ -568,7 +566,7 @@ def add_night(results: Path, minutes: int, verdict: Verdict, unreached: str = ""
     return night_id
 
 
-def test_a_night_that_did_not_reach_the_node_cannot_be_taken_away(run: Call, folder: Path) -> None:
+def test_removing_a_night_that_did_not_reach_the_node_is_noticed(run: Call, folder: Path) -> None:
     """The history does not name the nodes that a night did not reach."""
     night_id = add_night(folder / "results", 1, Verdict.UNPROVEN, "no answer")
     assert make(run, folder).exit_code == 3
@@ -601,7 +599,7 @@ def test_without_a_history_there_is_no_certificate(run: Call, folder: Path) -> N
     assert not (folder / "c.html").exists()
 
 
-def test_a_run_that_the_history_does_not_know_proves_nothing(run: Call, folder: Path) -> None:
+def test_a_run_without_a_record_in_the_history_is_unproven(run: Call, folder: Path) -> None:
     results = folder / "results"
     kept = results / "history.sqlite"
     before = kept.read_bytes()
@@ -612,7 +610,7 @@ def test_a_run_that_the_history_does_not_know_proves_nothing(run: Call, folder: 
     assert "history --rebuild" in result.output
 
 
-def test_groups_of_the_inventory_and_lists_of_nodes_are_taken(run: Call, folder: Path) -> None:
+def test_groups_of_the_inventory_and_lists_of_nodes_can_be_named(run: Call, folder: Path) -> None:
     inventory = folder / "hosts.yml"
     inventory.write_text(
         yaml.safe_dump(
@@ -683,13 +681,15 @@ def test_a_name_that_exists_nowhere_gets_no_certificate(run: Call, folder: Path,
     ("page", "said"),
     [(b"", "not a certificate"), (b"\xff\xfe", "not UTF-8"), (b"<html></html>", "not a certificate")],
 )
-def test_what_is_no_page_is_refused_in_words(run: Call, folder: Path, page: bytes, said: str) -> None:
+def test_a_file_that_is_no_page_is_refused_with_a_reason(
+    run: Call, folder: Path, page: bytes, said: str
+) -> None:
     (folder / "c.html").write_bytes(page)
     result = verify(run, folder)
     assert (result.exit_code, said in result.output) == (3, True)
 
 
-def test_hostile_text_stays_text(folder: Path) -> None:
+def test_hostile_text_on_a_page_is_harmless(folder: Path) -> None:
     certificate = samples.certify(folder / "results", str(folder / "contract.yml"))
     (first, *rest) = certificate.evidence
     mark = '</pre><pre id="certificate-json">'
@@ -708,9 +708,6 @@ def test_hostile_text_stays_text(folder: Path) -> None:
     assert b"\x1b" not in page
     assert split_page(page).json == written
     assert load_certificate(written).evidence[0].command == (HOSTILE, mark)
-
-
-# Comparisons of two certificates.
 
 
 def changed_piece(piece: EvidencePiece, factor: float) -> EvidencePiece:
@@ -814,7 +811,7 @@ def test_speeds_are_compared_by_their_references_bounds(
     ("shown", "instead"),
     [("localhost", "another-node"), ("gemm_best", "gemm_best2"), ("A customer", "Another customer")],
 )
-def test_a_signed_page_that_shows_something_else_than_its_json_proves_nothing(
+def test_a_signed_page_that_shows_something_else_than_its_json_is_unproven(
     run: Call, folder: Path, shown: str, instead: str
 ) -> None:
     """The signer wrote the page by hand, and put its digest into the JSON."""

@@ -58,7 +58,7 @@ def test_a_compressed_log_is_read_and_kept_as_it_was_written(ending: str, tmp_pa
     assert logs.parse_path(path).verdict is Verdict.PASS
 
 
-def test_a_failure_in_a_compressed_log_is_one(tmp_path: Path) -> None:
+def test_a_failure_in_a_compressed_log_is_found(tmp_path: Path) -> None:
     for ending, pack in PACK.items():
         path = tmp_path / f"job.log{ending}"
         path.write_bytes(pack(mllog(status="aborted").encode()))
@@ -67,7 +67,7 @@ def test_a_failure_in_a_compressed_log_is_one(tmp_path: Path) -> None:
         assert done.run.verdict is Verdict.FAIL
 
 
-def test_the_same_log_compressed_beside_it_is_a_copy(log: Log, tmp_path: Path) -> None:
+def test_a_compressed_copy_of_a_log_is_found_as_a_copy(log: Log, tmp_path: Path) -> None:
     data = log().read_bytes()
     (log().parent / "result_1.txt.gz").write_bytes(gzip.compress(data))
     first, second = import_logs(log().parent, tmp_path / "results").imported
@@ -77,7 +77,7 @@ def test_the_same_log_compressed_beside_it_is_a_copy(log: Log, tmp_path: Path) -
 
 @pytest.mark.parametrize("ending", PACK)
 @pytest.mark.parametrize("damage", ["cut", "changed"])
-def test_a_damaged_archive_proves_nothing(ending: str, damage: str, tmp_path: Path) -> None:
+def test_a_damaged_compressed_log_gives_no_pass(ending: str, damage: str, tmp_path: Path) -> None:
     data = PACK[ending](mllog().encode())
     half = len(data) // 2
     path = tmp_path / f"result_0.txt{ending}"
@@ -89,7 +89,7 @@ def test_a_damaged_archive_proves_nothing(ending: str, damage: str, tmp_path: Pa
     assert "log_not_unpacked" in {one.code for one in found.findings}
 
 
-def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decompression_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "MOST_UNPACKED", 1 << 20)
     for ending, pack in PACK.items():
         path = tmp_path / f"bomb.log{ending}"
@@ -143,7 +143,7 @@ def test_a_lack_of_memory_is_no_crash(ending: str, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("ending", PACK)
-def test_streams_behind_one_another_are_read_whole_or_are_damaged(ending: str, tmp_path: Path) -> None:
+def test_joined_streams_are_read_completely_or_are_unproven(ending: str, tmp_path: Path) -> None:
     data, half = mllog().encode(), len(mllog()) // 2
     first, second = PACK[ending](data[:half]), PACK[ending](data[half:])
     path = tmp_path / f"result_0.txt{ending}"
@@ -153,13 +153,13 @@ def test_streams_behind_one_another_are_read_whole_or_are_damaged(ending: str, t
             assert stream.read() == data
             assert not stream.problem
     for damaged in (b"x" + second[1:], second[:-9], b"some words"):
-        # The damaged part could have shown a fault.
+        # The damaged part could contain a fault.
         path.write_bytes(PACK[ending](data) + damaged)
         assert logs.parse_path(path).verdict is Verdict.UNPROVEN
 
 
 def _tar(data: bytes) -> bytes:
-    """Return an archive with a log."""
+    """Return a tar archive with a log."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         entry = tarfile.TarInfo("result_0.txt")
@@ -188,7 +188,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_what_cannot_be_read_is_named_and_the_whole_is_unproven(
+def test_a_log_that_cannot_be_read_is_named_and_makes_the_import_unproven(
     name: str, log: Log, run: Callable[..., object]
 ) -> None:
     (log().parent / name).write_bytes(UNREADABLE[name])
@@ -200,7 +200,7 @@ def test_what_cannot_be_read_is_named_and_the_whole_is_unproven(
     assert "unpack it" in alone.output  # type: ignore[attr-defined]
 
 
-def test_what_is_no_file_is_named_and_never_opened(log: Log, tmp_path: Path) -> None:
+def test_fifos_and_sockets_are_named_and_never_opened(log: Log, tmp_path: Path) -> None:
     folder = log().parent
     os.mkfifo(folder / "job.log")
     with socket.socket(socket.AF_UNIX) as one:
@@ -227,7 +227,7 @@ def test_a_fifo_alone_is_an_error(tmp_path: Path, run: Callable[..., object]) ->
     [("parse",), ("import",), ("compare", "log.txt"), ("score",), ("parse", "log.txt", "--harmless")],
     ids="-".join,
 )
-def test_every_command_refuses_at_once_what_is_no_file(
+def test_every_command_refuses_pipes_sockets_and_devices_at_once(
     command: tuple[str, ...], place: str, tmp_path: Path, run: Callable[..., object]
 ) -> None:
     (tmp_path / "log.txt").write_bytes(samples.PASSING["gpu_burn"])
@@ -250,7 +250,7 @@ def test_a_log_without_a_date_may_be_of_any_year(name: str, tmp_path: Path) -> N
         assert ("no_date" in {one.code for one in done.run.findings}) is not old
 
 
-def test_an_import_says_that_speed_is_not_judged(log: Log, run: Callable[..., object]) -> None:
+def test_an_import_states_that_speed_is_not_judged(log: Log, run: Callable[..., object]) -> None:
     log()
     result = run("import", "logs")
     assert result.exit_code == 0  # type: ignore[attr-defined]
@@ -259,7 +259,7 @@ def test_an_import_says_that_speed_is_not_judged(log: Log, run: Callable[..., ob
     )
 
 
-# Beginnings and ends of outputs of fio, and of programs with MPI.
+# Parts of the output of fio, and of programs with MPI.
 FIO_FAILED = (
     "seqread: (groupid=0, jobs=4): err= 5 (func=io_u error, error=Input/output error): pid=1: Fri Nov 27\n"
 )

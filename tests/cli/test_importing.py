@@ -1,4 +1,4 @@
-"""Test import_logs, by which logs that were made elsewhere become runs.
+"""Test import_logs, which makes runs from logs that were made elsewhere.
 
 ``rackproof import`` calls it with a file or folder. The tests show what such a run has, that the same log
 is imported once, which files are skipped and named, and which logs are unproven: copies, cut logs, logs
@@ -30,7 +30,7 @@ def _own_history(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RACKPROOF_DATABASE_URL", raising=False)
 
 
-def test_a_run_says_what_its_log_says(log: Log, tmp_path: Path) -> None:
+def test_a_run_has_the_values_of_its_log(log: Log, tmp_path: Path) -> None:
     (done,) = import_logs(log().parent, tmp_path / "results").imported
     run = done.run
     assert (run.benchmark, run.provenance, run.verdict) == ("llama2_70b_lora", "imported", Verdict.PASS)
@@ -74,7 +74,7 @@ def test_runs_are_not_imported_again_from_the_results(log: Log, tmp_path: Path) 
 @pytest.mark.parametrize(
     "moment", ["0001-01-01T00:00:00+23:00", "9999-12-31T23:59:59-23:00", "²", "1e308", "9" * 400, "."]
 )
-def test_a_strange_moment_in_a_log_costs_no_run(log: Log, tmp_path: Path, moment: str) -> None:
+def test_an_impossible_start_in_a_log_is_ignored(log: Log, tmp_path: Path, moment: str) -> None:
     path = log()
     event = '{"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "started", "value": "%s"}'
     path.write_text(f":::MLLOG {event % moment}\n{path.read_text()}")
@@ -119,7 +119,7 @@ def test_a_broken_log_is_unproven_and_other_files_are_passed_over(
     assert bool(result.skipped) is not imported
 
 
-def test_a_copied_log_proves_nothing(log: Log, tmp_path: Path) -> None:
+def test_a_copied_log_is_unproven(log: Log, tmp_path: Path) -> None:
     log("system-a/result_0.txt")
     log("system-b/result_0.txt")
     first, second = (one.run for one in import_logs(tmp_path / "logs", tmp_path / "results").imported)
@@ -129,7 +129,7 @@ def test_a_copied_log_proves_nothing(log: Log, tmp_path: Path) -> None:
     assert first.run_id != second.run_id
 
 
-def test_a_benchmark_that_no_log_states_is_the_folders(tmp_path: Path) -> None:
+def test_a_benchmark_that_no_log_states_has_the_name_of_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "all-reduce"
     folder.mkdir()
     (folder / "x.log").write_text("nothing known")
@@ -147,7 +147,7 @@ def test_hostile_names_stay_in_the_folder(log: Log, tmp_path: Path) -> None:
     assert [one.name for one in (Path(done.folder) / "logs").iterdir()] == ["evil-id-b-.log"]
 
 
-def test_nothing_to_import(tmp_path: Path) -> None:
+def test_a_folder_without_logs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NoLogsError, match="does not exist"):
         import_logs(tmp_path / "gone", tmp_path / "results")
     (tmp_path / "empty").mkdir()
@@ -156,7 +156,7 @@ def test_nothing_to_import(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
-def test_results_that_cannot_be_written(log: Log, tmp_path: Path) -> None:
+def test_a_results_folder_that_cannot_be_written_is_an_error(log: Log, tmp_path: Path) -> None:
     (tmp_path / "results").write_text("a file")
     with pytest.raises(ResultsError, match="results"):
         import_logs(log().parent, tmp_path / "results")
@@ -172,7 +172,7 @@ def test_a_database_that_is_down_loses_nothing(
     assert read_run(Path(done.folder)) == done.run
 
 
-def test_the_real_logs(real_logs: Path, tmp_path: Path) -> None:
+def test_the_real_logs_get_their_right_verdicts(real_logs: Path, tmp_path: Path) -> None:
     done = import_logs(real_logs / "mlperf-hard", tmp_path / "results").imported
     verdicts = {Path(one.run.logs[0].path).name: one.run.verdict for one in done}
     assert len(verdicts) == 10
@@ -261,17 +261,17 @@ START_AND_END = ("run_start", "run_stop")
         (only(samples.MXNET, "num_epochs", "Time cost", "Validation"), {"no_work"}),
     ],
 )
-def test_a_start_and_an_end_are_no_run(text: str, expected: set[str], tmp_path: Path) -> None:
+def test_a_log_without_its_course_is_unproven(text: str, expected: set[str], tmp_path: Path) -> None:
     assert imported(tmp_path, text, old=True) == (Verdict.UNPROVEN, expected)
 
 
 @pytest.mark.parametrize("name", ["mllog", "mll06", "minigo", "mxnet", "tf_cnn", "nccl_tests", "gpu_burn"])
-def test_whole_logs_are_still_a_pass(name: str, tmp_path: Path) -> None:
+def test_complete_logs_pass(name: str, tmp_path: Path) -> None:
     assert imported(tmp_path, samples.PASSING[name], old=True) == (Verdict.PASS, set())
 
 
 def moved(text: str | bytes, to: datetime) -> str:
-    """Return a log whose first time is another one. All times move by the same amount."""
+    """Return a log whose first time is ``to``. All its times move by the same amount."""
     raw = text.decode() if isinstance(text, bytes) else text
     found = re.search(r"(?<![0-9.])1[5-7]\d{8}(?=\d{3}\b|\b)", raw)
     assert found

@@ -53,12 +53,12 @@ def interrupt_at(module: str, arguments: list[str], start: str) -> subprocess.Co
         ("sqlalchemy", ["accept", "x"]),
     ],
 )
-def test_the_command_ends_at_once(module: str, arguments: list[str]) -> None:
+def test_ctrl_c_during_imports_ends_the_command_at_once(module: str, arguments: list[str]) -> None:
     done = interrupt_at(module, ["rackproof", *arguments], "from rackproof.cli.entry import run; run()")
     assert (done.returncode, done.stderr, done.stdout) == (-signal.SIGINT, "", "")
 
 
-def test_a_command_that_began_can_clean_up() -> None:
+def test_ctrl_c_during_the_work_ends_with_a_message() -> None:
     start = "from rackproof.cli.entry import run; import rackproof.cli.status as one; import os, signal\n"
     start += "one.ask_slurm = lambda: os.kill(os.getpid(), signal.SIGINT)\nrun()"
     done = interrupt_at("none", ["rackproof", "status", "--results", str(ROOT)], start)
@@ -99,7 +99,7 @@ def test_nothing_slow_is_imported_before_ctrl_c_is_handled() -> None:
 
 
 @pytest.mark.parametrize("tool", ["compact-results", "make-docs", "read-source-logs"])
-def test_a_tool_says_that_it_was_interrupted(tool: str) -> None:
+def test_a_tool_reports_that_it_was_interrupted(tool: str) -> None:
     start = f"sys.path.insert(0, 'tools'); runpy.run_path('tools/{tool}', run_name='__main__')"
     done = interrupt_at("pydantic", [tool], start)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")
@@ -109,7 +109,7 @@ def test_a_tool_says_that_it_was_interrupted(tool: str) -> None:
     ("last", "shown"),
     [("KeyboardInterrupt", False), ("KeyboardInterrupt: ", False), ("ImportError: no yaml", True)],
 )
-def test_of_the_playbooks_own_tracebacks_those_of_ctrl_c_are_hidden(last: str, shown: bool) -> None:
+def test_of_the_tracebacks_of_a_playbook_only_those_of_ctrl_c_are_hidden(last: str, shown: bool) -> None:
     view = LiveLines("bench", moves=False)
     trace = ["Traceback (most recent call last):", '  File "ansible", line 1, in <module>', "    import yaml"]
     lines = [line for one in [*trace, last] for line in view.add_error(one, 1)] + view.finish()

@@ -228,7 +228,7 @@ def write(folder: Path, hosts: str, **files: str) -> Path:
         ("all: {hosts: {n1: }, extra: 3}\n", {}, 2, "Skipping key (extra) in group (all)"),
     ],
 )
-def test_the_command_on_an_inventory_on_disk(
+def test_the_command_reports_the_mistakes_of_files(
     tmp_path: Path,
     run: Callable[..., Result],
     monkeypatch: pytest.MonkeyPatch,
@@ -245,7 +245,7 @@ def test_the_command_on_an_inventory_on_disk(
     assert "Traceback" not in done.output
 
 
-def test_our_own_inventory_is_sound(run: Callable[..., Result]) -> None:
+def test_the_shipped_inventory_has_no_mistakes(run: Callable[..., Result]) -> None:
     done = run("lint-inventory", "--checkout", ROOT, "-i", ROOT / "inventory", "--json")
     assert json.loads(done.stdout) == []
     assert run("lint-inventory", "-i", "/nonexistent").exit_code == 1
@@ -339,7 +339,7 @@ def test_only_a_pipe_or_a_device_that_ansible_waits_for_is_refused(
     assert (lint._endless_file(folder / "hosts.yml" if by_file else folder) is not None) == expected
 
 
-def test_an_inventory_that_links_to_its_own_folder_has_an_end(tmp_path: Path) -> None:
+def test_a_link_to_the_inventorys_own_folder_does_not_loop(tmp_path: Path) -> None:
     folder = write(tmp_path / "inventory", "all: {}")
     (folder / "again").symlink_to(folder)
     assert lint._endless_file(folder) is None

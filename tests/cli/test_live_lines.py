@@ -79,7 +79,7 @@ Origin: /tmp/bad.yml:2:2
         ),
     ],
 )
-def test_a_file_that_is_not_yaml_is_one_line_with_its_place(text: str, last: str) -> None:
+def test_a_file_that_is_not_yaml_gives_one_line_with_its_place(text: str, last: str) -> None:
     view = LiveLines("bench", moves=False)
     lines = [shown for line in text.splitlines() for shown in view.add_error(line, 1)]
     assert lines == []
@@ -96,7 +96,7 @@ def test_an_inventory_that_cannot_be_read_is_shown_with_the_next_step(source: st
     assert source in shlex.split(shown.replace("`", " "))[-4:]
 
 
-def test_what_a_job_reports_becomes_part_of_its_nodes_line(view: LiveLines) -> None:
+def test_the_progress_of_a_job_is_shown_in_the_line_of_its_node(view: LiveLines) -> None:
     progress = "run-1 · n1 · epoch 1/3 · 9 GB/s · ends about 10:00:00 (in 3 s)"
     assert view.add_output(progress, 11) == []
     assert view.lines(80, 10, 12)[0] == "n1      run-1 · epoch 1/3 · 9 GB/s · ends about 10:00:00 (in 3 s)"
@@ -112,7 +112,7 @@ def test_what_a_job_reports_becomes_part_of_its_nodes_line(view: LiveLines) -> N
         assert view.add_output(line, 12) == [line]
 
 
-def test_without_a_terminal_nothing_is_held_back() -> None:
+def test_without_a_terminal_progress_is_printed_at_once() -> None:
     view = LiveLines("bench", moves=False)
     view.add_event(task("n1"), 0)
     assert view.add_output("run-1 · n1 · epoch 1/3", 1) == ["run-1 · n1 · epoch 1/3"]
@@ -127,7 +127,7 @@ def test_a_long_step_is_named_once_for_all_nodes_and_then_less_often(view: LiveL
     assert view.long_steps(10_000) == ["node-2 · plan · Plan the runs · 2 h 46 min"]
 
 
-def test_a_failure_is_printed_with_its_reason_and_a_note_as_it_is(view: LiveLines) -> None:
+def test_a_failure_is_printed_with_its_reason_and_a_note_unchanged(view: LiveLines) -> None:
     ended = {
         "kind": "end",
         "host": "n1",
@@ -154,7 +154,7 @@ def test_a_failure_is_printed_with_its_reason_and_a_note_as_it_is(view: LiveLine
         ("unreachable", False, "n1: unreachable: Refuse it: no -l"),
     ],
 )
-def test_what_is_refused_for_all_nodes_accuses_none(
+def test_a_failure_of_the_whole_playbook_names_no_node(
     view: LiveLines, state: str, once: bool, shown: str
 ) -> None:
     ended = {
@@ -180,7 +180,7 @@ def unreachable(host: str, text: str = NO_NAME, *, ignored: bool = False) -> Any
     return {**end, "text": "Task failed: " + text.format(host), "ignored": ignored}
 
 
-def test_equal_reasons_are_one_line_with_the_names_folded_and_the_next_step() -> None:
+def test_equal_reasons_are_one_line_with_folded_names_and_the_next_step() -> None:
     view = LiveLines("bench", moves=False)
     other = "Failed to connect to the host via ssh: root@10.0.0.7: Permission denied (publickey)."
     printed = [
@@ -207,7 +207,7 @@ def test_a_node_that_fails_twice_for_one_reason_is_counted_once() -> None:
     assert line.startswith("n[1-2] (2 nodes): unreachable: Gather the facts: ")
 
 
-def test_a_thousand_nodes_with_reasons_of_their_own_take_no_time() -> None:
+def test_a_thousand_nodes_with_different_reasons_take_little_time() -> None:
     view = LiveLines("bench", moves=False)
     began = time.process_time()
     for number in range(1000):
@@ -230,7 +230,7 @@ def test_a_failure_is_not_held_for_long() -> None:
     assert len(view.finish()) == 1
 
 
-def test_a_reason_that_comes_again_within_another_is_printed_once() -> None:
+def test_a_reason_that_is_part_of_a_later_one_is_printed_once() -> None:
     view = LiveLines("provision", moves=False)
     reason = "{0} cannot be reached by ssh: " + NO_NAME.replace("{}", "{0}")
     shown = []
@@ -275,9 +275,7 @@ def test_a_reason_that_comes_again_within_another_is_printed_once() -> None:
         ("UNPROVEN 2 nodes", 1),
     ],
 )
-def test_a_reason_that_the_playbook_reports_itself_is_left_to_it_and_never_lost(
-    message: str, left: int
-) -> None:
+def test_a_reason_is_printed_by_the_playbook_or_else_by_the_view(message: str, left: int) -> None:
     view = LiveLines("validate", moves=False)
     for host in ("n1", "n2"):
         assert view.add_event(unreachable(host, ignored=True), 1) == []
@@ -288,7 +286,7 @@ def test_a_reason_that_the_playbook_reports_itself_is_left_to_it_and_never_lost(
 
 
 @pytest.mark.parametrize("help_first", [True, False])
-def test_a_misspelt_option_is_one_line(help_first: bool) -> None:
+def test_a_misspelt_option_gives_one_line(help_first: bool) -> None:
     view = LiveLines("bench", moves=True)
     usage = ["usage: ansible-playbook [-h] [--version]", "                        playbook [playbook ...]"]
     error = "ansible-playbook: error: unrecognized arguments: --chekc"
@@ -340,7 +338,7 @@ def test_a_misspelt_option_is_one_line(help_first: bool) -> None:
         ),
     ],
 )
-def test_what_ansible_prints_of_a_mistake_gets_a_next_step(lines: list[str], shown: str) -> None:
+def test_a_message_of_ansible_about_a_mistake_gets_a_next_step(lines: list[str], shown: str) -> None:
     view = LiveLines("bench", moves=True)
     end = "hosts to target."
     printed = [
@@ -353,12 +351,12 @@ def test_what_ansible_prints_of_a_mistake_gets_a_next_step(lines: list[str], sho
     assert shown in printed[0]
 
 
-def test_after_ctrl_c_ansibles_own_word_is_left_out(view: LiveLines) -> None:
+def test_after_ctrl_c_the_message_of_ansible_is_left_out(view: LiveLines) -> None:
     assert view.add_error("[ERROR]: User interrupted execution", 1) == []
     assert view.add_error("[WARNING]: something else", 1) == ["[WARNING]: something else"]
 
 
-def test_jobs_run_until_they_are_seen_to_end(view: LiveLines) -> None:
+def test_a_job_counts_as_running_until_its_end_is_reported(view: LiveLines) -> None:
     for node in ("n1", "n2", "n2"):
         view.add_event({"kind": "job", "host": "n1", "id": "run-1", "on": node, "runs": True}, 1)
     assert view.running_jobs == {"run-1": ["n1", "n2"]}
@@ -389,7 +387,7 @@ def test_an_interruption_without_jobs_names_the_nodes() -> None:
         ("results of rackproof", False),
     ],
 )
-def test_a_command_to_type_is_seen(line: str, named: bool) -> None:
+def test_a_suggested_rackproof_command_is_noticed(line: str, named: bool) -> None:
     view = LiveLines("bench", moves=True)
     view.add_output(line, 0)
     assert view.named_program is named
@@ -415,7 +413,7 @@ def test_no_event_breaks_the_view_or_moves_the_cursor(events: list[Any], columns
 
 
 @pytest.mark.parametrize("event", [{"kind": "record"}, {"kind": "record", "record": "night", "name": "x"}])
-def test_a_record_is_no_node(view: LiveLines, event: dict[str, str]) -> None:
+def test_an_event_of_a_record_adds_no_node(view: LiveLines, event: dict[str, str]) -> None:
     assert view.add_event(event, 11) == []
     assert view.nodes == ("n1", "node-2")
     assert len(view.lines(80, 10, 1000)) == 2

@@ -1,7 +1,7 @@
 """Test ``rackproof nightly``, which runs a night, for a timer or by hand.
 
 It prints the failures of nodes on standard error, and the summary of the night, or JSON, on standard output.
-The tests replace the night by one that is made up.
+The tests replace the night by a made-up one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REFUSED = {
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[NightlySettings]:
-    """Return the settings of each night. Its playbook fails on two nodes, and is then refused."""
+    """Return a list with the settings of each night. Two nodes fail, and then the night is refused."""
     given: list[NightlySettings] = []
 
     def night(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:

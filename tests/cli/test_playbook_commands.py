@@ -76,7 +76,7 @@ def command(root: Path, tmp_path: Path) -> Callable[..., list[str]]:
         (("die",), 137, ["die"]),
     ],
 )
-def test_options_are_passed_on_and_the_status_is_the_playbooks(
+def test_options_and_the_status_of_the_playbook_are_passed_on(
     root: Path, command: Callable[..., list[str]], arguments: tuple[str, ...], status: int, given: list[str]
 ) -> None:
     done = subprocess.run(command("bench", *arguments), cwd=root, capture_output=True, text=True, check=False)
@@ -129,7 +129,7 @@ def test_in_json_a_script_finds_the_verdict_of_each_node(
 
 
 @pytest.mark.parametrize("own", ["-v", "-vvv", "--list-hosts"])
-def test_json_of_ansibles_own_output_is_refused(
+def test_json_with_the_output_of_ansible_is_refused(
     root: Path, command: Callable[..., list[str]], own: str
 ) -> None:
     done = subprocess.run(
@@ -140,7 +140,7 @@ def test_json_of_ansibles_own_output_is_refused(
 
 
 @pytest.mark.parametrize("output", ["closed", "full"])
-def test_a_playbook_goes_on_where_its_output_cannot_be_written(
+def test_a_playbook_goes_on_if_its_output_cannot_be_written(
     root: Path, command: Callable[..., list[str]], output: str, tmp_path: Path
 ) -> None:
     argv = command("bench", "3")
@@ -184,7 +184,7 @@ def interrupted(command: list[str], root: Path, number: int) -> Iterator[subproc
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_passed_on_once_and_what_runs_is_named(
+def test_a_signal_is_passed_on_once_and_running_jobs_are_named(
     root: Path, command: Callable[..., list[str]], number: int
 ) -> None:
     with interrupted(command("bench", "-l", "n1", "-i", "my hosts", "wait"), root, number) as child:
@@ -198,7 +198,9 @@ def test_a_signal_is_passed_on_once_and_what_runs_is_named(
     assert child.returncode == 99
 
 
-def test_a_terminals_lines_are_renewed_and_taken_away(root: Path, command: Callable[..., list[str]]) -> None:
+def test_lines_on_a_terminal_are_redrawn_and_removed_at_the_end(
+    root: Path, command: Callable[..., list[str]]
+) -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         command("bench", "0"), cwd=root, stdout=theirs, env={**os.environ, "TERM": "xterm"}
@@ -247,14 +249,14 @@ def test_no_playbook_of_a_folder_that_every_user_writes_is_started(
         "or name it with --checkout ."
     )
     assert capsys.readouterr().err == f"note: {why}\n"
-    # This program is installed, so it has no checkout of its own.
+    # An installed program has no checkout of its own.
     monkeypatch.setattr(playbooks, "__file__", str(tmp_path / "a/lib/rackproof/cli/playbooks.py"))
     with pytest.raises(ToolError, match=re.escape(why)):
         playbooks.find_checkout(file, None)
 
 
 @pytest.mark.parametrize("holds", ["nothing", "another file", "the program itself"])
-def test_a_folder_that_every_user_writes_and_that_is_not_passed_over_is_not_noted(
+def test_no_note_names_a_writable_folder_that_would_not_be_used_anyway(
     holds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if holds == "another file":
@@ -269,7 +271,7 @@ def test_a_folder_that_every_user_writes_and_that_is_not_passed_over_is_not_note
     assert capsys.readouterr().err == ""
 
 
-def test_a_folder_without_the_playbook_and_a_checkout_elsewhere(
+def test_a_checkout_without_the_playbook_is_refused_and_the_own_checkout_is_found(
     command: Callable[..., list[str]], tmp_path: Path, root: Path
 ) -> None:
     lacking = command("bench", "--checkout", str(tmp_path), "0")
@@ -302,7 +304,7 @@ def test_stop_gets_the_options_by_which_it_finds_the_same_jobs(arguments: list[s
 
 
 @pytest.mark.parametrize("name", ["bench", "provision", "validate", "stop", "reimage"])
-def test_each_playbook_of_a_command_is_there(root: Path, name: str) -> None:
+def test_each_playbook_of_a_command_exists(root: Path, name: str) -> None:
     assert (root / ("playbooks/stop.yml" if name == "stop" else f"{name}.yml")).is_file()
 
 

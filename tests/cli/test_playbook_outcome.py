@@ -13,6 +13,7 @@ from rackproof.cli.playbook_outcome import PlaybookOutcome
 
 
 def outcome_of(*events: dict[str, Any]) -> dict[str, Any]:
+    """Return the object for a playbook that sent these events."""
     outcome = PlaybookOutcome("validate")
     for event in events:
         outcome.add_event(event)

@@ -1,7 +1,7 @@
 """Test ``rackproof references``, which prints references for a SKU from repeated runs on healthy machines.
 
 An operator copies the output into the file of group_vars for the SKU. The tests show that the output is
-accepted there, and that too few runs, a bound within the noise, or a changed log make no reference.
+accepted there, and that too few runs, a bound within their spread, or a changed log give no reference.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def test_what_is_printed_is_what_group_vars_take(run: Call, results: Path) -> None:
+def test_the_output_is_accepted_in_group_vars(run: Call, results: Path) -> None:
     answer = run("references", "--results", results, "--source", "rack 7: day one")
     assert answer.exit_code == 0, answer.output
     assert "# copy 8: spread 1.0%; a loss of 5.5% would be noticed on each measured part" in answer.stdout
@@ -46,7 +46,7 @@ def test_what_is_printed_is_what_group_vars_take(run: Call, results: Path) -> No
     ("options", "said"),
     [(("--repeats", 9), "5 sound runs, 9 are needed"), (("--bound", "0.01"), "call healthy machines bad")],
 )
-def test_what_is_refused_is_a_comment(
+def test_a_refused_reference_is_a_comment(
     run: Call, results: Path, options: tuple[object, ...], said: str
 ) -> None:
     answer = run("references", "--results", results, *options)
@@ -108,7 +108,7 @@ def test_runs_of_several_skus_make_no_reference_until_one_is_chosen(run: Call, t
 
 
 @pytest.mark.parametrize("options", [("--sku", "h900"), ("--benchmark", "none"), ("--results", "nowhere")])
-def test_nothing_to_go_by_is_an_error(run: Call, results: Path, options: tuple[str, ...]) -> None:
+def test_options_that_select_no_run_are_an_error(run: Call, results: Path, options: tuple[str, ...]) -> None:
     answer = run("references", *(() if "--results" in options else ("--results", results)), *options)
     assert answer.exit_code == 1
     assert "Traceback" not in answer.output

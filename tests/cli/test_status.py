@@ -37,7 +37,7 @@ from .conftest import NOW
 
 
 def slurm_node(before: str, after: str, reason: str = "") -> dict[str, str]:
-    """Return what a playbook recorded of a node in Slurm."""
+    """Return the states of a node in Slurm, as a playbook records them."""
     return {"state_before": before, "state_after": after, "reason": reason}
 
 
@@ -58,7 +58,7 @@ def test_an_act_is_a_node_that_was_drained_or_resumed(state: object, expected: l
     assert acts_of({"n1": state}) == expected
 
 
-def test_the_log_survives_half_a_line_and_names_the_actor(
+def test_a_damaged_line_hides_no_act_and_each_act_has_its_actor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SUDO_USER", "ada")
@@ -89,7 +89,7 @@ def test_sinfo_lists_a_node_of_two_partitions_once() -> None:
     "error",
     [FileNotFoundError(), subprocess.TimeoutExpired("sinfo", 1), subprocess.CalledProcessError(1, "sinfo")],
 )
-def test_where_slurm_does_not_answer_the_note_says_so(error: Exception) -> None:
+def test_if_slurm_does_not_answer_a_note_states_it(error: Exception) -> None:
     def run(*_: object, **__: object) -> None:
         raise error
 
@@ -213,7 +213,7 @@ def test_one_table_has_all_nodes(fleet: Path, run: Callable[..., Result]) -> Non
 @pytest.mark.parametrize(
     ("why", "options", "says_slurm"), [("", [], True), ("no sinfo", [], False), ("", ["--no-slurm"], False)]
 )
-def test_without_a_node_only_what_was_asked_is_said_to_list_none(
+def test_without_nodes_only_a_queried_slurm_is_reported_to_list_none(
     run: Callable[..., Result],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -308,7 +308,7 @@ def test_a_drain_of_a_node_in_an_unknown_state_is_an_act() -> None:
     assert acts_of({"n1": slurm_node("unknown", "IDLE+DRAIN", "why")}) == [("n1", "drain", "why")]
 
 
-def test_provisionings_that_cannot_be_listed_are_not_none(tmp_path: Path) -> None:
+def test_provisionings_that_cannot_be_listed_are_an_error(tmp_path: Path) -> None:
     assert read_provisions(tmp_path) == ([], 0)
     (tmp_path / "provisions").write_text("")
     with pytest.raises(ResultsError, match=r"cannot list .*provisions"):

@@ -14,13 +14,13 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 _METHODS = ("finding", "find", "mark", "issue")
-"""Methods that take a code: of subjects of health checks, of a log that is read, of a run of a submission."""
+"""Methods that take a code, of the classes for health checks, for logs, and for runs of a submission."""
 _REGISTRY = SOURCE / "rackproof/core/finding_codes.py"
 
 
 @dataclass(frozen=True)
 class Site:
-    """A place that gives a code: ``codes`` where they are literal, else ``expression``."""
+    """A place that gives a code. ``codes`` is empty if ``expression`` is computed."""
 
     file: str
     line: int
@@ -60,7 +60,7 @@ def _sites(trees: dict[Path, ast.Module]) -> Iterator[Site]:
 
 
 def _classes(trees: Iterable[ast.Module]) -> Iterator[tuple[str, int]]:
-    """Yield the classes with a field ``code`` of text, with its position."""
+    """Yield each class with a text field ``code``, and the position of this field."""
     for tree in trees:
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
@@ -71,7 +71,10 @@ def _classes(trees: Iterable[ast.Module]) -> Iterator[tuple[str, int]]:
 
 
 def _functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Yield the functions with a parameter ``code``, with its position. A method's ``self`` is left out."""
+    """Yield each function that makes a finding and has a parameter ``code``, and this parameter's position.
+
+    ``self`` of a method does not count.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and "Finding" in _returned(node):
             names = [one.arg for one in (*node.args.posonlyargs, *node.args.args) if one.arg != "self"]
@@ -80,7 +83,7 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def _returned(node: ast.FunctionDef) -> str:
-    """Return the annotation of what a function returns. One that returns nothing keeps the finding itself."""
+    """Return the annotation of a function's result, or Finding for None: the function stores the finding."""
     returned = ast.unparse(node.returns) if node.returns else ""
     return "Finding" if returned == "None" else returned
 
@@ -98,7 +101,7 @@ def _constants(tree: ast.Module) -> dict[str, str]:
 
 
 def _calls(node: ast.AST, reach: frozenset[str] = frozenset()) -> Iterator[tuple[frozenset[str], ast.Call]]:
-    """Yield each call with the names of the parameters that are in reach of it."""
+    """Yield each call with the names of all parameters of the functions around it."""
     if isinstance(node, ast.FunctionDef):
         reach = reach | {one.arg for one in (*node.args.args, *node.args.kwonlyargs)}
     if isinstance(node, ast.Call):
@@ -123,7 +126,7 @@ def _given(call: ast.Call, takers: dict[str, int], methods: dict[str, int]) -> a
 
 
 def _is_taker(function: ast.Attribute, call: ast.Call) -> bool:
-    """Return whether a method takes a code: ``find`` and ``mark`` of a log do, that of a text does not."""
+    """Return whether a method takes a code. Methods ``find`` of other objects than logs do not."""
     owner = ast.unparse(function.value)
     if function.attr in ("find", "mark"):
         return len(call.args) > 1 and (owner == "self" or owner.endswith("log"))
@@ -138,7 +141,7 @@ def _is_forwarded(given: ast.expr, reach: frozenset[str]) -> bool:
 
 
 def _literals(given: ast.expr, constants: dict[str, str]) -> Iterator[str]:
-    """Yield the codes that an expression names, or none if the program makes one of them while it runs."""
+    """Yield the codes that an expression names. Yield none for a computed expression."""
     if isinstance(given, ast.Constant) and isinstance(given.value, str):
         yield given.value
     elif isinstance(given, ast.Name) and given.id in constants:
@@ -149,7 +152,7 @@ def _literals(given: ast.expr, constants: dict[str, str]) -> Iterator[str]:
 
 
 def check_sites() -> Iterator[tuple[str, str]]:
-    """Yield place and ``check`` of the reasons of a night whose check is a literal, or a constant."""
+    """Yield the place and the check of each reason of a night whose check is a literal or a constant."""
     for path, tree in _trees().items():
         constants = _constants(tree)
         for _, call in _calls(tree):

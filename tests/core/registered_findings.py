@@ -21,10 +21,11 @@ WATCHED: tuple[type[Record], ...] = (Finding, HealthFinding, NightReason, Issue)
 
 
 def watch(refused: list[str]) -> None:
-    """Append to ``refused`` why a finding is not in the registry, from now on, for each that is not.
+    """Append a line to ``refused`` for each finding made from now on that the registry does not allow.
 
-    Only what the package's own files construct counts: tests may make findings of any code, and a stored
-    record of an earlier version, which is validated and not constructed, may have codes that are gone.
+    Only findings that the package's own files construct count. Tests may make findings with any code, and a
+    stored record of an earlier version, which is validated and not constructed, may have codes that no longer
+    exist.
     """
     for kind in WATCHED:
         _watch(kind, refused)

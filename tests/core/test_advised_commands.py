@@ -145,7 +145,7 @@ def test_a_command_is_one_line_and_names_the_same_file(name: str) -> None:
         ("\ud83d\ude00", "'\ufffd\ufffd'"),
     ],
 )
-def test_what_no_name_of_a_file_can_have_is_shown_in_a_word(name: str, word: str) -> None:
+def test_characters_that_no_file_name_can_have_are_replaced(name: str, word: str) -> None:
     assert shell_command([name]) == word
     expected = "".join("\ufffd" if one in "\0\ud800\udfff\ud83d\ude00" else one for one in name)
     shown = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True).stdout

@@ -44,7 +44,7 @@ from ..e2e.canaries import ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = {NETBOX_TOKEN, "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "BMC_PASSWORD", "https_proxy"}
-"""Secrets that are not Rackproof's. One has a name that does not say so."""
+"""Secrets of the site. The name https_proxy does not look like that of a secret."""
 SLURM, SSH, ANSIBLE = {"SLURM_JWT"}, {"SSH_AUTH_SOCK"}, {"ANSIBLE_VAULT_PASSWORD_FILE", "VAULT_PASSWORD"}
 ALL = {*ENVIRONMENT, *SITE, *SLURM, *SSH, *ANSIBLE}
 
@@ -62,7 +62,7 @@ def use_ipmi() -> None:
         one.read_status()
 
 
-# `left` has the secrets that the program needs, and so still gets.
+# `left` has the secrets that the program needs and therefore gets.
 @pytest.mark.parametrize(
     ("program", "start", "left"),
     [

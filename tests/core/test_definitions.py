@@ -63,7 +63,7 @@ def write(folder: Path, text: str = GOOD, name: str = "good.yml") -> Path:
         ("  with: local", "  timeout_s: 0\n  with: local", 13, ["launch.timeout_s", "greater than 0"]),
         ("at_least:", "at_most: 1, at_least:", 19, ["one of at_least"]),
         ('    - {metric: eval_accuracy, at_least: "{{ target }}"}', "    []", 18, ["result.judge", "1 item"]),
-        # What would only show after hours of running is refused before: bounds, formats, nothing to run.
+        # Mistakes that would otherwise show only during a run, and a file that is not YAML.
         ("{{ target }}", "{{ targt }}", 1, ["result.judge", "`targt`", "`target`"]),
         ('"{{ target }}"', ".nan", 19, ["result.judge.0", "finite"]),
         ('"{{ target }}"', "high", 1, ["result.judge", "'high' is not a number"]),
@@ -85,7 +85,7 @@ def write(folder: Path, text: str = GOOD, name: str = "good.yml") -> Path:
         (GOOD, "just text", 1, ["mapping"]),
     ],
 )
-def test_mistake_names_file_line_and_key(
+def test_a_mistake_is_reported_with_file_line_and_key(
     tmp_path: Path, old: str, new: str, line: int, words: list[str]
 ) -> None:
     assert old in GOOD
@@ -106,7 +106,7 @@ def test_half_a_character_is_no_text(tmp_path: Path, half: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"name: \x00", b"- &a [*a]\n", b""])
-def test_damaged_file_is_an_error_not_a_crash(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_file_is_an_error_and_no_crash(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "bad.yml"
     path.write_bytes(data)
     with pytest.raises(DefinitionError, match=r"bad\.yml"):
@@ -121,7 +121,7 @@ def test_points_of_a_suite_are_the_union_of_its_matrices_without_the_excluded(tm
     assert [p["batch_size"] for p in definition.points("quick")] == [128]
 
 
-def test_an_override_takes_the_place_of_the_matrix(tmp_path: Path) -> None:
+def test_an_override_replaces_the_matrix(tmp_path: Path) -> None:
     definition = definitions.load_definition(write(tmp_path), log_formats=FORMATS).definition
     assert [p["batch_size"] for p in definition.points("", {"batch_size": (32, 8)})] == [32, 8]
     with pytest.raises(DefinitionError, match="`batch_size`"):
@@ -229,7 +229,7 @@ result: {judge: [{metric: eval_accuracy, at_most: 0.9}]}
         ("folder: /workspace", "folder: /workspace, taggs: 2", "unknown key"),
     ],
 )
-def test_a_definition_for_a_cluster_is_whole_or_refused(
+def test_a_definition_for_a_cluster_is_complete_or_refused(
     tmp_path: Path, old: str, new: str, complaint: str
 ) -> None:
     path = tmp_path / "big.yml"
@@ -357,9 +357,7 @@ def test_a_number_that_no_program_can_use_is_refused_before_the_run(name: str, p
         ("peer-bandwidth", "gpus", 1),
     ],
 )
-def test_no_bounds_include_a_number_that_the_program_refuses(
-    name: str, parameter: str, value: float
-) -> None:
+def test_no_bounds_include_a_number_that_the_program_refuses(name: str, parameter: str, value: float) -> None:
     with pytest.raises(DefinitionError, match=f"parameter `{parameter}` is {value}: it has to be a"):
         list(SHIPPED[name].definition.points("", {parameter: (value,)}))
 

@@ -1,8 +1,8 @@
-"""Test the tables of evidence (core/evidence.py), which list what a judgement needs.
+"""Test the tables of required evidence (core/evidence.py), which list what a judgement needs.
 
-A row of such a table names a reading, such as a node's clock. If the reading is missing or damaged, the
-judgement is unproven, and the message names the remedy. Only a row that is not needed, or has a written
-reason, may lack.
+A row of such a table names a piece of evidence, such as a node's clock. If it is missing or damaged, the
+judgement is unproven, and the message names the remedy. Evidence may be missing only if the judgement does
+not need it, or if its row states why that is harmless.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _row(name: str, **more: object) -> RequiredEvidence[Answers]:
 
 
 @pytest.mark.parametrize("value", [None, "", (), {}, math.nan, math.inf])
-def test_evidence_that_lacks_is_unproven(value: object) -> None:
+def test_missing_or_damaged_evidence_is_unproven(value: object) -> None:
     (lacking,) = lacking_evidence([_row("clock")], {"clock": value})
     assert lacking.verdict is Verdict.UNPROVEN
     assert lacking.message.startswith("clock (a file): ")
@@ -44,21 +44,21 @@ def test_evidence_that_lacks_is_unproven(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [0, 0.0, False, "x"])
-def test_evidence_that_is_there_does_not_lack(value: object) -> None:
+def test_a_zero_false_or_text_is_not_missing(value: object) -> None:
     assert not list(lacking_evidence([_row("clock")], {"clock": value}))
 
 
-def test_evidence_that_is_not_needed_does_not_lack() -> None:
+def test_evidence_that_is_not_needed_may_be_missing() -> None:
     assert not list(lacking_evidence([_row("clock", needed=lambda answers: False)], {}))
 
 
-def test_harmless_evidence_may_lack_and_its_states_may_have_a_verdict_all_the_same() -> None:
+def test_harmless_evidence_may_be_missing_but_a_state_may_still_have_a_verdict() -> None:
     row = _row("clock", harmless="containers have none", verdicts={EvidenceState.DAMAGED: Verdict.FAIL})
     assert not list(lacking_evidence([row], {}))
     assert [one.verdict for one in lacking_evidence([row], {"clock": math.nan})] == [Verdict.FAIL]
 
 
-def test_what_is_there_has_no_verdict_of_lacking() -> None:
+def test_a_row_cannot_give_existing_evidence_a_verdict() -> None:
     with pytest.raises(ValueError, match="cannot be missing"):
         _row("clock", verdicts={EvidenceState.THERE: Verdict.FAIL})
 
@@ -75,5 +75,5 @@ def test_what_is_there_has_no_verdict_of_lacking() -> None:
         ("status 255", EvidenceState.FAILED),
     ],
 )
-def test_state_of_a_tool(status: str, state: EvidenceState) -> None:
+def test_the_status_of_a_tool_gives_the_state_of_its_evidence(status: str, state: EvidenceState) -> None:
     assert state_of_tool(status) is state

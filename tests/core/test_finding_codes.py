@@ -2,7 +2,7 @@
 
 An operator looks up a code of a finding with `rackproof explain CODE`. The registry,
 src/rackproof/core/finding_codes.csv, has its meaning, verdicts and actions. These tests find each code that
-the source can give, and fail if the registry lacks it, or has one that nothing gives. They also check the
+the source can give, and fail if the registry lacks it, or has a code that nothing gives. They also check the
 lookup.
 """
 
@@ -64,7 +64,7 @@ MADE_WHILE_RUNNING: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
         f"port_{health_checks.code_name(name)}" for name in health_checks._COUNTER_LIMITS
     ],
     ("rackproof/nodes/health_checks.py", "f'link_{quantity}'"): lambda: ["link_width", "link_speed"],
-    # Of versions and services: each is made of a name that the operator's variables have.
+    # Codes of versions and services, which are made from names in the operator's variables.
     ("rackproof/nodes/health_checks.py", "code"): lambda: ["version_*", "service_*"],
     ("rackproof/nodes/health_checks.py", "f'version_{code_name(name)}'"): lambda: ["version_*"],
     ("rackproof/nodes/health_checks.py", "f'mismatch_{code_name(name)}'"): lambda: ["mismatch_*"],
@@ -96,7 +96,7 @@ def test_every_code_of_the_source_is_in_the_registry() -> None:
 
 
 def _stated_verdicts(site: Site) -> set[str]:
-    """Return the verdicts that a call states itself. What it computes is watched while tests run."""
+    """Return the verdicts that a call states itself. Computed verdicts are checked while tests run."""
     given = [*site.call.args, *(one.value for one in site.call.keywords)]
     choices = [one for value in given for one in _choices(value)]
     return {one.attr.lower() for one in choices if ast.unparse(one).startswith("Verdict.")}
@@ -121,7 +121,7 @@ def test_every_entry_of_the_registry_is_in_the_source() -> None:
     assert sorted(set(registry()) - given) == []
 
 
-def test_every_table_of_codes_is_still_asked_for() -> None:
+def test_every_entry_of_made_while_running_is_used() -> None:
     places = {(site.file, site.expression) for site in code_sites()}
     assert sorted(set(MADE_WHILE_RUNNING) - places) == []
 
@@ -175,7 +175,7 @@ def test_a_code_of_a_finding_has_its_entry(code: str, entry: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["", "xid_", "xids", "floors:gemm", ":", "*", "ecc", "version_", "nodes-1"])
-def test_what_is_no_code_has_no_entry(code: str) -> None:
+def test_a_text_that_is_no_code_has_no_entry(code: str) -> None:
     assert find_code(code) is None
 
 
@@ -196,7 +196,7 @@ def test_nothing_is_near_the_name_of_a_node() -> None:
     assert near_codes("gb300-r01-n03") == []
 
 
-# `why` is a part of the complaint, or "" if the registry allows the finding.
+# `why` is a part of the message, or "" if the registry allows the finding.
 @pytest.mark.parametrize(
     ("code", "verdict", "action", "confidence", "why"),
     [
@@ -210,7 +210,7 @@ def test_nothing_is_near_the_name_of_a_node() -> None:
         ("cut_off", "unproven", "watch", "", "has watch"),
     ],
 )
-def test_a_finding_is_held_against_its_entry(
+def test_a_finding_is_compared_with_its_entry(
     code: str, verdict: str | None, action: str, confidence: str, why: str
 ) -> None:
     found = why_not_allowed(code, verdict, action, confidence)
@@ -218,7 +218,7 @@ def test_a_finding_is_held_against_its_entry(
     assert bool(why) == bool(found)
 
 
-def test_only_what_the_package_constructs_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_findings_that_the_package_constructs_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     refused: list[str] = []
 
     class Watched(Finding):

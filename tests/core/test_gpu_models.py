@@ -1,7 +1,7 @@
 """Test that a node's GPUs are compared with the model of its SKU, by their product name.
 
 The model comes from the SKU's name, or from bench_sku_gpu_name. A GPU on an SXM board (H200) and the card of
-the same model (H200 NVL) are different products. core/gpu_models.py keeps their limits. A node with another
+the same model (H200 NVL) are different products. core/gpu_models.py has their limits. A node with another
 model, or with an unknown one, is unproven in benchmarks and nights.
 """
 
@@ -60,7 +60,7 @@ from rackproof.store.history.references import physical_objection
         ("", "", ""),
     ],
 )
-def test_the_model_of_a_sku(sku: str, given: str, model: str) -> None:
+def test_a_sku_has_the_model_of_its_name_or_variable(sku: str, given: str, model: str) -> None:
     assert expected_model(sku, given) == model
 
 
@@ -98,11 +98,11 @@ def test_a_model_is_a_word_of_the_product_name(name: str, model: str, same: bool
         ("", 14, None),
     ],
 )
-def test_the_links_of_a_product(name: str, speed: float, own: bool | None) -> None:
+def test_the_product_name_gives_the_nvlinks(name: str, speed: float, own: bool | None) -> None:
     assert (least_link_gb_s(name), has_own_links(name)) == (speed, own)
 
 
-def test_the_peaks_of_a_product() -> None:
+def test_the_product_name_gives_the_peaks() -> None:
     h100, v100 = physics_of("NVIDIA H100 80GB HBM3"), physics_of("Tesla V100-SXM2-16GB")
     assert h100 is not None
     assert h100.memory == 3.35
@@ -123,7 +123,7 @@ def test_the_peaks_of_a_product() -> None:
         ("NVIDIA H200", 4.8),
     ],
 )
-def test_a_card_has_peaks_of_its_own(product: str, memory: float) -> None:
+def test_a_card_has_other_peaks_than_the_module(product: str, memory: float) -> None:
     physics = physics_of(product)
     assert physics is not None
     assert physics.memory == memory
@@ -177,9 +177,7 @@ def test_a_card_may_be_as_fast_as_its_own_data_sheet(product: str, speed: float,
         ("custom", ["NVIDIA L40"], "L40S", "sku_differs"),
     ],
 )
-def test_gpus_of_another_model_prove_nothing(
-    sku: str, names: list[str], given: str, code: str | None
-) -> None:
+def test_gpus_of_another_model_are_unproven(sku: str, names: list[str], given: str, code: str | None) -> None:
     gpus = [Gpu(index=number, uuid=f"GPU-{number}", name=name) for number, name in enumerate(names)]
     found = sku_findings("n1", gpus, sku=sku, gpu_name=given, expected_gpus=len(gpus))
     assert [(one.code, one.verdict) for one in found] == ([(code, "unproven")] if code else [])
@@ -214,12 +212,12 @@ def test_a_sku_whose_model_is_not_known_is_unproven(sku: str, product: str) -> N
     assert sku_findings("n1", [], sku="") == ()
 
 
-def test_every_shipped_sku_says_its_gpu() -> None:
+def test_the_name_of_every_shipped_sku_states_its_gpu() -> None:
     files = sorted((Path(__file__).parents[2] / "inventory/group_vars").glob("sku_*.yml"))
     assert len(files) >= 10
     for path in files:
         variables = yaml.safe_load(path.read_text())
-        # By its name: a host that is given another SKU must not inherit the model of its group's.
+        # The model follows from the name, because a host with another SKU must not inherit the group's model.
         assert "bench_sku_gpu_name" not in variables, path
         assert expected_model(variables["bench_sku"]), path
 
@@ -245,7 +243,7 @@ def test_more_gpus_than_the_sku_has_are_unproven_in_benchmarks_and_nights() -> N
     assert (found.code, found.verdict) == ("sku_gpus_exceeded", "unproven")
     assert "n1: has 8 GPUs, SKU h200-x1 has 1" in found.message
     assert sku_findings("n1", gpus, sku="h200", expected_gpus=8) == ()
-    # Too few have a finding of their own.
+    # Too few GPUs give another finding.
     assert sku_findings("n1", gpus[:4], sku="h200", expected_gpus=8) == ()
     snapshot = NodeSnapshot(
         node="n1",

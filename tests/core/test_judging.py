@@ -2,8 +2,8 @@
 
 core/judging.py compares a measurement with a reference, which is a value with bounds. The bounds are
 fractions of the value: with 100 and low=-0.07, less than 93 fails. Too good a value is unproven, because it
-is more likely wrong than fast. So is a missing, impossible or incomparable one. A run passes only if
-everything that it must show is there.
+is more likely wrong than fast. So is a missing, impossible or incomparable one. A run passes only if every
+measurement that its benchmark requires is there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UP, DOWN = Direction.HIGHER, Direction.LOWER
 
 
 def reference(value: float = 100, **bounds: float | None) -> Reference:
-    """Return a reference of so many GB/s. The bounds are fractions of it."""
+    """Return a reference of a value in GB/s. The bounds are fractions of the value."""
     return Reference(value=value, unit="GB/s", source="test", **bounds)
 
 
@@ -56,7 +56,7 @@ def measured(value: float, name: str = "copy", unit: str = "GB/s", **labels: str
         (-math.inf, DOWN, {"high": 0.07}, "unproven"),
     ],
 )
-def test_verdict_by_bounds(
+def test_the_bounds_give_the_verdict(
     value: float, direction: Direction | None, bounds: dict[str, float], verdict: str
 ) -> None:
     assert judge(measured(value), reference(**bounds), direction=direction).verdict == verdict
@@ -82,7 +82,7 @@ def test_no_reference_is_unproven() -> None:
 @pytest.mark.parametrize(
     ("value", "direction", "bounds", "words"),
     [
-        # Whatever is measured would pass: such a reference proves nothing.
+        # With such a reference, nothing could fail, or a bound is not a number.
         (100, UP, {}, "no bound"),
         (100, None, {}, "no bound"),
         (100, UP, {"high": 0.2}, "no bound"),
@@ -96,7 +96,7 @@ def test_no_reference_is_unproven() -> None:
         (0, UP, {"low": -0.07, "high": 0.25, "warn": -0.035}, "a fraction of 0"),
     ],
 )
-def test_a_reference_that_nothing_could_fail_proves_nothing(
+def test_a_reference_that_nothing_could_fail_is_unproven(
     value: float, direction: Direction | None, bounds: dict[str, float], words: str
 ) -> None:
     judged = judge(measured(max(value, 1)), reference(value, **bounds), direction=direction)
@@ -119,7 +119,7 @@ def test_a_reference_that_nothing_could_fail_proves_nothing(
         (96, "", -0.035, "degraded"),
     ],
 )
-def test_without_a_direction_the_unit_says_what_a_warning_warns_of(
+def test_without_a_direction_the_unit_decides_on_which_side_is_the_warning(
     value: float, unit: str, warn: float, expected: str
 ) -> None:
     given = reference(warn=warn).model_copy(update={"unit": unit})
@@ -162,7 +162,7 @@ ACCURATE = measured(0.995, "accuracy", "")
 
 
 def test_a_candidate_counts_only_against_a_reference() -> None:
-    """A rule for a figure without a reference in most SKUs. A figure that is not a number always counts."""
+    """A candidate is for a figure that has no reference in most SKUs. NaN is unproven in any case."""
     rule = SPEED.model_copy(update={"candidate": True})
     accurate = [QUALITY, rule], [ACCURATE, measured(96)]
     assert run(*accurate)[0] == "pass"
@@ -192,7 +192,7 @@ def test_a_candidate_counts_only_against_a_reference() -> None:
         (lambda: run([QUALITY, SPEED], [ACCURATE, measured(math.nan)], require=False), "unproven", "nan"),
         (lambda: run([SPEED], [measured(100)], references=[FAST]), "pass", None),
         (lambda: run([SPEED], [measured(80)], references=[FAST]), "fail", "below 93"),
-        # Two gates: the SKU's floor holds, the node's own history does not.
+        # There are two references: the run reaches that of the SKU, but not that of the node's history.
         (
             lambda: run([SPEED], [measured(96)], references=[FAST, reference(110, low=-0.07)]),
             "fail",
@@ -230,7 +230,9 @@ def test_a_candidate_counts_only_against_a_reference() -> None:
         ),
     ],
 )
-def test_a_run_passes_only_where_everything_is_shown(case, expected: str, word: str | None) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_passes_only_if_every_required_measurement_is_good(
+    case, expected: str, word: str | None
+) -> None:  # type: ignore[no-untyped-def]
     verdict, reasons = case()
     assert verdict == expected
     if word:
@@ -258,7 +260,7 @@ def test_a_run_passes_only_where_everything_is_shown(case, expected: str, word: 
         ([SPEED], [measured(100)], "pass", "no measurement that counts was judged"),
     ],
 )
-def test_what_is_no_pass_always_gives_the_reason(
+def test_a_run_that_does_not_pass_has_a_reason(
     rules: list[JudgeRule], measurements: list[Measurement], log: str, word: str
 ) -> None:
     verdict, reasons = run(rules, measurements, log=log, require=False)
@@ -289,9 +291,7 @@ def test_of_several_values_of_one_name_the_worst_decides(values: tuple[float, ..
         ("{{ target }}", {"target": "-inf"}, "'-inf' is not a finite number"),
     ],
 )
-def test_a_bound_that_is_no_number_is_unproven_and_loses_nothing(
-    bound: str, parameters: dict[str, str], words: str
-) -> None:
+def test_a_bound_that_is_not_a_number_is_unproven(bound: str, parameters: dict[str, str], words: str) -> None:
     log = ParsedLog(format="mllog", measurements=(ACCURATE,), verdict=Verdict.PASS)
     outcome = judge_run(
         [JudgeRule(metric="accuracy", at_least=bound)],
@@ -321,7 +321,7 @@ def test_a_bound_that_is_no_number_is_unproven_and_loses_nothing(
         (JudgeRule(metric="copy", equals=0, direction=DOWN), -1, "fail"),
     ],
 )
-def test_bounds_of_a_rule_mean_what_they_say(rule: JudgeRule, value: float, expected: str) -> None:
+def test_the_bounds_of_a_rule_decide(rule: JudgeRule, value: float, expected: str) -> None:
     assert run([rule], [measured(value)])[0] == expected
 
 
@@ -340,11 +340,11 @@ def test_reasons_come_worst_first() -> None:
         (["unproven", "fail", "pass"], "fail"),
     ],
 )
-def test_worst(verdicts: list[str], expected: str) -> None:
+def test_the_worst_verdict_counts(verdicts: list[str], expected: str) -> None:
     assert worst(Verdict(one) for one in verdicts) == expected
 
 
-def test_what_gates() -> None:
+def test_only_fail_and_unproven_gate() -> None:
     assert [one.value for one in Verdict if one.gates] == ["fail", "unproven"]
 
 
@@ -361,7 +361,7 @@ def test_what_gates() -> None:
         ({}, {}, "other", False),
     ],
 )
-def test_a_sku_baseline_applies_only_to_the_measurements_that_it_names(
+def test_a_reference_of_a_sku_applies_only_to_the_measurements_that_it_names(
     labels: dict[str, str], parameters: dict[str, int], of: str, fits: bool
 ) -> None:
     baseline = SkuReference(metric="copy", labels=labels, parameters=parameters, benchmark=of, reference=FAST)
@@ -383,13 +383,13 @@ def test_a_sku_baseline_applies_only_to_the_measurements_that_it_names(
         ({"value": math.nan, "low": -0.1}, "finite"),
     ],
 )
-def test_a_sku_baseline_that_makes_no_sense_is_refused(bounds: dict[str, float], words: str) -> None:
+def test_a_reference_of_a_sku_that_makes_no_sense_is_refused(bounds: dict[str, float], words: str) -> None:
     whole = {"value": 100.0, "unit": "GB/s", "source": "test", **bounds}
     with pytest.raises(ValueError, match=words):
         SkuReference.model_validate({"metric": "copy", "reference": whole})
 
 
-def test_a_baseline_of_zero_faults_is_fine() -> None:
+def test_a_reference_of_zero_faults_is_accepted() -> None:
     none = {"value": 0, "high": 0, "unit": "", "source": "test"}
     assert SkuReference.model_validate({"metric": "errors", "reference": none}).reference.value == 0
 
@@ -416,19 +416,17 @@ def verdict_with_baselines(measured_values: Sequence[Measurement], *baselines: S
     ("extra", "verdict"),
     [
         ([], "pass"),
-        # A format, a metric and a size that the SKU has a reference for and the log does not have.
+        # The SKU has a reference for a format, a metric or a size that the log does not have.
         ([{"metric": "copy", "labels": {"dtype": "fp8"}}], "unproven"),
         ([{"metric": "preflight"}], "unproven"),
         ([{"metric": "preflight", "labels": {"size_bytes": "8"}}], "unproven"),
         ([{"metric": "copy", "labels": {"dtype": "bf16", "size_bytes": "8"}}], "unproven"),
-        # What no rule of the benchmark judges is not its to measure.
+        # The benchmark need not measure what none of its rules judges.
         ([{"metric": "copy", "labels": {"dtype": "fp4"}}], "pass"),
         ([{"metric": "other"}], "pass"),
     ],
 )
-def test_what_the_sku_has_a_reference_for_has_to_be_measured(
-    extra: list[dict[str, object]], verdict: str
-) -> None:
+def test_a_reference_of_the_sku_requires_a_measurement(extra: list[dict[str, object]], verdict: str) -> None:
     baselines = [
         SkuReference(metric="copy", labels={"dtype": "bf16"}, reference=reference(low=-0.1)),
         *(SkuReference.model_validate({**one, "reference": reference(low=-0.1)}) for one in extra),
@@ -443,19 +441,19 @@ DTYPES = [{"metric": "gemm_best", "labels": {"dtype": dtype}} for dtype in ("bf1
 @pytest.mark.parametrize(
     ("logged", "references", "verdict"),
     [
-        # A run on GPUs: the rule of the processor asks for none of the GPU's references.
+        # In a run on GPUs, the rule of the processor requires none of the references of GPUs.
         (("bf16", "fp8"), DTYPES, "pass"),
         (("bf16", "fp8"), DTYPES[:1], "pass"),
         (("bf16", "fp8"), [{"metric": "gemm_best"}], "pass"),
-        # The rules of the GPU still ask for them, the optional one too.
+        # The rules of the GPU still require them, even the optional one.
         (("bf16",), DTYPES, "unproven"),
         (("fp8",), DTYPES, "unproven"),
         (("fp8",), DTYPES[1:], "unproven"),
         (("bf16",), [{"metric": "gemm_best"}], "unproven"),
         ((), DTYPES, "unproven"),
-        # A measurement of the processor is none of the GPU's, however fast it is.
+        # A measurement of the processor does not count for the GPU, however fast it is.
         (("bf16", "fp8 cpu"), DTYPES, "unproven"),
-        # What the processor has a reference for, its rule asks for.
+        # The rule of the processor requires the references of the processor.
         (("bf16", "fp8"), [{"metric": "gemm_best", "labels": {"device": "cpu"}}], "unproven"),
         (
             ("bf16", "fp8"),
@@ -464,7 +462,7 @@ DTYPES = [{"metric": "gemm_best", "labels": {"dtype": dtype}} for dtype in ("bf1
         ),
     ],
 )
-def test_the_rule_of_the_processor_asks_for_no_reference_of_gpus(
+def test_the_rule_of_the_processor_requires_no_reference_of_gpus(
     logged: Sequence[str], references: Sequence[dict[str, object]], verdict: str
 ) -> None:
     rules = [
@@ -510,7 +508,7 @@ def test_the_rule_of_the_processor_asks_for_no_reference_of_gpus(
         (0, "", DOWN, "pass"),
     ],
 )
-def test_a_speed_of_nothing_is_never_a_candidate(
+def test_a_speed_of_zero_or_less_is_never_a_candidate(
     value: float, unit: str, direction: Direction | None, verdict: str
 ) -> None:
     rules = [JudgeRule(metric="copy", direction=direction), QUALITY]
@@ -534,7 +532,7 @@ def test_a_speed_of_nothing_is_never_a_candidate(
         ({"high": 5.0}, None),
     ],
 )
-def test_a_bound_that_lets_half_the_speed_go_proves_nothing(
+def test_a_bound_that_accepts_half_the_speed_is_unproven(
     bounds: dict[str, float], direction: Direction | None
 ) -> None:
     assert judge(measured(100), reference(**bounds), direction=direction).verdict == "unproven"
@@ -554,7 +552,7 @@ def test_a_bound_that_lets_half_the_speed_go_proves_nothing(
         {"value": ""},
     ],
 )
-def test_an_entry_of_the_inventory_that_no_one_can_mean_is_refused(slip: dict[str, object]) -> None:
+def test_an_implausible_entry_of_the_inventory_is_refused(slip: dict[str, object]) -> None:
     whole = {"metric": "copy", "value": 100, "low": -0.1, "unit": "GB/s", "source": "test", **slip}
     with pytest.raises(ValidationError):
         parse_sku_reference(whole)

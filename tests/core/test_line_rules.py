@@ -41,7 +41,7 @@ def rules(pattern: str = r"^Triad: +([0-9.]+)", good_end: str = "^Done", **more:
         r"^\[\d{4}-\d\d-\d\d .{1,30}\] .{0,60}tok/s: (\d+)",
     ],
 )
-def test_a_pattern_with_one_number_is_taken(pattern: str) -> None:
+def test_a_pattern_with_one_number_is_accepted(pattern: str) -> None:
     assert rules(pattern).metrics["triad"].pattern == pattern
 
 
@@ -62,14 +62,14 @@ def test_a_pattern_that_cannot_be_used_is_refused(pattern: str, reason: str) -> 
 
 
 @pytest.mark.parametrize("good_end", ["", "^", "x*", "(?:a*)+$", "["])
-def test_an_end_that_proves_nothing_is_refused(good_end: str) -> None:
+def test_a_good_end_that_fits_every_line_or_is_invalid_is_refused(good_end: str) -> None:
     with pytest.raises(ValidationError):
         rules(good_end=good_end)
     with pytest.raises(ValidationError):
         rules(failures=("^fine", good_end))
 
 
-def test_an_end_that_is_a_failure_is_refused() -> None:
+def test_a_good_end_that_is_also_a_failure_is_refused() -> None:
     with pytest.raises(ValidationError, match="one of failures"):
         rules(failures=("^Done",))
 

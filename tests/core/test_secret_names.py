@@ -74,11 +74,11 @@ def test_a_login_in_a_url_is_a_secret(value: str) -> None:
         ("DATADIR", "/data/a:b@c"),
     ],
 )
-def test_what_only_sounds_so_is_none(name: str, value: str) -> None:
+def test_a_variable_that_only_sounds_like_a_secret_is_none(name: str, value: str) -> None:
     assert secret_variables({name: value}) == []
 
 
-def test_the_refusal_names_them_without_their_values() -> None:
+def test_the_refusal_names_the_secrets_without_their_values() -> None:
     refuse_secrets({"OMP_NUM_THREADS": "8"})
     with pytest.raises(ValueError, match=r"HF_TOKEN, DB_URL: a secret .* bench_secret_environment") as caught:
         refuse_secrets({"HF_TOKEN": "canary-1", "DB_URL": "mysql://a:canary-2@db"})
@@ -86,12 +86,12 @@ def test_the_refusal_names_them_without_their_values() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES.split())
-def test_names_of_services_are_known(name: str) -> None:
+def test_variables_of_common_services_are_secrets(name: str) -> None:
     assert secret_variables({name: "x"}) == [name]
 
 
 @pytest.mark.parametrize("name", EVERYDAY.split())
-def test_names_of_every_day_are_taken(name: str) -> None:
+def test_everyday_names_are_accepted(name: str) -> None:
     refuse_secrets({name: "1"})
 
 
@@ -118,12 +118,12 @@ def test_a_secrets_value_is_known_whatever_its_name(value: str) -> None:
     "value",
     ["https://mirror.example:443/a@b", "http://[::1]:9000/x", "/data/set", "mlx5_0:1,mlx5_1:1", "git@host:x"],
 )
-def test_values_of_every_day_are_taken(value: str) -> None:
+def test_everyday_values_are_accepted(value: str) -> None:
     assert secret_variables({"HARMLESS": value}) == []
 
 
-def test_what_an_old_record_holds_is_not_shown() -> None:
+def test_the_secrets_of_an_old_record_are_not_shown() -> None:
     shown = hide_secrets({"HF_TOKEN": "canary", "A": "1", "B": "http://u:canary@h/"})
     assert shown == {"HF_TOKEN": HIDDEN, "A": "1", "B": HIDDEN}
-    # What is hidden already is none that would have to be refused again.
+    # A hidden value is not refused again.
     refuse_secrets({"HF_TOKEN": HIDDEN})

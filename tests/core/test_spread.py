@@ -1,6 +1,6 @@
 """Test the spread of a speed, and that samples which vary by a factor of 2 give no single speed.
 
-A workload reports how many samples a speed is made of, their median, and a low and a high end
+A workload reports the number of samples of a speed, their median, and a low and a high end
 (core/spread.py, workloads/common.py). If high / low is above WIDEST_FACTOR, another process probably used the
 machine. The speed is then unproven, and cannot become a reference.
 """
@@ -34,13 +34,13 @@ SWINGS = Spread(count=200, low=40, median=100, high=102)
     [
         ([2.0, 1.0], (2, 1.0, 1.5, 2.0)),
         ([1.0, 3.0, 2.0, 9.0], (4, 1.0, 2.5, 9.0)),
-        # One sample alone, of five or more, makes no spread.
+        # Of five or more samples, a single outlier does not widen the spread.
         ([1.0, 1.0, 1.0, 1.0, 9.0], (5, 1.0, 1.0, 1.0)),
         ([1.0, 1.0, 1.0, 9.0, 9.0], (5, 1.0, 1.0, 9.0)),
         ([*range(100)], (100, 5.0, 49.5, 94.0)),
     ],
 )
-def test_the_ends_leave_out_the_outermost(samples: list[float], spread: tuple[float, ...]) -> None:
+def test_the_ends_leave_out_the_outermost_samples(samples: list[float], spread: tuple[float, ...]) -> None:
     count, low, median, high = spread
     assert spread_of(samples) == Spread(count=int(count), low=low, median=median, high=high)
 
@@ -52,6 +52,7 @@ def test_without_two_numbers_there_is_no_spread(samples: list[float]) -> None:
 
 @pytest.fixture
 def common(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return workloads/common.py as a module."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "workloads")
     return load_program("common")
 
@@ -112,7 +113,7 @@ REFERENCE = Reference(value=100, low=-0.1, high=0.2, unit="GB/s", source="sku")
         (100, SWINGS, Verdict.UNPROVEN),
         (100, Spread(count=9, low=0, median=100, high=100), Verdict.UNPROVEN),
         (100, Spread(count=9, low=-1, median=100, high=100), Verdict.UNPROVEN),
-        # Too slow stays too slow: the spread is not an excuse.
+        # A speed below its reference fails even if its spread is wide.
         (50, SWINGS, Verdict.FAIL),
     ],
 )
@@ -133,7 +134,7 @@ def test_a_bound_on_a_speed_does_not_hide_its_swing() -> None:
     assert outcome(100, SWINGS, rule=rule).verdict is Verdict.UNPROVEN
 
 
-def test_without_a_reference_it_does_not_count_and_cannot_become_one() -> None:
+def test_without_a_reference_a_wide_speed_does_not_count_and_cannot_become_one() -> None:
     even, swings = outcome(100, EVEN), outcome(100, SWINGS)
     assert even.verdict is swings.verdict is Verdict.PASS
     assert even.judgements[0].reason == NO_REFERENCE
@@ -142,6 +143,6 @@ def test_without_a_reference_it_does_not_count_and_cannot_become_one() -> None:
     assert "too wide for one value" in swings.reasons[0]
 
 
-def test_the_machines_use_is_the_first_reason() -> None:
+def test_a_busy_machine_is_the_first_reason() -> None:
     judged = outcome(100, SWINGS, REFERENCE, busy="n1 was not idle")
     assert judged.judgements[0].reason == "n1 was not idle"

@@ -33,5 +33,5 @@ LOST = "Module result deserialization failed: No start of json char found"
         ({}, ""),
     ],
 )
-def test_a_node_without_an_answer_has_its_reason(result: dict[str, Any], text: str) -> None:
+def test_the_reason_is_the_message_or_the_output_of_the_node(result: dict[str, Any], text: str) -> None:
     assert answer_text(result) == text

@@ -61,17 +61,17 @@ _SEVERAL = {
     "src/rackproof/cli/find_run.py",
     "src/rackproof/report/charts.py",
 }
-"""Modules whose callers write such texts only of several things."""
+"""Modules in which such a number is never 1."""
 
 
-def test_every_number_of_things_has_its_singular() -> None:
+def test_every_number_of_things_has_a_singular() -> None:
     files = sorted((ROOT / "src").rglob("*.py"))
     found = [one for path in files for one in _plain_counts(path)]
     assert [one for one in found if one.partition(":")[0] not in _SEVERAL] == []
 
 
 @pytest.mark.parametrize("name", ["C", "C.UTF-8", "xx_XX.NONE"])
-def test_the_locale_of_the_process_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_locale_of_the_process_is_not_changed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     before = locale.setlocale(locale.LC_ALL)
     monkeypatch.setenv("LC_ALL", name)
     utf8_locale()
@@ -89,7 +89,7 @@ def test_the_locale_of_the_process_stays(monkeypatch: pytest.MonkeyPatch, name: 
         (8 << 20, "8 MiB"),
     ],
 )
-def test_a_size_that_is_no_number_is_shown(value: float, text: str | None) -> None:
+def test_a_size_without_a_usual_number_is_shown(value: float, text: str | None) -> None:
     assert size(value) == text if text else size(value).endswith(" PiB")
 
 
@@ -128,13 +128,13 @@ def test_a_text_that_is_not_read_to_its_end_has_an_ellipsis(text: str, limit: in
 
 
 @pytest.mark.parametrize("text", ["x" * 20_000, "@" * 20_000, "a@" * 10_000, ("a" * 254 + "@") * 80])
-def test_the_reason_of_a_long_text_without_blanks_takes_no_time(text: str) -> None:
+def test_the_reason_of_a_long_text_without_blanks_takes_little_time(text: str) -> None:
     start = time.process_time()
     assert general_reason(text, "n1") == text
     assert time.process_time() - start < 2
 
 
-def test_a_user_and_an_address_are_no_part_of_a_reason() -> None:
+def test_a_user_and_an_address_are_not_part_of_a_reason() -> None:
     denied = "Permission denied (publickey)."
     assert general_reason(f"root@n1: {denied}", "n1") == general_reason(f"root@fe80::1: {denied}", "n2")
     assert general_reason(f"ada@example.org@n1: {denied}", "n1") == f": {denied}"

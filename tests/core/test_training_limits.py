@@ -37,7 +37,7 @@ from rackproof.core.training_limits import (
         ("", False),
     ],
 )
-def test_a_bound_is_that_of_the_named_gpu(name: str, known: bool) -> None:
+def test_only_a_known_gpu_and_model_have_a_bound(name: str, known: bool) -> None:
     assert (fastest_possible("llama31_8b", name, 8) is not None) is known
     assert fastest_possible("a_new_one", name, 8) is None
     assert fastest_possible("llama31_8b", name, 0) is None
@@ -50,7 +50,7 @@ def test_a_bound_grows_with_the_gpus_and_falls_with_the_work() -> None:
     assert (fastest_possible("llama31_405b", "NVIDIA GB300", 1) or 0) < few / 40
 
 
-def test_a_peak_is_no_less_than_that_of_the_measurements() -> None:
+def test_a_peak_is_at_least_that_of_the_gpu_models() -> None:
     for model, peak in read_limits()["gpu"].items():
         physics = PHYSICS.get(model.lower())
         assert physics is None or max(physics.tflops.values()) <= peak, model
@@ -107,7 +107,7 @@ def test_a_run_much_faster_than_every_published_one_of_its_gpus_is_found(
         ("gpt3", "TPU-v5p", 512, FASTER_THAN_PUBLISHED_GPUS),
     ],
 )
-def test_the_bound_is_wider_where_few_results_are_published(
+def test_the_bound_is_wider_if_few_results_are_published(
     training: str, name: str, gpus: int, bound: float
 ) -> None:
     published = fastest_published(training, name, gpus) or 0.0
@@ -115,11 +115,11 @@ def test_the_bound_is_wider_where_few_results_are_published(
         speed = published * bound * factor
         found = [*impossible_speeds(training, (name, gpus), [("trained", speed)])]
         assert bool(found) is (factor > 1)
-        # What a log only states is held against peaks alone.
+        # A speed that a log only states is compared only with the peaks.
         assert not [*impossible_speeds("gnn", (name, gpus), [("states", speed)])]
 
 
-def test_every_published_result_of_these_rounds_has_a_bound() -> None:
+def test_every_published_result_has_a_bound() -> None:
     rows = find_published(kind="official")
     lacking = {
         (one.benchmark, one.accelerator)
@@ -155,7 +155,7 @@ def test_published_speeds_are_possible_and_fall_with_the_number_of_gpus() -> Non
         ("18xNVIDIA GB200", ("GB200", 18 * MOST_OF_NODE)),
         ("64xNVIDIA HGX H100", ("H100", 64 * MOST_OF_NODE)),
         ("8xB200", ("B200", 8 * MOST_OF_NODE)),
-        # Without the number of nodes, or of a GPU that no table has, nothing is bounded.
+        # There is no limit if the number of nodes is missing, or if no table has the GPU.
         ("R7715x3H200-NVL-141GB", None),
         ("18xSUBMISSION_PLATFORM_PLACEHOLDER", None),
         ("1xXE7745x8RTXPro6000-PCIe-96GB", None),

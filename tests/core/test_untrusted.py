@@ -57,11 +57,11 @@ def test_only_a_tool_that_ended_well_has_output(answer: Any, output: str) -> Non
         ("0." + "1" * 10, None),
     ],
 )
-def test_the_number_that_a_text_begins_with(text: str, number: float | None) -> None:
+def test_the_number_at_the_beginning_of_a_text_is_read(text: str, number: float | None) -> None:
     assert untrusted.leading_number(text) == number
 
 
 @pytest.mark.parametrize("value", [True, False, "1", None, [1]])
-def test_booleans_and_texts_are_no_numbers(value: object) -> None:
+def test_booleans_and_texts_are_not_numbers(value: object) -> None:
     assert untrusted.as_float(value) is None
     assert untrusted.as_int(value) is None

@@ -1,6 +1,6 @@
 """Judge a case of the corpus as bench.yml and validate.yml do, with the functions that their plugins call.
 
-README.md beside this file explains cases and their keys.
+README.md in this folder explains cases and their keys.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HEALTH_TOOLS = {
 
 
 class Expected(BaseModel):
-    """The right verdict of a case, with its codes."""
+    """The expected verdict of a case, with its codes."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,7 +51,7 @@ class Expected(BaseModel):
 
 
 class Case(BaseModel):
-    """One case, as its ``case.yml`` has it. A path that begins with tests/ is relative to the checkout."""
+    """The content of a ``case.yml``. A path that begins with tests/ is relative to the checkout."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -78,7 +78,7 @@ class Case(BaseModel):
 
 @dataclass(frozen=True)
 class Judged:
-    """The verdict of a case, the codes of all that counts against it, and the reasons in words."""
+    """The verdict of a case, the codes of all findings against it, and the reasons in words."""
 
     verdict: Verdict
     codes: tuple[str, ...]
@@ -105,10 +105,10 @@ def read_case(name: str) -> Case:
 
 
 def judge_case(name: str, results: Path) -> Judged:
-    """Judge a case in a results folder of its own.
+    """Judge a case in a separate results folder.
 
     Args:
-        name: The case.
+        name: The name of the case.
         results: An empty folder.
     """
     case = read_case(name)
@@ -136,9 +136,9 @@ def read_text(folder: Path, path: str) -> str:
 
 
 def machine_answer(name: str) -> dict[str, Any]:
-    """Return what a machine answered, as ``rackproof_facts`` returns it: ``health`` and ``record``.
+    """Return a machine's answer with its keys ``health`` and ``record``, as ``rackproof_facts`` returns it.
 
-    If only the output of single tools is kept, the other answers are those of a healthy node.
+    If only the output of single tools is stored, disk, clock and services are those of a healthy node.
     """
     folder = CORPUS / "machines" / name
     if (folder / "answer.json.xz").exists():
@@ -176,7 +176,7 @@ def machine_answer(name: str) -> dict[str, Any]:
 
 
 def _tool_answer(text: str) -> dict[str, Any]:
-    """Return a tool's output as the answer of a node has it."""
+    """Return a tool's output in the form of a node's answer."""
     return {"status": "ok", "rc": 0, "stdout": text, "stderr": "", "seconds": 0.5}
 
 
@@ -248,7 +248,7 @@ def write_definition(case: Case, folder: Path) -> None:
 
 
 def _definition_variables(sku: str) -> dict[str, Any]:
-    """Return what definitions may name, as the role bench sets it."""
+    """Return the variables that definitions may name, as role bench sets them."""
     defaults = load_yaml(ROOT / "roles/bench/defaults/main.yml")
     plain = {
         name: value
@@ -268,7 +268,7 @@ def _definition_variables(sku: str) -> dict[str, Any]:
 
 
 def _write_log(path: Path, name: str, kept: str, run_id: str, slurm: Mapping[str, Any]) -> None:
-    """Write a log where its run has it: with the id of the run that was planned here, and Slurm's record."""
+    """Write a log of a case into its run, with the id of the planned run and with Slurm's record."""
     text = read_text(CORPUS / "cases" / name, kept)
     if stated := _RUN_ID.search(text):
         text = text.replace(stated[1], run_id)
@@ -288,11 +288,11 @@ _IDLE_MACHINE = {
     "begin": None,
     "end": None,
 }
-"""The statement of a supervisor on a machine without other use."""
+"""The machine use that a supervisor states on a machine without other programs."""
 
 
 def _job_state(job: Mapping[str, Any], run_id: str, log: Path) -> dict[str, Any]:
-    """Return the state of a job as its supervisor writes it, sealed. A case has what is not a good end."""
+    """Return a job's sealed state, as its supervisor writes it. A case overrides values of a good end."""
     state = {
         "id": run_id,
         "phase": "ended",
@@ -309,7 +309,7 @@ def _job_state(job: Mapping[str, Any], run_id: str, log: Path) -> dict[str, Any]
 
 
 def _codes_of_run(run: Run) -> tuple[str, ...]:
-    """Return the codes of all findings against a run. For a measurement, it is name and verdict."""
+    """Return the codes of all findings against a run. The code of a measurement is its name and verdict."""
     bad = {one.code for one in run.findings if one.verdict is not None and one.verdict is not Verdict.PASS}
     bad |= {
         f"{one.metric}:{one.verdict.value}"
@@ -320,7 +320,7 @@ def _codes_of_run(run: Run) -> tuple[str, ...]:
 
 
 def _judge_night(name: str, case: Case, variables: Mapping[str, Any], results: Path) -> Judged:
-    """Take the snapshots of a night, judge and close it."""
+    """Store the snapshots of a night, judge the night and close it."""
     night = validate_tasks.begin_night(results, list(case.nodes), owner_pid=os.getpid())
     expected = {
         "gpus": variables.get("bench_sku_gpus", 0),
@@ -357,7 +357,7 @@ def _judge_night(name: str, case: Case, variables: Mapping[str, Any], results: P
 
 
 def _keep_measured(measured: Mapping[str, Any], night: NightContext, results: Path) -> None:
-    """Keep what the programs of a night measured, as the night itself kept it."""
+    """Store the measurements of a night, as the night itself stored them."""
     folder = Path(night.folder)
     probed = ProbeNight.model_validate(measured["probes"])
     about = {
@@ -369,7 +369,7 @@ def _keep_measured(measured: Mapping[str, Any], night: NightContext, results: Pa
 
 
 def _codes_of_night(night: NightRecord) -> tuple[str, ...]:
-    """Return the codes of all findings against the nodes of a night."""
+    """Return the codes of all findings against a night's nodes, and of the reasons for their verdicts."""
     found = {one.code for node in night.nodes for one in node.findings if one.verdict is not Verdict.PASS}
     return tuple(sorted(found | {one.code for node in night.nodes for one in node.reasons}))
 

@@ -70,7 +70,7 @@ def test_a_run_becomes_a_case(
     assert (case.expected, case.healthy) == (expected, "--healthy" in words)
     again = judging.judge_case("new", tmp_path / "again")
     assert (again.verdict, again.codes) == (expected.verdict, expected.codes)
-    # It is not written over.
+    # An existing case is not overwritten.
     assert add(tool, monkeypatch, run, "new", *words) == 1
 
 

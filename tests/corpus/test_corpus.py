@@ -1,7 +1,7 @@
 """Test that every case of the corpus gets its right verdict (tests/corpus/README.md).
 
-A case is a real run or night, with the truth about its machine. The first test judges each case as a user of
-the rack would have it judged, and checks its verdict and codes. The others check that each exception states
+A case is a real run or night, with the truth about its machine. The first test judges each case as
+the playbooks would, and checks its verdict and codes. The others check that each exception states
 its reason, and that the corpus has healthy and faulty cases of both kinds.
 """
 
@@ -21,7 +21,7 @@ NAMES = judging.case_names()
 
 @pytest.fixture(autouse=True)
 def no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the flushing of files to the disk, which takes longer than the judging."""
+    """Do not flush files to the disk, because that takes longer than the judging."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -63,14 +63,14 @@ REPLACED = re.compile(r"0*|N/A|16500000000\d\d")
 
 def test_no_kept_answer_has_the_serial_number_of_a_real_gpu() -> None:
     for machine in (judging.CORPUS / "machines").iterdir():
-        # Those of the rack's nodes are made up.
+        # The serial numbers of the test rack's nodes are made up.
         if not machine.name.startswith("rack-"):
             found = re.findall(r"<serial>([^<]*)", str(judging.machine_answer(machine.name)))
             assert [one for one in found if not REPLACED.fullmatch(one)] == [], machine.name
 
 
 def test_the_corpus_holds_what_racks_are_made_of() -> None:
-    """A case that is taken out is missed: each kind has to be there, healthy and not."""
+    """If cases are removed, this test fails. Each kind must have healthy and faulty cases."""
     cases = [judging.read_case(name) for name in NAMES]
     assert len(cases) >= 100
     for kind in ("run", "night"):

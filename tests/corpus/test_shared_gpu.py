@@ -33,7 +33,10 @@ Judge = Callable[[dict[str, Any] | None, dict[str, Any] | None], judging.Judged]
 
 @pytest.fixture
 def judge_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
-    """Return a function that judges the log with these states before and after the run. None is no event."""
+    """Return a function that judges the log with two states. With None, the log has no such event.
+
+    The first state is that before the run, and the second one that after it.
+    """
     monkeypatch.setattr(os, "fsync", lambda _: None)
     source = judging.CORPUS
     raw = yaml.safe_load((source / "cases" / CASE / judging.CASE_FILE).read_text())

@@ -18,7 +18,9 @@ SMI = b"index, name, temperature.gpu\n0, NVIDIA H100 80GB HBM3, 35\n"
 
 
 @pytest.mark.parametrize("blank", [b"\n", b"\r\n", b" \n", b"\t \t\n"])
-def test_a_log_of_blank_lines_is_searched_as_a_few(blank: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_blank_lines_are_shortened_before_the_search(
+    blank: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes: list[int] = []
 
     def record(head: bytes) -> str | None:
@@ -36,7 +38,7 @@ def test_a_log_of_blank_lines_is_searched_as_a_few(blank: bytes, monkeypatch: py
 # 17 is the smallest number of blank lines that is shortened.
 @pytest.mark.parametrize("blank", [b"\n", b"\r\n", b" \n", b"\t \t\n"])
 @pytest.mark.parametrize("count", [1, 16, 17, 50_000])
-def test_a_format_after_blank_lines_is_found_with_its_line(blank: bytes, count: int) -> None:
+def test_a_format_after_blank_lines_is_found_and_lines_keep_their_numbers(blank: bytes, count: int) -> None:
     log = parse(io.BytesIO(blank * count + SMI))
     assert log.format == "nvidia_smi_csv"
     lines = {one.source.line for one in log.measurements if one.source is not None}

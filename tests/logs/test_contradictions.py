@@ -1,8 +1,8 @@
 """Test that :func:`rackproof.logs.parse` passes no real log that was edited so that it contradicts itself.
 
-An operator may get a log from a vendor, and cannot see whether it was edited. Each test changes one place of
-a passing log of tests/data/real, such as a state, a figure, a row, or a second run, and checks the verdict
-and the code of the finding. Other tests check that lines which only resemble a contradiction change nothing.
+An operator may get a log from a vendor, and cannot see whether it was edited. Most tests change one place of
+a log, such as a state, a figure, a row, or a second run, and check the verdict and the code of the finding.
+Others check that lines which only resemble a contradiction change nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ XID = b"[1234.5] NVRM: Xid (PCI:0000:0f:00): %s, pid=77, GPU is in trouble.\n"
 
 
 def read(name: str) -> bytes:
-    """Return a log of tests/data/real, unpacked."""
+    """Return a log of tests/data/real, decompressed."""
     data = (REAL / name).read_bytes()
     return lzma.decompress(data) if name.endswith(".xz") else data
 
@@ -95,7 +95,7 @@ IB = "tools/ib_loopback_8M_size.log"
         (BURN, swap(rb"\d+( Gflop/s\) - \d+ \(\d+)", rb"30000\1", 0), Verdict.UNPROVEN, "impossible_value"),
         (
             BURN,
-            # Without -tc: with it, the tenfold speed of fp64 is possible in fp16.
+            # The change removes -tc, with which ten times the speed of fp64 would be possible in fp16.
             lambda data: swap(rb"(\d+)( Gflop/s)", rb"\g<1>0\2", 0)(data.replace(DOUBLES, FLOATS)),
             Verdict.UNPROVEN,
             "impossible_value",
@@ -123,7 +123,7 @@ IB = "tools/ib_loopback_8M_size.log"
         (IB, swap(rb"(?m)^ +8388608 .*\n", b""), Verdict.UNPROVEN, "cut_off"),
     ],
 )
-def test_what_contradicts_itself_does_not_pass(
+def test_a_log_that_was_edited_does_not_pass(
     name: str, change: Callable[[bytes], bytes], verdict: Verdict, code: str
 ) -> None:
     data = read(name)
@@ -177,7 +177,7 @@ BURN_START = b"Initialized device 0 with 81089 MB of memory (80000 MB available,
         (b"", BURN_START),
     ],
 )
-def test_a_gpu_burn_that_did_not_end_beside_one_that_did_is_no_pass(before: bytes, after: bytes) -> None:
+def test_a_gpu_burn_that_did_not_end_beside_one_that_did_is_unproven(before: bytes, after: bytes) -> None:
     one = read(BURN)
     if BURN_HEAD[:7] not in one:
         one = BURN_HEAD + one
@@ -217,7 +217,7 @@ def test_a_wrapper_beside_the_programs_own_name_is_no_collective(line: str, orde
 
 
 @pytest.mark.parametrize("steps", [1, 3, 8])
-def test_a_run_that_began_after_the_total_has_to_end(steps: int) -> None:
+def test_steps_of_a_second_run_after_the_total_are_unproven(steps: int) -> None:
     data = read(TF)
     again = [line for line in data.splitlines(keepends=True) if re.match(rb"\d+\timages/sec", line)][:steps]
     verdict, why = codes(data + b"".join(again))
@@ -225,7 +225,7 @@ def test_a_run_that_began_after_the_total_has_to_end(steps: int) -> None:
 
 
 @pytest.mark.parametrize("name", [IB, "tools/ib_loopback_all_sizes.log"])
-def test_a_test_that_began_has_a_table(name: str) -> None:
+def test_a_second_test_of_perftest_without_a_table_is_unproven(name: str) -> None:
     data = read(name)
     title = next(line for line in data.splitlines(keepends=True) if b"RDMA_Write BW Test" in line)
     verdict, why = codes(data + b"-" * 87 + b"\n" + title + b" Mtu             : 4096[B]\n")
@@ -261,7 +261,7 @@ def stating(benchmark: str, key: str, value: object, final: float, *more: str) -
         ("rgat", 0.73, "train_samples", 94_605_581, 946_055_810),
     ],
 )
-def test_numbers_of_samples_are_those_of_the_data_set(
+def test_a_number_of_samples_that_is_not_that_of_the_data_set_is_unproven(
     trained: str, final: float, key: str, good: object, bad: object
 ) -> None:
     assert codes(stating(trained, key, good, final))[0] is Verdict.PASS
@@ -275,11 +275,11 @@ def test_numbers_of_samples_are_those_of_the_data_set(
 
 
 @pytest.mark.parametrize("name", ["a_new_one", "retinanet", "gpt3"])
-def test_where_no_number_of_samples_is_known_none_is_judged(name: str) -> None:
+def test_without_a_known_number_of_samples_none_is_judged(name: str) -> None:
     assert "samples_contradict" not in codes(stating(name, "train_samples", 5, 0.5))[1]
 
 
-def test_the_open_division_has_data_of_its_own() -> None:
+def test_the_open_division_may_use_other_data() -> None:
     division = samples.event("submission_division", "open", 1)
     data = stating("resnet", "train_samples", 160_000, 0.76).replace(b'"closed"', b'"open"')
     assert codes(division.encode() + data)[0] is Verdict.PASS
@@ -290,7 +290,7 @@ def test_the_open_division_has_data_of_its_own() -> None:
     ("trained", "final", "good", "bad"),
     [("llama31_8b", 3.2, 3.3, 3.6), ("flux1", 0.58, 0.586, 0.7), ("dlrm_dcnv2", 0.804, 0.80275, 0.75)],
 )
-def test_a_target_below_the_rules_is_no_target(
+def test_a_target_that_is_easier_than_the_rules_is_unproven(
     key: str, trained: str, final: float, good: float, bad: float
 ) -> None:
     assert codes(stating(trained, key, good, final))[0] is Verdict.PASS
@@ -326,7 +326,9 @@ def scaled(data: bytes, share: float) -> bytes:
 @pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
 @pytest.mark.parametrize("name", [TF, BURN])
 @pytest.mark.parametrize("better_last", [False, True])
-def test_of_several_runs_in_a_log_the_best_is_not_taken(name: str, share: float, better_last: bool) -> None:
+def test_several_runs_in_a_log_are_unproven_even_if_one_is_good(
+    name: str, share: float, better_last: bool
+) -> None:
     data = read(name)
     both = [scaled(data, share), data]
     verdict, why = codes(b"".join(both if better_last else reversed(both)))
@@ -341,7 +343,7 @@ def test_of_several_runs_in_a_log_the_best_is_not_taken(name: str, share: float,
         (b"NVIDIA A100-SXM4-80GB", 250_000, 1, 312_000),
         (b"NVIDIA H100 80GB HBM3", 700_000, 1, 990_000),
         (b"NVIDIA B200", 1_500_000, 1, 2_250_000),
-        # These have no TF32: the bound is already that of fp16.
+        # These models have no TF32, so the bound is always that of fp16.
         (b"Tesla V100-SXM2-32GB", 90_000, 0, 130_000),
         (b"Tesla T4", 40_000, 0, 65_000),
     ],
@@ -355,7 +357,7 @@ def test_tensor_cores_may_multiply_in_fp16(model: bytes, speed: int, doubled: in
 
     assert "impossible_value" not in burn(speed, TENSOR_CORES)[1]
     assert "impossible_value" in burn(most + 1000, TENSOR_CORES)[1]
-    # Without the option, TF32 is the most.
+    # Without the option, the bound is the peak of TF32.
     assert ("impossible_value" in burn(speed, FLOATS)[1]) == bool(doubled)
     assert "impossible_value" in burn(most // 7 + 1000, DOUBLES)[1]
 
@@ -375,6 +377,6 @@ def test_gpu_burn_with_a_launchers_label_is_read(label: bytes) -> None:
     assert [one.value for one in found.measurements] == [one.value for one in plain.measurements]
     faulty = labelled(data.replace(b"GPU 0: OK", b"GPU 0: FAULTY"), label)
     assert codes(faulty)[0] is Verdict.FAIL
-    # Two tasks' tests: GPU 0 is two GPUs.
+    # In the outputs of two tasks, GPU 0 stands for two GPUs.
     verdict, why = codes(labelled(data, label) + labelled(data, b"n9: "))
     assert (verdict, "several_runs" in why) == (Verdict.UNPROVEN, True)

@@ -74,7 +74,7 @@ def table(first: str = "Denylist", hardware: tuple[str, ...] = HARDWARE, **words
 @pytest.mark.parametrize(
     "text", [DCGM, table(), table("Blacklist"), dcgm_json(), dcgm_json("DCGM GPU Diagnostic")]
 )
-def test_what_dcgm_says_of_a_healthy_node_passes(text: str | bytes) -> None:
+def test_the_output_for_a_healthy_node_passes(text: str | bytes) -> None:
     assert judged(text) == (PASS, set())
 
 
@@ -126,7 +126,7 @@ def test_tests_of_processors_and_switches_do_not_hide_gpus(text: bytes) -> None:
          .replace(b"| pcie", PART % b"CPU0" + b"| pcie"), "gpu_missing"),
     ],
 )  # fmt: skip
-def test_a_result_of_dcgm_4_states_its_gpus(text: bytes, code: str) -> None:
+def test_a_result_of_dcgm_4_without_some_of_its_gpus_is_unproven(text: bytes, code: str) -> None:
     found, codes = judged(text)
     assert (found, code in codes) == (UNPROVEN, True), codes
 
@@ -180,7 +180,7 @@ def test_a_test_that_needs_a_package_of_its_own_may_be_skipped() -> None:
         (json.dumps({"DCGM Diagnostic": {"test_categories": [], "runtime_error": "no GPU"}}), "tool_error"),
     ],
 )
-def test_less_than_a_whole_result_proves_nothing(text: str | bytes, code: str) -> None:
+def test_an_incomplete_repeated_or_damaged_result_is_unproven(text: str | bytes, code: str) -> None:
     found, codes = judged(text)
     assert (found, code in codes) == (UNPROVEN, True), codes
 
@@ -286,7 +286,7 @@ PROMPT = "ubuntu@ip-172-31-35-99:~$ dcgmi diag -r 2 -p pcie.gpu_nvlinks_expected
         "+ dcgmi diag --run=4\n" + table(hardware=(*LEVEL_3, "Pulse Test", "Memtest")),
         "# dcgmi diag -r 1\n" + table(hardware=()),
         "dcgmi diag -r pcie\n" + table(hardware=("PCIe",)),
-        # The level of another run says nothing about this one.
+        # A command after the table, or in a text, is not that of the table.
         table(hardware=()) + "$ dcgmi diag -r 3\n",
         "If a test fails, run dcgmi diag -r 3 to see more\n" + table(hardware=()),
     ],
@@ -308,5 +308,7 @@ def test_a_whole_table_of_the_level_that_the_command_names_passes(text: str | by
         ("dcgmi diag -r 4\n", LEVEL_3),
     ],
 )
-def test_a_level_that_the_command_names_has_its_tests(command: str, rows: tuple[str, ...]) -> None:
+def test_a_table_without_a_test_of_the_level_in_the_command_is_unproven(
+    command: str, rows: tuple[str, ...]
+) -> None:
     assert judged(command + table(hardware=rows)) == (UNPROVEN, {"rows_missing"})

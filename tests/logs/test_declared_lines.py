@@ -96,7 +96,7 @@ def test_the_kernels_levels_and_times_are_read(prefix: str, is_error: bool) -> N
     assert harmless.verdict is Verdict.PASS
 
 
-def test_what_is_declared_is_a_remark_with_its_reason() -> None:
+def test_a_declared_line_is_a_remark_with_its_reason() -> None:
     found = parsed(UNKNOWN, declared(entry(until="2026-12-31")))
     assert found.verdict is Verdict.PASS
     (remark,) = found.findings
@@ -105,7 +105,7 @@ def test_what_is_declared_is_a_remark_with_its_reason() -> None:
     assert "2026-12-31" in remark.message
 
 
-def test_a_night_keeps_what_was_declared() -> None:
+def test_a_night_keeps_each_declared_line_once() -> None:
     log = f"[    2.000000] {UNKNOWN}\n[    3.000000] {UNKNOWN}\n"
     found = read_kernel_log(log, 0.0, {}, None, declared(entry()))
     assert found.hardware == ()
@@ -126,7 +126,7 @@ def test_a_known_fault_counts_whatever_is_declared(line: str) -> None:
 
 
 @pytest.mark.parametrize("until", ["2026-11-24", date(2020, 1, 1), "2026-01-31"])
-def test_what_is_past_counts_again_and_says_so(until: object) -> None:
+def test_after_the_last_day_of_its_declaration_a_line_counts_again(until: object) -> None:
     found = parsed(UNKNOWN, declared(entry(until=until)))
     assert found.verdict is Verdict.UNPROVEN
     assert "which is past" in found.findings[0].message
@@ -165,7 +165,7 @@ def test_what_is_past_counts_again_and_says_so(until: object) -> None:
         ([entry()] * 201, "at most 200"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_its_place(raw: object, message: str) -> None:
+def test_an_unusable_declaration_is_refused_with_its_place(raw: object, message: str) -> None:
     with pytest.raises(DeclaredLinesError, match="the variable") as caught:
         read_declared(raw, TODAY, "the variable")
     assert message in str(caught.value)
@@ -181,7 +181,7 @@ def test_what_cannot_be_used_is_refused_with_its_place(raw: object, message: str
         (r"a+ [^]]\(?controller\)?", "aa x(controller)"),
     ],
 )
-def test_any_repeat_can_be_declared(pattern: str, line: str) -> None:
+def test_a_pattern_with_nested_repetitions_can_be_declared(pattern: str, line: str) -> None:
     lines = declared(entry(pattern))
     assert lines.declaration(line) is not None
     for text in ("a" * 100_000, "ab" * 50_000, "\0\udcff" * 2000, "é" * 600):
@@ -193,7 +193,7 @@ def test_a_message_that_is_not_utf_8_can_be_declared() -> None:
     assert lines.declaration("disk a\udcffé\0 of the rack") is not None
 
 
-def test_parse_reads_what_is_declared_from_a_file(tmp_path: Path) -> None:
+def test_parse_reads_declarations_from_a_file(tmp_path: Path) -> None:
     log, harmless = tmp_path / "dmesg.txt", tmp_path / "harmless.yml"
     log.write_text(f"[    2.000000] EDAC MC0: 1 CE memory read error on DIMM0\n[    2.100000] {UNKNOWN}\n")
     said = r"'ahci \S+: controller can''t do SNTF', why: it lacks it"
@@ -213,8 +213,8 @@ def test_parse_reads_what_is_declared_from_a_file(tmp_path: Path) -> None:
     assert CliRunner().invoke(main, ["parse", str(log), "--harmless", str(tmp_path / "gone")]).exit_code == 1
 
 
-def test_a_night_stores_what_was_declared_and_refuses_what_cannot_be_used(tmp_path: Path) -> None:
-    line = "nvme nvme0: frozen state error detected"  # of a driver whose errors have no level
+def test_a_night_stores_declared_lines_and_refuses_an_unusable_declaration(tmp_path: Path) -> None:
+    line = "nvme nvme0: frozen state error detected"  # The errors of this driver have no level.
     log = {"status": "ok", "stdout": f"1795578255.1 n1 kernel: {line}\n"}
     answer = {"health": {"tools": {"kernel_log": log}}}
     for lines, events, kept in (((), 1, 0), ([entry("nvme nvme0: frozen")], 0, 1)):

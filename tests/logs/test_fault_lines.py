@@ -78,7 +78,7 @@ HARMLESS = [
     "init.cc:7 NCCL WARN MSCCL++: Cannot enable MSCCL++; environment is not MSCCL compatible",
     "0: [monza:1] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168",
     "0:         possible_oom: false",
-    # What tools and frameworks print of a healthy machine.
+    # Lines that tools and frameworks print on a healthy machine.
     "        SRAM Uncorrectable                : 0",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
     "Killed 0 stale processes",
@@ -116,18 +116,18 @@ def test_a_fault_in_a_log_that_reports_success_counts(
 
 
 @pytest.mark.parametrize(("line", "code"), ALWAYS)
-def test_what_is_broken_counts_after_the_end_too(root: Path, line: str, code: str) -> None:
+def test_a_fault_of_hardware_counts_after_the_end_too(root: Path, line: str, code: str) -> None:
     found = with_line(real(root, LOG), line, after=True)
     assert found.verdict is FAIL
     assert code in {one.code for one in found.findings if one.verdict is FAIL}
 
 
 @pytest.mark.parametrize("line", [line for line, _, _ in DURING])
-def test_what_crashes_after_the_end_is_teardown(root: Path, line: str) -> None:
+def test_other_faults_after_the_end_are_ignored(root: Path, line: str) -> None:
     assert with_line(real(root, LOG), line, after=True).verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize("line", HARMLESS)
-def test_harmless_lines_raise_no_alarm(root: Path, line: str) -> None:
+def test_harmless_lines_give_no_finding(root: Path, line: str) -> None:
     found = with_line(real(root, LOG), line)
     assert (found.verdict, found.findings) == (Verdict.PASS, ())

@@ -354,7 +354,7 @@ def test_every_fault_counts_in_every_format_of_a_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SNAPSHOTS)
-def test_what_is_broken_counts_in_an_answer_of_nvidia_smi_too(name: str) -> None:
+def test_a_fault_of_the_machine_counts_in_the_output_of_nvidia_smi_too(name: str) -> None:
     lines = [(code, line) for code, line in CASES if code in OF_THE_MACHINE]
     for code, line in lines:
         for before_proof in (False, True):
@@ -362,7 +362,7 @@ def test_what_is_broken_counts_in_an_answer_of_nvidia_smi_too(name: str) -> None
             assert found.verdict.gates, (code, line, found.findings)
 
 
-def test_every_format_that_there_is_is_tried() -> None:
+def test_all_formats_are_tested_except_those_with_their_own_rules() -> None:
     tried = {samples.FORMAT_OF.get(name, name) for name in (*RUNS, *SNAPSHOTS)}
     assert set(logs.FORMATS) - tried == {
         "xid",
@@ -370,13 +370,13 @@ def test_every_format_that_there_is_is_tried() -> None:
         "mlperf_inference",
         "nvidia_smi_dmon",
         "nvidia_smi_table",
-    }  # no pass, or rules of its own
+    }  # formats that never pass, or that have their own rules
     for code, line in CASES:
         found = read(b"MLPerf Results Summary\n" + line.encode() + b"\n")
         assert code in {one.code for one in found.findings}
 
 
-def test_lines_that_a_definition_reads_pass_through_the_rules_too() -> None:
+def test_faults_count_in_a_log_that_is_read_by_a_definition() -> None:
     rules = LineRules.model_validate(
         {
             "good_end": "^Solution Validates",
@@ -393,7 +393,7 @@ def test_lines_that_a_definition_reads_pass_through_the_rules_too() -> None:
         assert code or found.verdict is Verdict.PASS
 
 
-def test_text_of_no_format_has_its_faults_too() -> None:
+def test_faults_count_in_a_text_of_unknown_format() -> None:
     for code, line in CASES:
         found = read(f"some words\n{line}\nthe end\n".encode())
         assert code in {one.code for one in found.findings} or found.format == "xid", line
@@ -401,18 +401,18 @@ def test_text_of_no_format_has_its_faults_too() -> None:
 
 
 @pytest.mark.parametrize(("code", "line"), CASES)
-def test_a_score_counts_what_the_log_shows(code: str, line: str) -> None:
+def test_a_score_counts_the_faults_of_a_log(code: str, line: str) -> None:
     found = findings_of_log(read(with_line("mllog", line)), scores=True, stopped=True)
     assert code in {one.code for one in found if one.verdict is gating(code)}
 
 
 @pytest.mark.parametrize("line", HARMLESS)
-def test_the_words_of_a_fault_alone_are_none(line: str) -> None:
+def test_a_harmless_line_with_words_of_a_fault_is_no_fault(line: str) -> None:
     for name in RUNS:
         found = read(with_line(name, line))
         faults = [one for one in found.findings if one.code in FAULT_TEXTS]
         assert faults == [], name
-        # A tool that only measures has words of its own for what went wrong.
+        # The parsers of these tools read other lines as failures.
         assert found.verdict is Verdict.PASS or name in (
             "nvbandwidth",
             "gpu_burn",
@@ -421,7 +421,7 @@ def test_the_words_of_a_fault_alone_are_none(line: str) -> None:
         ), name
 
 
-def test_every_rule_has_a_line_and_every_line_a_trigger() -> None:
+def test_every_code_has_a_line_and_the_triggers_are_few() -> None:
     # test_rules.py and test_fault_lines.py have lines with these codes.
     elsewhere = {"traceback", "cancelled", "time_limit", "node_failed", "nccl_peer_lost", "loss_scale"}
     shown = {code for code, _ in CASES}
@@ -437,7 +437,7 @@ def test_each_harmless_text_has_a_source_and_no_fault_in_it() -> None:
         assert not any(re.search(pattern, line) for _, line in CASES)
 
 
-def test_a_fault_behind_an_event_of_another_rank_counts() -> None:
+def test_a_fault_in_the_line_of_an_event_counts() -> None:
     data = samples.mllog()
     at = data.find(b"\n", data.find(b"tracked_stats"))
     for torn in (b"CUDA error: an illegal memory access", b" 3: free(): invalid pointer", b"Killed"):
@@ -446,7 +446,7 @@ def test_a_fault_behind_an_event_of_another_rank_counts() -> None:
         assert {one.code for one in found.findings} & FAULT_TEXTS
 
 
-def test_a_certain_fault_is_not_doubtful_too() -> None:
+def test_a_certain_fault_gives_no_second_finding() -> None:
     for line in (
         "cuBLAS error 13 at gemm.cu:77",
         "rocBLAS error: internal error",
@@ -455,7 +455,7 @@ def test_a_certain_fault_is_not_doubtful_too() -> None:
         assert len(read(with_line("mllog", line)).findings) == 1, line
 
 
-def test_colours_and_progress_bars_hide_nothing() -> None:
+def test_colours_and_progress_bars_hide_no_fault() -> None:
     for line in (
         "\x1b[31mCUDA error\x1b[0m: an illegal memory access",
         " 50%|#####     | 1/2\rfree(): invalid pointer",
@@ -476,7 +476,7 @@ def test_a_kernels_log_is_read_by_its_own_rules_alone() -> None:
     assert program.verdict is Verdict.FAIL
 
 
-def test_any_two_faults_are_no_better_than_the_worse() -> None:
+def test_two_faults_have_at_least_the_verdict_of_the_worse() -> None:
     chance = random.Random(7)
     for _ in range(200):
         (one, first), (two, second) = chance.sample(CASES, 2)

@@ -1,8 +1,8 @@
-"""Test that an output of nccl-tests, gpu_burn, perftest or nvidia-smi is no pass if it contradicts itself.
+"""Test that wrong or incomplete output of nccl-tests, gpu_burn, perftest or nvidia-smi does not pass.
 
 An output may end well although a bandwidth does not follow from size and time, a row or a GPU is missing, or
-the output of a second tool follows. Each test makes one such change in a passing output, and checks the
-verdict of :func:`rackproof.logs.parse` and the code of the finding.
+the output of a second tool follows. Most tests make one such change in a passing output, and check the
+verdict of :func:`rackproof.logs.parse`. Some also check the code of the finding.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def judged(text: str) -> tuple[Verdict, set[str]]:
 
 
 def without(pattern: str) -> Change:
-    """Return a change that leaves out the lines with a pattern."""
+    """Return a change that removes the lines that match a pattern."""
     return lambda text: "".join(line for line in text.splitlines(True) if not re.search(pattern, line))
 
 
 def instead(old: str, new: str) -> Change:
-    """Return a change that replaces a text, which must occur."""
+    """Return a change that replaces a text, and fails if the text does not occur."""
 
     def change(text: str) -> str:
         assert old in text
@@ -74,14 +74,14 @@ B200 = (REAL / "nccl/b200-8gpu-all_reduce.txt").read_text()
         (instead("10.00  222.42  222.42", "0.10  22242.00  22242.00"), "impossible_value"),
     ],
 )  # fmt: skip
-def test_a_run_of_nccl_tests_that_proves_less_is_no_pass(change: Change, code: str) -> None:
+def test_wrong_or_incomplete_output_of_nccl_tests_does_not_pass(change: Change, code: str) -> None:
     assert judged(NCCL.decode()) == (PASS, set())
     verdict, codes = judged(change(NCCL.decode()))
-    # A program that could not be loaded has failed, wherever its line stands.
+    # Some of these findings, such as that of a program that could not be loaded, have the verdict FAIL.
     assert (verdict in (UNPROVEN, FAIL), code in codes) == (True, True), codes
 
 
-def test_tabs_in_the_place_of_blanks_move_no_column() -> None:
+def test_tabs_instead_of_blanks_move_no_column() -> None:
     assert judged(B200)[0] is PASS
     tabs = "".join(
         line if line.startswith("# ") else re.sub(" +", "\t", line) for line in B200.splitlines(True)
@@ -106,7 +106,9 @@ def test_tabs_in_the_place_of_blanks_move_no_column() -> None:
             for gpu, used in enumerate((72753, 1343))) + text, UNPROVEN, "gpus_unlike"),
     ],
 )  # fmt: skip
-def test_a_burn_that_proves_less_is_no_pass(change: Change, verdict: Verdict, code: str) -> None:
+def test_wrong_or_incomplete_output_of_gpu_burn_does_not_pass(
+    change: Change, verdict: Verdict, code: str
+) -> None:
     assert judged(GPU_BURN.decode()) == (PASS, set())
     found, codes = judged(change(GPU_BURN.decode()))
     if code:
@@ -131,7 +133,7 @@ def test_a_burn_that_proves_less_is_no_pass(change: Change, verdict: Verdict, co
         ("0.751895", "1.503790"),
     ],
 )
-def test_a_row_of_perftest_that_contradicts_itself_is_no_pass(old: str, new: str) -> None:
+def test_a_row_of_perftest_with_contradictory_numbers_is_unproven(old: str, new: str) -> None:
     assert judged(PERFTEST.decode()) == (PASS, set())
     assert judged(instead(old, new)(PERFTEST.decode())) == (UNPROVEN, {"figures_contradict"})
 
@@ -144,7 +146,7 @@ LATENCY = (
 )
 
 
-# Minimum, maximum, median and mean in microseconds. Median and mean must lie between the first two.
+# Figures: minimum, maximum, median and mean in microseconds. Median and mean must lie between the others.
 @pytest.mark.parametrize(
     ("figures", "verdict"),
     [
@@ -155,11 +157,11 @@ LATENCY = (
         ("1.85 6.20 9.86 1.90", UNPROVEN),
     ],
 )
-def test_latencies_are_in_their_order(figures: str, verdict: Verdict) -> None:
+def test_latencies_out_of_order_are_unproven(figures: str, verdict: Verdict) -> None:
     assert judged(LATENCY.format(figures=figures, tail="2.05    5.90"))[0] is verdict
 
 
-# The percentiles of 99 % and 99.9 % in microseconds. The median is 1.89, and the maximum 6.20.
+# `tail` has the 99th and the 99.9th percentile in microseconds. The median is 1.89, and the maximum 6.20.
 @pytest.mark.parametrize(
     ("tail", "verdict"),
     [
@@ -171,7 +173,7 @@ def test_latencies_are_in_their_order(figures: str, verdict: Verdict) -> None:
         ("1.87 5.90", UNPROVEN),
     ],
 )
-def test_percentiles_lie_between_the_median_and_the_maximum(tail: str, verdict: Verdict) -> None:
+def test_percentiles_outside_of_median_and_maximum_are_unproven(tail: str, verdict: Verdict) -> None:
     assert judged(LATENCY.format(figures="1.85 6.20 1.89 1.90", tail=tail))[0] is verdict
 
 
@@ -183,11 +185,11 @@ SECOND = {
     "ib_write_bw": " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n",
     "nvidia_smi_topo": "\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n",
 }
-"""The output of another tool below that of nccl-tests, by its format."""
+"""Outputs of other tools, by the name of their format, to put below the output of nccl-tests."""
 
 
 @pytest.mark.parametrize("name", SECOND)
-def test_a_second_tools_output_is_not_passed_over(name: str) -> None:
+def test_the_output_of_a_second_tool_is_not_ignored(name: str) -> None:
     verdict, codes = judged(NCCL.decode() + "\n" + SECOND[name])
     assert (verdict is PASS, "second_tool" in codes) == (False, True), codes
 
@@ -200,7 +202,7 @@ def test_a_second_tools_output_is_not_passed_over(name: str) -> None:
         "+ exit 139\n",
     ],
 )
-def test_a_failure_below_a_good_end_is_no_pass(words: str) -> None:
+def test_a_failure_after_a_good_end_does_not_pass(words: str) -> None:
     assert judged(NCCL.decode() + words)[0] is not PASS
 
 
@@ -224,5 +226,7 @@ def loop(*samples: tuple[int, ...]) -> str:
         ([(0, 1)] * 2 + [(0,)] * 2 + [(0, 1)] * 2, UNPROVEN),
     ],
 )
-def test_a_gpu_that_vanishes_in_a_loop_is_found(samples: list[tuple[int, ...]], verdict: Verdict) -> None:
+def test_a_gpu_that_is_missing_in_some_samples_of_a_loop_is_unproven(
+    samples: list[tuple[int, ...]], verdict: Verdict
+) -> None:
     assert judged(loop(*samples))[0] is verdict

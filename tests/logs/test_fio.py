@@ -1,6 +1,6 @@
 """Test the parser of fio's JSON (:mod:`rackproof.logs.fio`): jobs, clones, groups, errors, altered output.
 
-A passing output is altered in one place. Real outputs are in test_real_logs.py.
+Most tests alter a passing output in one place. Real outputs are in test_real_logs.py.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ ALTERED = {
         UNPROVEN,
         {"rows_missing"},
     ),
-    # fio asks again for the rest of a short operation.
+    # fio requests the rest of a short operation again.
     "short operations": (lambda root: root["jobs"][0]["read"].update(short_ios=3), PASS, set()),
     "one clone without figures": (
         lambda root: root["jobs"][0]["read"].update(total_ios=0, io_bytes=0, runtime=0),

@@ -1,8 +1,8 @@
-"""Test that a log with an impossible value never passes, whatever MLPerf round or tool wrote it.
+"""Test that a log with an impossible value does not pass, in the formats of MLPerf rounds and of tools.
 
 If an accuracy is above 1, a batch size negative, a key twice in an event, or a GPU twice in a list, the log
-was edited or damaged, so it proves nothing. Each test makes one such change in a passing log, and checks the
-verdict of :func:`rackproof.logs.parse` and the code of the finding.
+was edited or damaged, so it proves nothing. Most tests make one such change in a passing log, and check the
+verdict of :func:`rackproof.logs.parse` and the code of the finding. The others check that unusual logs pass.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def judged(data: bytes) -> tuple[Verdict, set[str]]:
     return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
 
 
-# Benchmark, its last evaluation, and the verdict. Accuracies are fractions. llama31_405b and gpt3 log a
-# positive loss.
+# Benchmark, its last evaluation, and the verdict. Accuracies and error rates are fractions. LLMs log a loss,
+# which is positive and may exceed 1.
 @pytest.mark.parametrize(
     ("trained", "value", "verdict"),
     [
@@ -46,7 +46,7 @@ def judged(data: bytes) -> tuple[Verdict, set[str]]:
         ("gpt3", 2.6, Verdict.PASS),
     ],
 )
-def test_no_metric_is_beyond_its_bounds(trained: str, value: float, verdict: Verdict) -> None:
+def test_a_metric_beyond_its_bounds_is_unproven(trained: str, value: float, verdict: Verdict) -> None:
     extra = [event("eval_accuracy", 1.2, 200, samples_count=500)] if value == 1.0 else []
     found, codes = judged(mllog_of(trained, value, *extra))
     assert (found, "impossible_value" in codes) == (verdict, verdict is Verdict.UNPROVEN)
@@ -54,21 +54,21 @@ def test_no_metric_is_beyond_its_bounds(trained: str, value: float, verdict: Ver
 
 @pytest.mark.parametrize("value", [0, -8, 8.5, "none", float("inf"), [8, 8], None])
 @pytest.mark.parametrize("key", ["global_batch_size", "train_samples", "eval_samples"])
-def test_a_count_is_a_positive_whole_number(key: str, value: Any) -> None:
+def test_a_count_that_is_not_a_positive_whole_number_does_not_pass(key: str, value: Any) -> None:
     found, codes = judged(mllog(event(key, value, 200)))
     assert found is not Verdict.PASS
     assert codes & {"impossible_value", "nan"}
 
 
 @pytest.mark.parametrize("value", [3901, "3901", [3901]])
-def test_counts_as_submitters_log_them_are_taken(value: Any) -> None:
+def test_counts_as_submitters_log_them_pass(value: Any) -> None:
     assert judged(mllog(event("train_samples", value, 200)))[0] is Verdict.PASS
 
 
 @pytest.mark.parametrize(
     "meta", [{"samples_count": -384}, {"samples_count": 0.5}, {"epoch_num": -1}, {"step_num": "many"}]
 )
-def test_how_far_a_training_came_is_no_less_than_nothing(meta: dict[str, Any]) -> None:
+def test_samples_epochs_and_steps_that_are_no_counts_are_unproven(meta: dict[str, Any]) -> None:
     found, codes = judged(mllog(event("eval_accuracy", 0.94, 200, **meta)))
     assert (found, "impossible_value" in codes) == (Verdict.UNPROVEN, True)
 
@@ -96,7 +96,7 @@ def test_mxnets_metrics_are_bounded(line: bytes) -> None:
 
 
 @pytest.mark.parametrize("pair", ["1.5 5 = 1.9", "0.9 5 = 0.5", "-0.1 5 = 0.5"])
-def test_tf_cnns_accuracies_are_fractions_in_order(pair: str) -> None:
+def test_accuracies_of_tf_cnn_that_are_no_fractions_or_out_of_order_do_not_pass(pair: str) -> None:
     first, fifth = pair.split(" 5 = ")
     line = f"Accuracy @ 1 = {first} Accuracy @ 5 = {fifth} [50000 examples]\n".encode()
     assert judged(TF_CNN + line)[0] is not Verdict.PASS
@@ -115,7 +115,7 @@ accuracy of its log."""
 
 
 @pytest.mark.parametrize(("old", "new"), TWICE)
-@pytest.mark.parametrize("tail", ["", " and more"])
+@pytest.mark.parametrize("tail", ["", " and more"])  # text of another process after the event
 def test_an_event_with_a_key_twice_is_damaged(old: str, new: str, tail: str) -> None:
     good = mllog(final=0.92).decode()
     old = old.replace("0.99", "0.92")
@@ -127,7 +127,7 @@ def test_an_event_with_a_key_twice_is_damaged(old: str, new: str, tail: str) -> 
     assert (found, "key_twice" in codes) == (Verdict.UNPROVEN, True)
 
 
-def test_a_value_that_holds_keys_of_events_is_no_key_twice() -> None:
+def test_equal_keys_inside_a_value_do_not_count_as_a_key_twice() -> None:
     value = {"value": {"key": 1, "a": {"b": [{"key": 2}, {"key": 2}]}}, "note": 'a "value": in words'}
     assert judged(mllog(event("opt_name", json.loads(json.dumps(value)), 200)))[0] is Verdict.PASS
 
@@ -210,13 +210,13 @@ def test_an_event_of_round_06_with_a_key_twice_is_damaged(change: str) -> None:
         (NVIDIA_SMI_CSV.replace(b"uuid", b"pci.bus_id"), b"0002", b"0001"),
     ],
 )
-def test_a_gpu_that_is_listed_twice_hides_another(data: bytes, old: bytes, new: bytes) -> None:
+def test_a_table_that_lists_a_gpu_or_link_twice_is_unproven(data: bytes, old: bytes, new: bytes) -> None:
     assert judged(data)[0] is Verdict.PASS
     found, codes = judged(data.replace(old, new))
     assert (found, "gpu_twice" in codes) == (Verdict.UNPROVEN, True)
 
 
-def test_a_query_in_a_loop_lists_its_gpus_again() -> None:
+def test_a_query_in_a_loop_may_list_each_gpu_again_but_only_at_another_time() -> None:
     rows = "".join(
         f"2024/01/31 12:00:{second:02}.{gpu:03}, {gpu}, 31, 77.49 W\n"
         for second in range(5)
@@ -228,12 +228,12 @@ def test_a_query_in_a_loop_lists_its_gpus_again() -> None:
 
 
 @pytest.mark.parametrize("year", [1843, 1970, 2017, 2300])
-def test_a_run_in_a_year_without_mlperf_or_still_to_come_is_remarked_on(year: int) -> None:
-    # Milliseconds: a year has 365.2425 days.
+def test_a_run_in_a_year_before_mlperf_or_in_the_future_gets_a_remark(year: int) -> None:
+    # Milliseconds. A year has 365.2425 days of 86,400,000 ms.
     moved = (year - 2023) * 365_2425 * 8_640
     data = re.sub(rb'(?<="time_ms": )\d+', lambda ms: b"%d" % (int(ms[0]) + moved), mllog())
     codes = {one.code: one.verdict for one in logs.parse(BytesIO(data)).findings}
-    # A log after 2024 must also have what all published logs of its benchmark have, and the sample lacks it.
+    # A log after 2024 must have the events of all published logs of its benchmark. The sample lacks some.
     assert codes.pop("course_incomplete", None) is (Verdict.UNPROVEN if year > 2024 else None)
     assert codes == {one.code: one.verdict for one in logs.parse(BytesIO(mllog())).findings} | {
         "wrong_year": None
@@ -242,7 +242,7 @@ def test_a_run_in_a_year_without_mlperf_or_still_to_come_is_remarked_on(year: in
 
 @pytest.mark.parametrize("factor", [1e-3, 1e3, 1e6])
 @pytest.mark.parametrize("sample", [mllog(), mllog_of("bert", 0.72), mllog_of("resnet", 0.76)])
-def test_times_that_are_not_in_milliseconds_give_no_duration(sample: bytes, factor: float) -> None:
+def test_a_log_whose_times_are_not_in_milliseconds_is_unproven(sample: bytes, factor: float) -> None:
     data = re.sub(rb'(?<="time_ms": )\d+', lambda ms: b"%d" % (int(ms[0]) * factor), sample)
     found, codes = judged(data)
     assert (found is Verdict.UNPROVEN, "wrong_year" in codes) == (True, True)
@@ -263,13 +263,13 @@ A100 = (Path(__file__).parents[1] / "data" / "real" / "nvidia-smi" / "qx-a100.xm
     ],
 )
 @pytest.mark.parametrize("data", [A100, NVIDIA_SMI_CSV], ids=["xml", "csv"])
-def test_a_gpu_that_is_lost_above_what_the_others_answer_is_a_failure(data: bytes, line: bytes) -> None:
+def test_an_error_line_above_the_output_of_nvidia_smi_is_a_lost_gpu(data: bytes, line: bytes) -> None:
     assert judged(data)[0] is Verdict.PASS
     found, codes = judged(line + b"\n" + data)
     assert (found, "gpu_lost" in codes) == (Verdict.FAIL, True)
 
 
-def test_a_gpu_that_xml_lists_twice_hides_another() -> None:
+def test_an_xml_that_lists_gpus_twice_is_unproven() -> None:
     begin, end = A100.index(b"<gpu id="), A100.rindex(b"</gpu>") + len(b"</gpu>")
     gpus = A100[begin:end]
     attached = re.search(rb"<attached_gpus>(\d+)", A100)

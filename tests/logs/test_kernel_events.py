@@ -1,9 +1,9 @@
 """Test the verdict on lines of kernel logs (:mod:`rackproof.logs.kernel_events`).
 
-The snapshots of nodes and ``rackproof parse`` look in the kernel log for faults of GPUs, memory, PCIe,
+The snapshots of nodes and ``rackproof parse`` search the kernel log for faults of GPUs, memory, PCIe,
 network cards and disks. An *XID* is the number of an error of NVIDIA's driver, and an *SXid* that of an
-NVSwitch. These tests check the code and verdict of each fault, behind the times and host names of many tools.
-They also check that lines of healthy nodes are no finding, and that an unknown line of level error is
+NVSwitch. The tests check the code and verdict of each fault, in lines with the prefixes of many tools.
+They also check that lines of healthy nodes give no finding, and that an unknown line of level error is
 unproven (:mod:`rackproof.logs.known_kernel_lines`).
 """
 
@@ -31,7 +31,7 @@ from rackproof.logs.known_kernel_lines import HARMLESS_LINES, level_is_error, un
 PASS, FAIL, DEGRADED, UNPROVEN = Verdict.PASS, Verdict.FAIL, Verdict.DEGRADED, Verdict.UNPROVEN
 
 LINES = [
-    # What a transfer of a ConnectX ended with: of RDMA, of its completion queue, of Ethernet.
+    # Failed transfers of a ConnectX: by RDMA, in its completion queue, and by Ethernet.
     ("infiniband mlx5_0: dump_cqe:277:(pid 12345): dump error cqe", UNPROVEN, "network_card_error"),
     ("mlx5_warn:mlx5_3:dump_cqe:257:(pid 0): dump error cqe", UNPROVEN, "network_card_error"),
     ("infiniband mlx5_0: mlx5_ib_handle_error_cqe: remote access", UNPROVEN, "network_card_error"),
@@ -45,11 +45,11 @@ LINES = [
         UNPROVEN,
         "network_card_error",
     ),
-    # An array that starts without all its disks, as drivers/md writes it at level info.
+    # Arrays that start without all their disks. The kernel's drivers/md reports them at level info.
     ("md/raid1:mdX: active with 1 out of 2 mirrors", DEGRADED, "storage_error"),
     ("md/raid10:md2: active with 3 out of 4 devices", DEGRADED, "storage_error"),
     ("md/raid:md127: raid level 5 active with 11 out of 12 devices, algorithm 2", DEGRADED, "storage_error"),
-    # XIDs of a GPU that is shared out (MIG), of old drivers, with and without text.
+    # XIDs of a divided GPU (MIG) and of old drivers, with and without text.
     (
         "NVRM: Xid (PCI:0000:07:00 GPU-I:02): 94, pid=7194, Contained: SM (0x1). RST: No, D-RST: No",
         DEGRADED,
@@ -88,17 +88,17 @@ LINES = [
         "xid_154",
     ),
     ("NVRM: Xid (PCI:0000:18:00): 154, GPU recovery action chan", UNPROVEN, "xid_154"),
-    # Damaged ones.
+    # Damaged lines about XIDs and SXids.
     ("NVRM: Xid (PCI:0000:18:00): seventy-nine", UNPROVEN, "damaged_line"),
     ("NVRM: Xid (PCI:0000:18:", UNPROVEN, "damaged_line"),
     ("VRM: Xid: 79", UNPROVEN, "damaged_line"),
     ("NVRM: Xid (PCI:0000:18:00): 79999999", UNPROVEN, "damaged_line"),
     ("nvidia-nvswitch0: SXid (PCI:0000:00:00.0): xyz, Fatal error", UNPROVEN, "damaged_line"),
-    # Switches.
+    # SXids of NVSwitches.
     ("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up", FAIL, "sxid_20034"),
     ("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20123, Unknown error", FAIL, "sxid_20123"),
     ("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress", DEGRADED, "sxid_12028"),
-    # Lost GPUs, reported without an XID.
+    # GPUs that are lost or cannot be initialized, reported without an XID.
     ("NVRM: GPU 0000:29:00.0: GPU has fallen off the bus.", FAIL, "gpu_lost"),
     ("NVRM: fallen off the bus and is not responding to commands.", FAIL, "gpu_lost"),
     ("NVRM: GPU 0000:b1:00.0: RmInitAdapter failed! (0x62:0x0:1860)", FAIL, "gpu_init_failed"),
@@ -149,7 +149,7 @@ LINES = [
     ("nvme 0000:c4:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer", DEGRADED, "pcie_error"),
     ("pcieport 0000:00:01.0: DPC: containment event, status:0x1f01 source:0x0000", FAIL, "pcie_error"),
     ("pcieport 0000:64:01.0: pciehp: Slot(3): Link Down", UNPROVEN, "pcie_error"),
-    # The GPUs' driver, without an XID.
+    # Errors of the GPUs' driver, reported without an XID.
     ("NVRM: _kgspLogXid119: ******** GSP Timeout ********", FAIL, "gpu_driver_error"),
     ("NVRM: nvAssertOkFailedNoLog: failed: GPU lost [NV_ERR_GPU_IS_LOST] (0x0F)", FAIL, "gpu_driver_error"),
     ("NVRM: API mismatch: the client has the version 580.1, but this kernel", FAIL, "gpu_driver_error"),
@@ -157,7 +157,7 @@ LINES = [
     ("nvidia 0000:00:09.0: probe with driver nvidia failed with error -1", FAIL, "gpu_driver_error"),
     ("NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:9b:00", UNPROVEN, "gpu_driver_error"),
     ("NVRM: nvAssertFailedNoLog: Assertion failed: 0 @ kern_bus.c:123", DEGRADED, "gpu_driver_error"),
-    # Discovery of NVLinks that never ends (B200, GB300): nvidia-smi hangs later.
+    # The discovery of NVLinks does not end (B200, GB300), and nvidia-smi hangs later. Other errors follow.
     (
         "NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!",
         FAIL,
@@ -189,13 +189,13 @@ LINES = [
         DEGRADED,
         "gpu_driver_error",
     ),
-    # Memory, as the controller's driver decodes it: bit 61 of the status is an uncorrected error.
+    # Memory errors that the controller's driver decoded. Bit 61 of the status marks an uncorrected error.
     ("EDAC skx MC2: HANDLING MCE MEMORY ERROR", UNPROVEN, "memory_error"),
     ("EDAC skx MC2: CPU 10: Machine Check Event: 0 Bank 7: 9c00004001010090", DEGRADED, "memory_error"),
     ("EDAC skx MC3: CPU 0: Machine Check Event: 0x0 Bank 25: 0xac00000200a00090", FAIL, "memory_error"),
-    # Hot plug, as kernels of 4.x write it.
+    # A hot-plug event in the form of kernels 4.x.
     ("pciehp 0000:64:01.0:pcie204: Slot(3): Link Down", UNPROVEN, "pcie_error"),
-    # Programs that the node's work rests on.
+    # Programs that the node needs, and a processor that is too hot.
     (
         "nv-fabricmanage[104230]: segfault at 0 ip 00005 sp 00007 error 4 in nv-fabricmanager",
         UNPROVEN,
@@ -230,7 +230,7 @@ LINES = [
         DEGRADED,
         "network_card_error",
     ),
-    # Disks and file systems.
+    # Disks and file systems, and GPUs that are bound to another driver.
     ("nvme nvme0: Device not ready; aborting reset, CSTS=0x1", FAIL, "storage_error"),
     ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff", FAIL, "storage_error"),
     ("nvme nvme1: I/O 512 QID 1 timeout, aborting", DEGRADED, "storage_error"),
@@ -264,7 +264,7 @@ LINES = [
     ("BTRFS error (device sda1): bdev /dev/sda1 errs: wr 0, rd 5", FAIL, "storage_error"),
     ("md/raid0:md0: Disk failure on nvme0n1p1 detected, failing array.", FAIL, "storage_error"),
     ("nfs: server store not responding, still trying", DEGRADED, "storage_error"),
-    # The kernel itself.
+    # Errors of the kernel itself, and shortages of memory or cooling.
     ("BUG: unable to handle page fault for address: ffffffffc0de0000", FAIL, "kernel_error"),
     ("Oops: 0000 [#1] SMP NOPTI", FAIL, "kernel_error"),
     ("Internal error: Oops: 0000000096000004 [#1] SMP", FAIL, "kernel_error"),
@@ -283,7 +283,7 @@ LINES = [
         "cpu_throttled",
     ),
 ]
-"""Line, verdict and code of each fault. More follow below."""
+"""Line, verdict and code of each fault. ``LINES +=`` below adds further ones."""
 HARMLESS = [
     "pci 0000:1b:00.0: not ready 1023ms after FLR; waiting",
     "Lustre: fs01-OST0003-osc-ffff: Connection restored to fs01-OST0003 (at 10.1.0.4@o2ib)",
@@ -328,7 +328,7 @@ HARMLESS = [
 PREFIXES = ["", "[131453.740743] ", "1795000000.123456 n1 kernel: ", "Nov 23 03:14:07 gpu-17 kernel: [ 7.1] "]
 """Beginnings of lines: none, and those of dmesg, journalctl and syslog."""
 
-# The tool or option that writes each form. The first three are from logs of leptonai/gpud
+# A comment names the tool or option that writes the prefix. The first three are from logs of leptonai/gpud
 # (components/memory/testdata, pkg/kmsg/testdata) and rwth-i6/returnn issue 1500.
 PREFIXES_OF_TOOLS = [
     "kern  :warn  : 2025-01-21T04:41:44,283302+00:00 ",  # dmesg --decode --time-format iso
@@ -363,7 +363,7 @@ LINES += [
         UNPROVEN,
         "gpu_driver_error",
     ),
-    # radxa-pkg/edk2-cix issue 13, and drivers/iommu/arm of the kernel: the IOMMU of Arm servers, as Grace.
+    # The IOMMU of Arm servers such as Grace: radxa-pkg/edk2-cix issue 13, and the kernel's drivers/iommu/arm.
     ("arm-smmu-v3 arm-smmu-v3.0.auto: event 0x10 received:", UNPROVEN, "pcie_error"),
     (
         "arm-smmu-v3 arm-smmu-v3.0.auto: event: F_TRANSLATION client: 0000:c1:00.0 sid: 0xc100 iova: 0x0",
@@ -378,7 +378,8 @@ LINES += [
 ]
 
 PREFIXES_OF_SYSLOG = [
-    # RFC 5424, as rsyslog's RSYSLOG_SyslogProtocol23Format writes it; some receivers remove the level.
+    # The first three are RFC 5424, as rsyslog's RSYSLOG_SyslogProtocol23Format writes it. Some receivers
+    # remove the level. The last is rsyslog's file format.
     "<4>1 2026-11-27T10:00:00.000000+00:00 n01 kernel - - - ",
     "1 2026-11-27T10:00:00Z n01 kernel - - - [   12.345678] ",
     '<4>1 2026-11-27T10:00:00.000000+00:00 n01.example.org kernel - - [meta sequenceId="7"] ',
@@ -406,14 +407,14 @@ def test_what_healthy_nodes_write_is_no_event(prefix: str, line: str) -> None:
 
 
 @pytest.mark.parametrize(("line", "verdict", "name"), LINES)
-def test_a_log_is_as_bad_as_its_line(line: str, verdict: Verdict, name: str) -> None:
+def test_a_log_has_the_verdict_of_its_only_fault(line: str, verdict: Verdict, name: str) -> None:
     result = parsed(f"[    0.000000] Linux version 6.8\n[   12.5] {line}\n")
     assert result.verdict is verdict
     assert name in {finding.code for finding in result.findings}
 
 
 @pytest.mark.parametrize("bad", [line for line, verdict, _ in LINES if verdict is FAIL and "Xid (" in line])
-def test_no_cut_makes_a_failing_line_good(bad: str) -> None:
+def test_a_failing_line_that_was_cut_off_never_passes(bad: str) -> None:
     for end in range(bad.index("Xid") + 3, len(bad) + 1):
         event = read_kernel_line(f"[ 1.0] {bad[:end]}")
         assert event is not None, bad[:end]
@@ -437,23 +438,23 @@ REGISTERS = [
 """Lines with the registers of an SXid, which follow the line that reports it."""
 
 
-def test_registers_of_an_sxid_are_as_bad_as_the_line_that_they_belong_to() -> None:
+def test_registers_of_an_sxid_have_the_verdict_of_their_line() -> None:
     head = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 50 egress (First)"
     result = parsed("\n".join(f"[ 1.{at}] {line}" for at, line in enumerate([head, *REGISTERS])) + "\n")
     assert result.verdict is DEGRADED
     assert [one.value for one in result.measurements if one.name == "sxid_count"] == [1.0]
 
 
-def test_registers_alone_prove_nothing() -> None:
+def test_registers_without_the_line_of_their_sxid_are_unproven() -> None:
     assert parsed("".join(f"[ 1.0] {line}\n" for line in REGISTERS)).verdict is UNPROVEN
 
 
 @pytest.mark.parametrize("rubbish", ["\x00\x01\x02" * 50, "hello\n", "<html></html>\n", "{}\n"])
-def test_what_is_no_kernel_log_proves_nothing(rubbish: str) -> None:
+def test_a_text_that_is_no_kernel_log_is_unproven(rubbish: str) -> None:
     assert parsed(rubbish).verdict is UNPROVEN
 
 
-def test_a_node_sends_every_line_that_a_reader_takes(root: Path) -> None:
+def test_the_module_on_the_node_has_the_same_fault_words(root: Path) -> None:
     source = (root / "plugins/module_utils/rackproof_facts_health.py").read_text()
     listed = source.split("FAULT_WORDS = ")[1].split("\n)")[0] + ")"
     assert ast.literal_eval(listed) == FAULT_WORDS
@@ -473,13 +474,13 @@ def test_a_node_sends_every_line_that_a_reader_takes(root: Path) -> None:
         ("NVRM: No NVIDIA GPU found.", FAIL),
     ],
 )  # fmt: skip
-def test_what_a_kernel_says_of_devices_that_lack_something(line: str, verdict: Verdict) -> None:
+def test_a_device_without_access_or_full_speed_has_its_verdict(line: str, verdict: Verdict) -> None:
     event = read_kernel_line(f"[   12.500000] {line}")
     assert event is not None
     assert event.verdict is verdict
 
 
-def test_a_disk_in_a_slot_of_its_own_speed_is_no_finding() -> None:
+def test_a_disk_in_a_slower_slot_is_no_finding() -> None:
     line = "nvme 0000:01:00.0: 63.012 Gb/s available PCIe bandwidth, limited by 16.0 GT/s PCIe x4 link at "
     assert (
         read_kernel_line(f"[ 2.5] {line}0000:00:01.1 (capable of 126.024 Gb/s with 32.0 GT/s PCIe x4 link)")
@@ -498,14 +499,14 @@ def test_a_disk_in_a_slot_of_its_own_speed_is_no_finding() -> None:
         "[Wed Dec  9 13:04:05 2026] [drm] Initialized nvidia-drm 0.0.0 for 0000:01:00.0 on minor 1\n" * 3,
     ],
 )
-def test_a_kernels_log_without_a_fault_is_known_and_passes(head: str) -> None:
+def test_a_kernel_log_without_a_fault_is_recognized_and_passes(head: str) -> None:
     quiet = "[   60.000000] IPv6: ADDRCONF(NETDEV_CHANGE): ib0: link becomes ready\n"
     result = logs.parse(io.BytesIO((head + quiet).encode()))
     assert (result.format, result.verdict) == ("xid", PASS)
 
 
 @pytest.mark.parametrize("line", ["[error] [client 10.0.0.1] File does not exist: /x", "epoch 1 loss 0.1"])
-def test_dates_in_the_log_of_a_program_make_no_kernels_log(line: str) -> None:
+def test_a_program_log_with_dates_is_not_taken_for_a_kernel_log(line: str) -> None:
     assert logs.detect(f"[Wed Dec  9 13:04:05 2026] {line}\n".encode() * 3) is None
 
 
@@ -518,7 +519,7 @@ def test_messages_of_programs_in_a_syslog_are_no_faults_of_the_node(prefix: str)
     ):
         result = logs.parse(io.BytesIO(f"{text}{line} authentication attempts exceeded\n".encode()))
         assert (result.format, result.verdict, result.findings) == ("xid", PASS, ())
-    # A level of the kernel counts.
+    # The level of a message of the kernel itself counts.
     level = "<3>1 2026-11-27T10:00:01Z n01 kernel - - - i801_smbus 0000:00:1f.4: SMBus is busy, can't use it!"
     assert logs.parse(io.BytesIO(f"{text}{level}\n".encode())).verdict is UNPROVEN
 
@@ -528,7 +529,7 @@ def test_messages_of_programs_in_a_syslog_are_no_faults_of_the_node(prefix: str)
     [*PREFIXES_OF_SYSLOG, "[Tue Sep  1 10:00:00 2026 <    0.000012>] ", "[Tue Sep  1 10:00:00 2026] "],
 )
 @pytest.mark.parametrize("label", ["", "n01: ", "gpu-17.example.org: "])
-def test_the_end_of_a_log_is_known(label: str, prefix: str) -> None:
+def test_the_time_of_the_last_line_is_read(label: str, prefix: str) -> None:
     day = "2026-09-01" if "Sep" in prefix else "2026-11-27"
     result = logs.parse(io.BytesIO(f"{label}{prefix}Linux version 6.8\n".encode() * 2))
     assert result.tags["ended"] == f"{day}T10:00:00+00:00"
@@ -537,7 +538,7 @@ def test_the_end_of_a_log_is_known(label: str, prefix: str) -> None:
 # Lines that no rule knows.
 
 UNKNOWN = [
-    # Of drivers of the node's hardware: their words count, whatever level they have.
+    # Lines of the drivers of the node's hardware. Their words count at every level.
     "NVRM: GPU6 _threadNodeCheckTimeout: _threadNodeCheckTimeout: Timeout was set to: 4000 msecs!",
     "NVRM: GPU6 kbusSendSysmembarSingle_GH100: - timeout error waiting for startToken = 0x3 cnt=24105122",
     "NVRM: kfspPollForResponse_IMPL: FSP command timed out",
@@ -550,7 +551,7 @@ UNKNOWN = [
     "nvme nvme0: I/O Cmd(0x2) @ LBA 123, 8 blocks, I/O Error (sct 0x2 / sc 0x81)",
 ]
 OF_LEVEL_ERROR = [
-    # Any other line of level error: its words do not matter.
+    # Other lines, which are unproven if their level is error, whatever their words are.
     "i801_smbus 0000:00:1f.4: SMBus is busy, can't use it!",
     "usb 1-14.1: device descriptor read/64, error -71",
     "megaraid_sas 0000:18:00.0: FW in FAULT state Fault code:0x10000",
@@ -562,7 +563,7 @@ OF_LEVEL_ERROR = [
 @pytest.mark.parametrize("line", UNKNOWN)
 @pytest.mark.parametrize("level", [None, False, True])
 @pytest.mark.parametrize("prefix", PREFIXES[:3])
-def test_an_error_of_the_hardware_s_drivers_is_no_harmless_line(
+def test_an_error_of_a_hardware_driver_is_unproven_or_fails(
     prefix: str, level: bool | None, line: str
 ) -> None:
     event = read_kernel_line(prefix + line) or read_unknown_line(prefix + line, level)
@@ -579,7 +580,7 @@ def test_a_line_of_level_error_that_no_rule_knows_is_unproven(line: str) -> None
     assert read_unknown_line(f"[ 12.5] {line}", level_is_error=False) is None
 
 
-# Lines that healthy nodes log at level error. Their sources are in known_kernel_lines.py.
+# Lines of healthy nodes that are harmless at every level. Their sources are in known_kernel_lines.py.
 HARMLESS_OF_LEVEL_ERROR = [
     "ACPI BIOS Error (bug): Could not resolve symbol [\\_SB.PCI0], AE_NOT_FOUND (20230628/dswload2-162)",
     "ACPI Error: AE_NOT_FOUND, During name lookup/catalog (20230628/psobject-220)",
@@ -673,7 +674,7 @@ HARMLESS_OF_LEVEL_ERROR = [
     "[Firmware Warn]: GHES: Poll interval is 0 for generic hardware error source: 1, disabled.",
     "ipmi_si IPI0001:00: Error clearing flags: cc",
 ]
-# Lines of healthy nodes below level error, with words that could be taken for an error.
+# Lines of healthy nodes below level error. Most have words of an error, or are of drivers that report errors.
 HEALTHY_BOOT = [
     "acpi PNP0A08:00: _OSC: platform retains control of PCIe features (AE_NOT_FOUND)",
     "NVRM: gpuClearFbhubPoisonIntrForBug2924523_GA100: FBHUB Interrupt detected. Clearing it.",
@@ -698,16 +699,14 @@ HEALTHY_BOOT = [
 @pytest.mark.parametrize("line", HARMLESS_OF_LEVEL_ERROR)
 @pytest.mark.parametrize("level", [None, False, True])
 @pytest.mark.parametrize("prefix", PREFIXES[:3])
-def test_what_healthy_nodes_write_at_level_error_is_no_finding(
-    prefix: str, level: bool | None, line: str
-) -> None:
+def test_a_harmless_line_is_no_finding_at_any_level(prefix: str, level: bool | None, line: str) -> None:
     assert read_kernel_line(prefix + line) is None
     assert read_unknown_line(prefix + line, level) is None
 
 
 @pytest.mark.parametrize("line", [*HEALTHY_BOOT, *HARMLESS])
 @pytest.mark.parametrize("level", [None, False])
-def test_a_healthy_boot_without_levels_is_no_finding(level: bool | None, line: str) -> None:
+def test_a_healthy_boot_below_level_error_is_no_finding(level: bool | None, line: str) -> None:
     assert read_unknown_line(f"[ 12.5] {line}", level) is None
 
 
@@ -724,7 +723,7 @@ QUIET = [
 
 @pytest.mark.parametrize("label", ["n01: ", "gpu-17.example.org: "])
 @pytest.mark.parametrize("prefix", [*PREFIXES[1:], *PREFIXES_OF_TOOLS, "[Tue Sep  1 10:00:00 2026] "])
-def test_a_log_with_the_label_of_pdsh_is_read_as_without(prefix: str, label: str) -> None:
+def test_the_label_of_pdsh_does_not_change_the_result(prefix: str, label: str) -> None:
     def read(lines: list[str], label: str) -> tuple[str, Verdict, set[str]]:
         text = "".join(f"{label}{prefix}{line}\n" for line in lines)
         result = logs.parse(io.BytesIO(text.encode()))
@@ -736,7 +735,7 @@ def test_a_log_with_the_label_of_pdsh_is_read_as_without(prefix: str, label: str
         assert read([*QUIET, line], label) == read([*QUIET, line], "")
 
 
-def test_a_fault_behind_the_label_of_pdsh_shows_its_host() -> None:
+def test_a_fault_after_the_label_of_pdsh_shows_its_host() -> None:
     text = "".join(f"n0{n}: [   12.3] NVRM: Xid (PCI:0000:18:00): 79, pid=1, lost\n" for n in (1, 2))
     assert {one.excerpt[:4] for one in parsed(text).findings if one.code == "xid_79"} == {"n01:", "n02:"}
 
@@ -780,7 +779,7 @@ def test_each_harmless_line_has_a_source_and_an_example() -> None:
 
 
 @given(st.text(max_size=300))
-def test_no_text_breaks_the_reading_of_unknown_lines(text: str) -> None:
+def test_unknown_error_accepts_any_text(text: str) -> None:
     for level in (None, False, True):
         unknown_error(text, level)
 
@@ -793,7 +792,7 @@ def test_no_text_breaks_the_reading_of_unknown_lines(text: str) -> None:
         "systemd-journald[388]: /dev/kmsg buffer overrun, some messages lost.",
     ],
 )
-def test_a_log_whose_lines_were_lost_is_not_whole(line: str) -> None:
+def test_a_log_with_lost_lines_is_unproven(line: str) -> None:
     whole = "[    0.000000] Linux version 6.8.0\n[    1.000000] pci 0000:18:00.0: enabled\n"
     assert logs.parse(io.BytesIO(whole.encode()), format="xid").verdict is PASS
     parsed = logs.parse(io.BytesIO(f"{whole}[    2.000000] {line}\n".encode()), format="xid")
@@ -814,7 +813,7 @@ def test_an_sxid_of_another_switch_or_host_does_not_judge_registers() -> None:
     assert parsed(f"n01: [ 1.0] {head}\nn01: [ 1.0] {own}\n").verdict is DEGRADED
 
 
-def test_registers_of_any_number_of_switches_are_bounded_and_unproven() -> None:
+def test_registers_of_more_switches_than_are_stored_are_unproven() -> None:
     line = "[ 1.0] nvidia-nvswitch0: SXid (PCI:{:04x}:c1:00.0): 12028, {}\n"
     registers = "".join(line.format(at, "Data {0x00140004}") for at in range(1001))
     heads = "".join(line.format(at, "Non-fatal, Link 50 egress (First)") for at in range(1000))
@@ -843,7 +842,7 @@ STAMPS = (
         ("AER: device recovery failed", ""),
     ],
 )
-def test_a_time_is_no_address(stamp: str, line: str, address: str) -> None:
+def test_a_time_is_not_taken_for_a_bus_address(stamp: str, line: str, address: str) -> None:
     event = read_kernel_line(stamp + line)
     assert event is not None
     assert event.bus_id == address

@@ -23,7 +23,7 @@ RESIDUAL = next(line for line in HPL.splitlines(True) if line.startswith("||"))
 IGNORES = "\nHPL-NVIDIA ignores the following parameters from input file:\n\t* Broadcast parameters\n"
 BOUND = next(line for line in HPL.splitlines(True) if line.startswith("- Computational"))
 NVIDIA_ROW = "WC0         376832  1024     4     4        85.42       4.176e+05 ( 2.610e+04)"
-"""A row as PerfKitBenchmarker shows it of NVIDIA's HPL."""
+"""A row of NVIDIA's HPL, as PerfKitBenchmarker shows it."""
 
 
 def hpl(*rows: str, count: int = 0, residual: str = RESIDUAL, **parameters: str) -> str:
@@ -240,7 +240,9 @@ def test_a_sound_run_passes_with_its_speed(text: str, name: str, value: float) -
         (STREAM.replace("Solution Validates", ""), Verdict.UNPROVEN, "no_end"),
     ],
 )
-def test_what_is_failed_or_missing_is_no_pass(text: str, verdict: Verdict, code: str) -> None:
+def test_a_failed_incomplete_or_contradictory_output_does_not_pass(
+    text: str, verdict: Verdict, code: str
+) -> None:
     parsed = read(text)
     assert parsed.verdict is verdict
     assert code in {one.code for one in parsed.findings}
@@ -249,6 +251,6 @@ def test_what_is_failed_or_missing_is_no_pass(text: str, verdict: Verdict, code:
 @pytest.mark.parametrize(
     "heading", ["This is the DARPA/DOE HPC Challenge Benchmark\n", "HPL-MxP-NVIDIA 23.5\n"]
 )
-def test_a_suite_that_has_such_a_table_is_not_judged_as_one(heading: str) -> None:
+def test_a_suite_with_a_table_of_hpl_is_not_judged_as_hpl(heading: str) -> None:
     parsed = read(heading + HPL)
     assert (parsed.format, parsed.verdict) == ("unknown", Verdict.UNPROVEN)

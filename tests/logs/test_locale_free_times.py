@@ -2,7 +2,7 @@
 
 Ansible sets the operator's locale for the programs that it runs. ``strptime`` then expects the names of
 months and days in the operator's language, but logs have English ones. These tests read times with the names
-of a German locale, and check that no program of this project depends on such names.
+of a German locale, and check that no code in src, plugins and workloads depends on such names.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_a_time_of_any_month_is_read(german: None, month: int) -> None:
         f"Dec 9 13:04:05 {10**20}",
     ],
 )
-def test_a_text_that_is_no_time_is_none(text: str) -> None:
+def test_a_text_that_is_no_time_gives_none(text: str) -> None:
     assert asctime_moment(text) is None
 
 

@@ -1,8 +1,8 @@
-"""Test that a log is no pass if a part of it is missing or impossible, although it reports success.
+"""Test that a log does not pass if a part of it is missing or impossible, although it reports success.
 
-A log may have been edited to hide a failure or to claim a better speed. Each test makes one such change in a
-passing log of MLPerf, nccl-tests, gpu_burn, tf_cnn_benchmarks, MXNet, perftest or nvbandwidth: it removes an
-evaluation, a row or a GPU, or replaces a figure. It checks the verdict of :func:`rackproof.logs.parse` and
+A log may have been edited to hide a failure or to claim a better speed. Most tests make one such change in a
+passing log of MLPerf, nccl-tests, gpu_burn, tf_cnn_benchmarks, MXNet, perftest or nvbandwidth: they remove an
+evaluation, a row or a GPU, or replace a figure. They check the verdict of :func:`rackproof.logs.parse` and
 the code of the finding. Most of the logs are real ones of tests/data/real.
 """
 
@@ -46,7 +46,7 @@ Change = Callable[[bytes], bytes]
 
 
 def read(name: str) -> bytes:
-    """Return a log of tests/data/real, unpacked."""
+    """Return a log of tests/data/real, decompressed."""
     data = (REAL / name).read_bytes()
     return lzma.decompress(data) if name.endswith(".xz") else data
 
@@ -109,11 +109,11 @@ def shifted(text: bytes, factor: float) -> Change:
 
 
 MLPERF: list[tuple[str, Change, Verdict, str]] = [
-    # The target that the code which wrote the log states.
+    # The target is missing, which all logs of this submitter's code state.
     (LORA, lines_with(b'"target_accuracy"'), UNPROVEN, "no_target"),
     (LLAMA, lines_with(b'"target_accuracy"'), UNPROVEN, "no_target"),
     (FLUX, lines_with(b'"target_accuracy"'), UNPROVEN, "no_target"),
-    # Values that no run has.
+    # Values that no run can have.
     (LORA, swap(rb'("eval_accuracy", "value": )0\.92\d*', rb"\g<1>0.0"), UNPROVEN, "impossible_value"),
     (LORA, swap(rb'("eval_accuracy", "value": )0\.\d*', rb"\g<1>1e-9"), UNPROVEN, "impossible_value"),
     (LLAMA, swap(rb'("eval_accuracy", "value": )[\d.]+', rb"\g<1>0.0"), UNPROVEN, "impossible_value"),
@@ -141,7 +141,7 @@ MLPERF: list[tuple[str, Change, Verdict, str]] = [
     (MASK, swap(rb'(eval_accuracy: .*"epoch_num": )5', rb"\g<1>3"), UNPROVEN, "course_incomplete"),
     (GNMT, swap(rb'(eval_accuracy: .*"epoch_num": )2', rb"\g<1>1"), UNPROVEN, "course_incomplete"),
     (SSD, swap(rb'(epoch_start: .*"epoch_num": )20\b', rb"\g<1>18"), UNPROVEN, "course_incomplete"),
-    # Halves of pairs, evaluations, epochs.
+    # Halves of pairs, evaluations or epochs are missing.
     (LORA, lines_with(b'"block_stop"', first=2), UNPROVEN, "course_incomplete"),
     (LORA, lines_with(b'"eval_start"', first=1), UNPROVEN, "course_incomplete"),
     (LLAMA, lines_with(b'"block_start"', first=3), UNPROVEN, "course_incomplete"),
@@ -158,7 +158,7 @@ MLPERF: list[tuple[str, Change, Verdict, str]] = [
     (RESNET, lines_with(b"block_start", first=5), UNPROVEN, "course_incomplete"),
     (GNMT, lines_with(b"eval_accuracy", first=1), UNPROVEN, "course_incomplete"),
     (TRANSFORMER, lines_with(b"block_stop", first=1), UNPROVEN, "course_incomplete"),
-    # Many lines.
+    # Many lines are missing.
     (LORA, cut(0.4, 20), UNPROVEN, "course_incomplete"),
     (LLAMA, cut(0.3, 100), UNPROVEN, "course_incomplete"),
     (LLAMA, cut(0.61, 100), UNPROVEN, "course_incomplete"),
@@ -173,7 +173,7 @@ MLPERF: list[tuple[str, Change, Verdict, str]] = [
 
 
 @pytest.mark.parametrize(("name", "change", "verdict", "code"), MLPERF)
-def test_a_training_that_lacks_a_part_or_cannot_be_is_no_pass(
+def test_an_incomplete_or_impossible_log_of_a_training_does_not_pass(
     name: str, change: Change, verdict: Verdict, code: str
 ) -> None:
     data = read(name)
@@ -184,9 +184,7 @@ def test_a_training_that_lacks_a_part_or_cannot_be_is_no_pass(
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("name", [LORA, LLAMA, FLUX])
-def test_lines_cut_out_of_a_training_are_noticed_where_a_part_begins_or_ends_in_them(
-    name: str, seed: int
-) -> None:
+def test_a_cut_that_removes_the_beginning_or_end_of_a_part_is_found(name: str, seed: int) -> None:
     lines = read(name).splitlines(keepends=True)
     course = re.compile(rb'"(?:block_st|eval_st|eval_acc)')
     begin = next(at for at, line in enumerate(lines) if b"run_start" in line)
@@ -198,7 +196,7 @@ def test_lines_cut_out_of_a_training_are_noticed_where_a_part_begins_or_ends_in_
     assert found in (UNPROVEN, FAIL), codes
 
 
-def test_what_others_train_is_evaluated_as_they_like() -> None:
+def test_a_training_of_no_mlperf_benchmark_has_other_rules() -> None:
     own = mllog(final=0.5).replace(b"llama2_70b_lora", b"my_model").replace(b"3072", b"9216")
     more = own.replace(b'"run_stop"', b'"eval_start"', 1) + own.splitlines()[-1]
     assert judged(more)[0] is PASS
@@ -206,23 +204,23 @@ def test_what_others_train_is_evaluated_as_they_like() -> None:
 
 
 NCCL_CASES: list[tuple[str, Change, str]] = [
-    # Time, size and bandwidths.
+    # Time, size and bandwidths contradict each other.
     (B200, swap(rb" 180\.6 ", b" 90.30 "), "busbw_contradicts"),
     (B200, swap(rb"(?m)^    40160460 ", b"    80320920 "), "busbw_contradicts"),
     (B200, swap(rb"222\.42  389\.23", b"230.42  403.23"), "busbw_contradicts"),
     (A100, swap(rb"131\.59  230\.29", b"131.59  229.29"), "busbw_contradicts"),
     (A100, swap(rb" 63896 ", b" 31948 "), "busbw_contradicts"),
     (ALLTOALL, swap(rb"256\.36  224\.31", b"512.72  448.62"), "busbw_contradicts"),
-    # The average.
+    # The average contradicts the rows.
     (B200, swap(rb"397\.767", b"797.767"), "average_contradicts"),
     (A100, swap(rb"68\.4048", b"70.4048"), "average_contradicts"),
     (ALLTOALL, swap(rb"58\.6481", b"0.6481"), "average_contradicts"),
-    # Rows.
+    # A row is missing.
     (A100, lines_with(b"  4294967296  "), "rows_missing"),
     (A100, lines_with(b"     1048576        262144 "), "rows_missing"),
     (ALLTOALL, lines_with(b"      524288         16384 "), "rows_missing"),
     (B200, swap(rb"maxBytes 40160460", b"maxBytes 41209036"), "rows_missing"),
-    # Ranks and GPUs.
+    # A rank is missing, or the ranks share a GPU or have unlike GPUs.
     (B200, lines_with(b"Rank  3 "), "devices_contradict"),
     (B200, lines_with(b"Rank  7 "), "devices_contradict"),
     (A100, lines_with(b"Rank  0 "), "devices_contradict"),
@@ -235,7 +233,9 @@ NCCL_CASES: list[tuple[str, Change, str]] = [
 
 
 @pytest.mark.parametrize(("name", "change", "code"), NCCL_CASES)
-def test_a_table_of_nccl_tests_agrees_with_itself(name: str, change: Change, code: str) -> None:
+def test_a_table_of_nccl_tests_that_contradicts_itself_is_unproven(
+    name: str, change: Change, code: str
+) -> None:
     data = read(name)
     assert judged(data, name)[0] is PASS
     found, codes = judged(change(data), name)
@@ -255,7 +255,7 @@ def test_a_table_of_nccl_tests_agrees_with_itself(name: str, change: Change, cod
         ("Pid 297822 on sys-a21ge-nbrt device  1 [0x40]", "Pid 7 on another device  0 [0x1b]", ""),
     ],
 )
-def test_a_gpu_is_known_by_its_place_or_by_its_process(old: str, new: str, code: str) -> None:
+def test_two_ranks_on_one_gpu_are_found_by_their_place_or_process(old: str, new: str, code: str) -> None:
     data = read(B200)
     assert old.encode() in data
     found, codes = judged(data.replace(old.encode(), new.encode()), B200)
@@ -314,12 +314,12 @@ def listing(*devices: tuple[int, str]) -> dict[str, object]:
         ({"config": listing((0, "H200"), (1, "A100"))}, "devices_contradict"),
     ],
 )
-def test_the_json_of_nccl_tests_agrees_with_itself(change: dict[str, object], code: str) -> None:
+def test_json_of_nccl_tests_that_contradicts_itself_is_unproven(change: dict[str, object], code: str) -> None:
     found, codes = judged(nccl_json(**change))
     assert (found, code in codes) == (UNPROVEN, True), codes
 
 
-def test_a_time_in_json_that_contradicts_its_bandwidth() -> None:
+def test_a_time_in_json_that_contradicts_its_bandwidth_is_unproven() -> None:
     document = json.loads(nccl_json())
     document["results"][0]["out_of_place"]["time"] = 1.0
     assert judged(json.dumps(document).encode()) == (UNPROVEN, {"busbw_contradicts"})
@@ -413,7 +413,7 @@ def unchecked(data: bytes, *places: int) -> bytes:
 
 
 @pytest.mark.parametrize("data", [NCCL, NCCL.replace(b"validation: 1", b"validation: 4"), read(B200)])
-def test_values_that_were_to_be_checked_and_were_not_are_no_pass(data: bytes) -> None:
+def test_values_that_were_not_checked_as_requested_are_unproven(data: bytes) -> None:
     assert judged(data) == (PASS, set())
     assert judged(unchecked(data, 0, 1)) == (UNPROVEN, {"not_checked"})
     assert judged(unchecked(data, 0)) == (UNPROVEN, {"not_checked"})
@@ -422,7 +422,7 @@ def test_values_that_were_to_be_checked_and_were_not_are_no_pass(data: bytes) ->
 
 
 @pytest.mark.parametrize(("data", "change", "verdict", "code"), TOOLS)
-def test_a_tool_that_lacks_a_part_is_no_pass(
+def test_incomplete_or_impossible_output_of_a_tool_does_not_pass(
     data: bytes, change: Change, verdict: Verdict, code: str
 ) -> None:
     assert judged(data)[0] is PASS
@@ -430,7 +430,7 @@ def test_a_tool_that_lacks_a_part_is_no_pass(
     assert (found, code in codes) == (verdict, True), codes
 
 
-def test_runs_of_a_size_each_are_no_table_of_all_sizes() -> None:
+def test_separate_runs_with_one_size_each_are_complete() -> None:
     sizes = [
         PERFTEST.replace(b"65536", b"%d" % size).replace(b"0.751895", b"%.6f" % (394.2e3 / 8 / size))
         for size in (65536, 4194304, 8388608)
@@ -438,7 +438,7 @@ def test_runs_of_a_size_each_are_no_table_of_all_sizes() -> None:
     assert judged(b"done\n".join(sizes))[0] is PASS
 
 
-def test_a_training_that_goes_on_from_an_epoch_begins_with_it() -> None:
+def test_a_training_may_begin_with_a_later_epoch_only_if_it_loads_one() -> None:
     later = MXNET.replace(b"Epoch[1]", b"Epoch[8]").replace(b"Epoch[0]", b"Epoch[7]")
     asked = later.replace(b"num_epochs=2", b"load_epoch=7, num_epochs=9")
     assert judged(asked)[0] is PASS
@@ -451,8 +451,8 @@ def test_gpus_of_two_models_are_not_compared() -> None:
 
 
 @pytest.mark.parametrize("name", [LORA, LLAMA, "mlperf-hard/5.1-crlf-dlrm_dcnv2.txt", FLUX])
-def test_a_log_without_most_of_its_evaluations_is_no_pass(name: str) -> None:
-    """A missing block is a hole in the course, unless nearly all blocks are missing."""
+def test_a_log_without_most_of_its_evaluations_does_not_pass(name: str) -> None:
+    # A missing block leaves a gap between others. If nearly all blocks are missing, there is no such gap.
     data = read(name)
     marks = re.findall(rb'(?m)^.*"key": "eval_accuracy".*\n', data)
     for kept in (1, 2):

@@ -3,7 +3,7 @@
 nccl-tests measures collectives, which are operations of all GPUs such as all_reduce, and compares their
 results with the right ones. These tests check that a table gets the name of its own collective, that several
 tables of a file are judged one by one, also with a launcher's labels before their lines, and that an output
-which lacks a part or contradicts itself is no pass.
+with a missing part or a contradiction does not pass.
 """
 
 from __future__ import annotations
@@ -88,20 +88,20 @@ REDUCE = table("sum", "0", ratio=1.0)
         ("gather/ncclAllReduce.log", "all_reduce"),
         ("all-reduce.8gpus.log", "all_reduce"),
         ("scatter/all reduce.log", "all_reduce"),
-        ("prereduced.log", "all_reduce"),  # by its factor: the name names nothing
+        ("prereduced.log", "all_reduce"),  # the name states no collective, so the table's factor decides
         ("broadcast.log", "all_reduce"),  # a name that the table contradicts does not count
         ("runs/all_gather/job-7.out", "all_reduce"),
         ("all_reduce_and_all_gather.log", "all_reduce"),
     ],
 )
-def test_the_files_own_name_names_the_collective(name: str, collective: str) -> None:
+def test_the_name_of_a_file_states_its_collective(name: str, collective: str) -> None:
     parsed = read(ALL_REDUCE.encode(), name)
     assert (parsed.verdict, names(parsed)) == (PASS, {collective})
     assert parsed.tags["collective"] == collective
 
 
-# Table, name of its file, and collective. The collective is called "collective" if neither shows which one it
-# is.
+# Table, name of its file, and collective. It is called "collective" if table and name do not show which one
+# it is.
 @pytest.mark.parametrize(
     ("data", "name", "collective"),
     [
@@ -129,7 +129,7 @@ def test_no_table_gets_the_name_of_another_collective(data: str, name: str, coll
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        # as NVIDIA's programs state it
+        # Lines that NVIDIA's programs print.
         (
             "".join(
                 f"# Collective test starting: {program}_perf\n{data}"
@@ -138,12 +138,12 @@ def test_no_table_gets_the_name_of_another_collective(data: str, name: str, coll
             ),
             {"all_reduce", "sendrecv"},
         ),
-        # as a shell with `set -x` prints it
+        # Commands that a shell with `set -x` or a script prints.
         (f"+ ./all_gather_perf\n{ALL_GATHER}+ ./alltoall_perf\n{ALL_GATHER}", {"all_gather", "alltoall"}),
         (f"== broadcast_perf\n{BROADCAST}== reduce_perf\n{REDUCE}", {"broadcast", "reduce"}),
         ("".join((f"$ reduce_scatter_perf\n{REDUCE_SCATTER}", f"$ all_reduce_perf\n{ALL_REDUCE}")),
          {"reduce_scatter", "all_reduce"}),
-        # named by one command, or not at all: by what the tables show
+        # One command or none is named, so the tables show the collective.
         (f"+ bash -c 'all_reduce_perf; reduce_scatter_perf'\n{ALL_REDUCE}{REDUCE_SCATTER}",
          {"all_reduce", "reduce_scatter"}),
         (f"+ all_reduce_perf -b 1M\n{ALL_REDUCE}{ALL_REDUCE}", {"all_reduce"}),
@@ -161,7 +161,7 @@ def test_several_collectives_in_one_file_are_distinguished(text: str, expected: 
 @pytest.mark.parametrize(
     "head", ["", "+ all_reduce_perf -b 1M\n", "# Collective test starting: all_reduce_perf\n"]
 )
-def test_a_list_of_devices_that_lost_ranks_fits_no_collective(ranks: int, head: str) -> None:
+def test_a_list_of_devices_that_lost_ranks_is_unproven(ranks: int, head: str) -> None:
     parsed = read((head + table(ranks=ranks)).encode(), "all_reduce.log")
     assert (parsed.verdict, "busbw_contradicts" in codes(parsed)) == (UNPROVEN, True)
 
@@ -189,14 +189,14 @@ def test_each_table_of_a_file_must_end_and_have_rows() -> None:
 @pytest.mark.parametrize(
     "cut",
     [
-        "# Avg bus bandwidth    : 185.343\n#\n",  # all of it: it might have said FAILED
+        "# Avg bus bandwidth    : 185.343\n#\n",
         " 185.343\n#\n",
         "3\n#\n",
         "\n#\n",
     ],
 )
-def test_a_table_has_its_average_whole(label: str, cut: str) -> None:
-    """Only the line of the average shows whether the average is below the minimum of ``-C``."""
+def test_a_table_whose_average_is_cut_off_is_unproven(label: str, cut: str) -> None:
+    # Only the line of the average shows (with FAILED) that the average is below the minimum of `-C`.
     whole = labelled(ALL_REDUCE, label)
     assert read(whole.encode()).verdict is PASS
     damaged = labelled(ALL_REDUCE.removesuffix(cut), label)
@@ -204,7 +204,7 @@ def test_a_table_has_its_average_whole(label: str, cut: str) -> None:
     parsed = read(damaged.encode())
     assert (parsed.verdict, codes(parsed)) == (UNPROVEN, {"cut_off"})
     if label:
-        # The table of one of two processes is cut.
+        # Of the tables of two processes, one is cut off.
         other = labelled(ALL_REDUCE, label.replace("0", "1"))
         assert codes(read((damaged + "\n" + other).encode())) <= {"cut_off"}
         if cut.startswith("# Avg"):
@@ -214,16 +214,16 @@ def test_a_table_has_its_average_whole(label: str, cut: str) -> None:
 @pytest.mark.parametrize(
     ("sizes", "verdict"),
     [
-        ((8, 64, 4096), UNPROVEN),  # too little to be measured
+        ((8, 64, 4096), UNPROVEN),  # Even correct bandwidths of so small sizes may be 0.00.
         ((8, 1 << 19), UNPROVEN),
         ((1 << 20, 1 << 30), UNPROVEN),
     ],
 )
 @pytest.mark.parametrize("figures", ["0.00    0.00", "3.12    0.00"])
-def test_a_table_without_any_bandwidth_proves_nothing(
+def test_a_table_without_any_bandwidth_is_unproven(
     sizes: tuple[int, ...], verdict: Verdict, figures: str
 ) -> None:
-    """One GPU exchanges nothing: issues 71, 249 and 294 of nccl-tests have such tables."""
+    # One GPU exchanges no data. Issues 71, 249 and 294 of nccl-tests have such tables.
     rows = "".join(
         f"{size:12d}  {size // 4:12d}     float     sum      -1" + f"   12.90    {figures}      0" * 2 + "\n"
         for size in sizes
@@ -270,7 +270,7 @@ OLD = """\
         ("half", ("0e+00", "2e+01"), FAIL),
         ("double", ("1e-07", "1e-07"), FAIL),
         ("int32", ("1e+00", "0e+00"), FAIL),
-        ("float", ("  nan", "0e+00"), FAIL),  # which the program itself counts as right
+        ("float", ("  nan", "0e+00"), FAIL),  # The program itself counts nan as right.
         ("float", ("  inf", "0e+00"), FAIL),
         ("float", ("5e-0x", "0e+00"), UNPROVEN),
     ],
@@ -340,7 +340,7 @@ def test_a_launchers_labels_hide_no_line(label: str, data: str) -> None:
         ("# Out of", "n01: Test NCCL failure common.cu:958 'unhandled cuda error'\n# Out of", "nccl_error"),
     ],
 )
-def test_nor_does_a_label_hide_what_is_wrong(label: str, old: str, new: str, code: str) -> None:
+def test_a_launchers_labels_hide_no_fault(label: str, old: str, new: str, code: str) -> None:
     damaged = ALL_REDUCE.replace(old, new)
     assert damaged != ALL_REDUCE
     for data in (damaged, labelled(damaged, label)):
@@ -349,7 +349,7 @@ def test_nor_does_a_label_hide_what_is_wrong(label: str, old: str, new: str, cod
         assert code in codes(parsed)
 
 
-def test_tables_of_several_processes_come_mixed() -> None:
+def test_mixed_tables_of_several_processes_are_read() -> None:
     chance = random.Random(7)
     tables = {"0: ": ALL_REDUCE, "1: ": ALL_GATHER, "2: ": REDUCE, "13: ": ALL_REDUCE}
     waiting = {label: labelled(text, label).splitlines(True) for label, text in tables.items()}
@@ -371,12 +371,12 @@ def test_tables_of_several_processes_come_mixed() -> None:
         2: {"reduce_busbw"},
         13: {"all_reduce_busbw"},
     }
-    # One that does not end is found, however many others do.
+    # A table without an end is found, although the others have one.
     without_end = [line for line in lines if not line.startswith("2: # Out of")]
     assert codes(read("".join(without_end).encode())) == {"cut_off"}
 
 
-def test_groups_of_ranks_have_factors_of_their_own() -> None:
+def test_the_factor_of_a_collective_depends_on_the_size_of_a_group() -> None:
     text = table(ratio=1.5).replace("Rank  4 Group  0", "Rank  4 Group  1")
     assert names(read(text.encode(), "all_reduce.log")) == {"all_reduce"}
 
@@ -384,7 +384,7 @@ def test_groups_of_ranks_have_factors_of_their_own() -> None:
 @pytest.mark.parametrize(
     "begun", [ALL_REDUCE.partition("#       size")[0], ALL_REDUCE.partition("\n")[0] + "\n"]
 )
-def test_a_test_that_began_without_a_table_is_no_pass(begun: str) -> None:
+def test_a_test_that_began_without_a_table_is_unproven(begun: str) -> None:
     for text in (begun + ALL_REDUCE, ALL_REDUCE + begun):
         parsed = read(text.encode())
         assert (parsed.verdict, "cut_off" in codes(parsed)) == (UNPROVEN, True)
@@ -403,14 +403,14 @@ def test_a_row_that_took_no_time_is_impossible(time: str) -> None:
 
 
 def one_place(text: str) -> str:
-    """Return a table as ``-O 0`` of rccl-tests prints it, without figures out of place."""
+    """Return a table without its out-of-place figures, as rccl-tests prints it with ``-O 0``."""
     figures = re.compile(
         r"( {2,}[0-9.]+ +[0-9.]+ +[0-9.]+ +\d+| +time +algbw +busbw #wrong)\1?$", re.MULTILINE
     )
     return figures.sub(r"\1", text)
 
 
-def test_a_table_of_only_in_place_figures_is_read() -> None:
+def test_a_table_with_only_in_place_figures_is_read() -> None:
     parsed = read(one_place(ALL_REDUCE).encode())
     assert parsed.verdict is PASS, codes(parsed)
     assert parsed.measurement("all_reduce_busbw", size_bytes="1048576", place="in_place") is not None
@@ -422,7 +422,7 @@ def test_a_replayed_trace_has_no_figures_out_of_place() -> None:
     row = next(line for line in ALL_REDUCE.splitlines(True) if line.startswith("     1048576"))
     figures = f"  {100.0:7.1f}  {10.49:6.2f}  {18.36:6.2f}  {'0':>5s}"
     text = ALL_REDUCE.replace(row, row.replace(figures, " " * 32, 1).rstrip("\n") + "  2026-11-23 04:34:18\n")
-    text = text.replace(": 185.343", ": 241.004")  # of three figures
+    text = text.replace(": 185.343", ": 241.004")  # the average of the three remaining figures
     parsed = read(text.encode())
     assert parsed.verdict is PASS, codes(parsed)
     assert parsed.measurement("all_reduce_busbw", size_bytes="1048576", place="in_place") is not None
@@ -457,10 +457,10 @@ def test_json(changes: dict[str, Any], verdict: Verdict, expected: set[str]) -> 
         ((8, 24), {"step_bytes": 8}, UNPROVEN),
     ],
 )
-def test_json_that_lacks_a_size_is_unproven(
+def test_json_with_a_missing_size_is_unproven(
     sizes: tuple[int, ...], growth: dict[str, int], verdict: Verdict
 ) -> None:
-    """The largest size is smaller than requested if the memory was too small for it."""
+    # The largest size is smaller than requested if the memory was too small for it.
     row = json.loads(nccl_json())["results"][0]
     rows = []
     for size in sizes:
@@ -510,14 +510,14 @@ def changed_json(change: Callable[[dict[str, Any]], object]) -> bytes:
         (lambda root: root["average_bus_bandwidth"].update(okay="true"), PASS, ""),
     ],
 )
-def test_json_needs_what_a_table_needs(
+def test_json_with_a_missing_or_wrong_value_is_unproven(
     change: Callable[[dict[str, Any]], object], verdict: Verdict, code: str
 ) -> None:
     parsed = read(changed_json(change))
     assert (parsed.verdict, code in codes(parsed) | {""}) == (verdict, True), codes(parsed)
 
 
-def test_json_of_the_first_version_has_its_average_under_another_name() -> None:
+def test_the_misspelled_average_of_the_first_json_version_is_read() -> None:
     data = nccl_json().replace(b"bandwidth", b"bandwidith")
     assert (read(data).verdict, codes(read(data))) == (PASS, set())
     assert read(data.replace(b"305.0", b"400.0")).verdict is UNPROVEN
@@ -553,7 +553,7 @@ def test_json_with_a_speed_beyond_the_gpus_links_is_unproven(speed: float) -> No
         (b'"out_of_bounds"', b'"out_of_bounds": {"count": 3, "okay": "false"}, "out_of_bounds"'),
     ],
 )
-def test_json_with_a_key_twice_is_unproven(old: bytes, new: bytes, padding: int) -> None:
+def test_json_with_a_repeated_key_is_unproven(old: bytes, new: bytes, padding: int) -> None:
     data = nccl_json(env=["x" * padding])
     assert read(data).verdict is PASS
     parsed = read(data.replace(old, new, 1))
@@ -586,7 +586,7 @@ def test_a_table_whose_average_is_no_number_is_unproven() -> None:
 
 
 @pytest.mark.parametrize("field", ["time", "cpu_time"])
-def test_json_with_a_time_of_nothing_is_unproven(field: str) -> None:
+def test_json_with_a_time_of_zero_is_unproven(field: str) -> None:
     rows = json.loads(nccl_json())["results"]
     place = {key: value for key, value in rows[-1]["in_place"].items() if key != "time"}
     rows[-1]["in_place"] = {**place, field: 0.0}
@@ -682,11 +682,11 @@ def test_a_busbw_that_does_not_follow_from_its_algbw_is_unproven(name: str, old:
 @pytest.mark.parametrize(
     ("count", "verdict"), [(0, Verdict.PASS), (1, Verdict.UNPROVEN), (2, Verdict.UNPROVEN), (3, Verdict.PASS)]
 )
-def test_values_that_only_some_rows_of_a_place_checked_are_unproven(count: int, verdict: Verdict) -> None:
+def test_results_that_were_checked_only_in_some_rows_are_unproven(count: int, verdict: Verdict) -> None:
     text = (REAL / "b200-8gpu-all_reduce.txt").read_text().replace(" validation: 1", "")
     (row,) = [line for line in text.splitlines() if line.lstrip().startswith("40160460")]
     rows = [row] * 3  # the same size, measured three times
-    # Out of place, as a program without checks (-c 0) prints it.
+    # Some rows have the N/A of a program without checks (-c 0) out of place.
     rows = [
         one.replace(" 389.23      0", " 389.23    N/A") if at < count else one for at, one in enumerate(rows)
     ]
@@ -696,7 +696,7 @@ def test_values_that_only_some_rows_of_a_place_checked_are_unproven(count: int, 
 
 
 def config_of(ranks: list[int], *, threads: int = 1, gpus: int = 1) -> dict[str, Any]:
-    """Return a config as of ``-t THREADS -g GPUS``, which lists the first GPU of each process."""
+    """Return the config of a test with ``-t THREADS -g GPUS`` that lists GPUs with these ranks."""
     devices = [{"rank": rank, "device_info": "H200"} for rank in ranks]
     config = json.loads(nccl_json())["config"]
     return {**config, "nthreads": threads, "ngpus": gpus, "devices": devices}

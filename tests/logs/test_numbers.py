@@ -13,7 +13,7 @@ from rackproof.logs._reading import number
 
 
 @pytest.mark.parametrize("text", ["8_00", "1_0.5", "٨٠٠", "８００", "1e1_0", "0x10", "8 00", "", "_8"])  # noqa: RUF001
-def test_what_only_python_reads_is_no_number(text: str) -> None:
+def test_a_text_that_is_no_plain_decimal_number_gives_none(text: str) -> None:
     assert number(text) is None
     assert _number_in_text(text) is None
 

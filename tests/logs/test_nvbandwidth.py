@@ -2,7 +2,7 @@
 
 nvbandwidth measures the bandwidth between the GPUs of a node, and between GPUs and host, and prints matrices.
 A bidirectional test has three: both directions and their total. These tests check that each cell becomes a
-measurement, and that a matrix which lacks a value, has an impossible one, or does not add up is no pass.
+measurement, and that a matrix which lacks a value, has an impossible one, or does not add up does not pass.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def test_both_directions_and_their_total_are_read(name: str, kind: str, gpus: in
 
 
 @pytest.mark.parametrize("gone", ["read1", "read2", "total"])
-def test_a_lost_direction_is_no_pass(gone: str) -> None:
-    """The sum is missing, or the matrix, or both, or the sum has another name."""
+def test_an_output_without_one_direction_is_unproven(gone: str) -> None:
+    # The sum is missing, or sum and matrix, or the matrix, or the sum has another name.
     title = next(line for line in BOTH_WAYS.splitlines(True) if gone in line.lower() and "memcpy CE" in line)
     end = next(line for line in BOTH_WAYS.splitlines(True) if f"_{gone} " in line)
     start, stop = BOTH_WAYS.index(title), BOTH_WAYS.index(end) + len(end)
@@ -155,19 +155,19 @@ def test_a_lost_direction_is_no_pass(gone: str) -> None:
         ("Running", "[CUDA_ERROR_ECC_UNCORRECTABLE] error in file\nRunning", FAIL, "tool_error"),
     ],
 )
-def test_what_is_wrong_in_any_of_the_matrices(old: str, new: str, verdict: Verdict, code: str) -> None:
+def test_a_fault_in_any_of_the_matrices_is_found(old: str, new: str, verdict: Verdict, code: str) -> None:
     assert old in BOTH_WAYS
     parsed = read(HEAD + BOTH_WAYS.replace(old, new) + NOTE)
     assert parsed.verdict is verdict
     assert code in codes(parsed)
 
 
-def test_the_total_must_be_that_of_the_directions() -> None:
+def test_a_total_that_is_not_the_sum_of_the_directions_is_found() -> None:
     text = BOTH_WAYS.replace("372.00", "272.00").replace("_total 742.20", "_total 642.20")
     assert codes(read(HEAD + text + NOTE)) == {"sum_mismatch"}
 
 
-def test_other_forms_of_a_sum_and_verbose_lines() -> None:
+def test_other_forms_of_a_sum_and_verbose_lines_are_read() -> None:
     for old, new in (("SUM", "&&&& PERF"), ("\nRunning", "\nMIN x 1\nMAX x 2\nAVG x 1.5\nRunning")):
         parsed = read(HEAD + (BOTH_WAYS + ONE_WAY).replace(old, new) + NOTE)
         assert parsed.verdict is PASS, codes(parsed)
@@ -258,7 +258,7 @@ def test_no_test_case_is_ignored(last: dict[str, Any], verdict: Verdict) -> None
     assert read(styled(root("v0.8", 2, tests))).verdict is verdict
 
 
-def test_rows_of_processes() -> None:
+def test_rows_of_processes_are_read() -> None:
     text = (
         "Running multinode_bisect_write_ce.\nBisect benchmarking, simultaneous write CE BW\n"
         "               0\n0->2    390.10\n1->3    391.00\n2->0    392.00\n3->1    393.00\n\n"
@@ -288,7 +288,7 @@ DEVICES = "GPU Device list"
 
 
 def devices(count: int, name: str = "NVIDIA H200") -> list[str]:
-    """Return the list as 0.8 writes it."""
+    """Return the list of devices as version 0.8 writes it."""
     return [f"{at}: {name} (00000000:{at + 16:02x}:00): (n01)" for at in range(count)]
 
 
@@ -332,7 +332,7 @@ def test_json_has_the_three_matrices_below_each_other() -> None:
         ([*ROWS[:2], ["N/A", "nan"], *ROWS[3:]], 742.2),
     ],
 )
-def test_json_that_does_not_add_up(matrix: list[list[str]], total: float) -> None:
+def test_json_that_does_not_add_up_is_unproven(matrix: list[list[str]], total: float) -> None:
     assert read(document(matrix, TOTAL, total)).verdict is UNPROVEN
 
 
@@ -344,8 +344,8 @@ def test_json_of_one_direction_has_one_matrix() -> None:
 
 
 @pytest.mark.parametrize("version", ["v0.1", "v0.2", "v0.4", "v0.5-1-g4da7d7e"])
-def test_versions_without_an_end_are_unproven_and_named(version: str) -> None:
-    """In these versions, the note is above the tests, so a test that did not run leaves no trace."""
+def test_a_version_that_prints_no_end_is_unproven_and_named(version: str) -> None:
+    # In these versions, the note is above the tests, so a test that did not run leaves no trace.
     head = HEAD.replace("v0.8", version).replace(
         "\nCUDA Runtime",
         "\nNOTE: This tool reports current measured bandwidth on your system.\n"
@@ -359,7 +359,7 @@ def test_versions_without_an_end_are_unproven_and_named(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["v0.5", "v0.6", "v0.7", "v0.8", "v0.10.0"])
-def test_versions_with_an_end(version: str) -> None:
+def test_a_version_that_prints_an_end_passes(version: str) -> None:
     text = (HEAD + ONE_WAY + LATENCY + NOTE).replace("v0.8", version)
     # Since 0.9, a line shows how much the samples differ.
     text = text.replace("\n\nRunning", "\nCOEFFICIENT_OF_VARIATION x 0.01\n\nRunning")
@@ -367,7 +367,7 @@ def test_versions_with_an_end(version: str) -> None:
 
 
 def test_processes_of_several_nodes_are_listed_in_place_of_devices() -> None:
-    """The list is that of oracle-quickstart/oci-hpc-oke for two nodes with GB200."""
+    # The list is that of oracle-quickstart/oci-hpc-oke for two nodes with GB200.
     processes = "".join(
         f"Process {rank} (worker-{rank // 4}): device {rank % 4}: HGX GB200 (00000008:01:00)\n"
         for rank in range(8)
@@ -493,12 +493,12 @@ def changed(index: int, **changes: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("tests", "verdict", "code"),
     [
-        # A GPU that no test has: the matrix is square, and its sum is right.
+        # The tests have fewer or more GPUs than the list of devices, although each matrix is consistent.
         (cases(3), UNPROVEN, "rows_missing"),
         ([*cases(4)[:1], case("device_to_device_memcpy_read_ce", cells(3, 3))], UNPROVEN, "rows_missing"),
         ([case("host_to_device_memcpy_ce", cells(1, 3, 55.0, with_host=True))], UNPROVEN, "rows_missing"),
         (cases(5), UNPROVEN, "devices_contradict"),
-        # No access between two GPUs.
+        # One GPU has no access to the others.
         (
             [case("device_to_device_memcpy_read_ce", [["N/A"] * 4, *cells(4, 4)[1:]])],
             UNPROVEN,
@@ -514,7 +514,7 @@ def changed(index: int, **changes: Any) -> list[dict[str, Any]]:
         ([], UNPROVEN, "no_rows"),
     ],
 )
-def test_what_is_wrong_in_json(
+def test_a_fault_in_json_is_found(
     version: str, tests: list[dict[str, Any]], verdict: Verdict, code: str
 ) -> None:
     parsed = read(before(version, 4) + styled(root(version, 4, tests)))
@@ -568,14 +568,16 @@ def test_a_launchers_labels_hide_no_json(version: str, label: str) -> None:
         (lambda good, bad: '{"nvbandwidth" : {"error" : "no CUDA device", "version" : "v0.8"}}', FAIL),
     ],
 )
-def test_several_documents_and_text_around_them(change: Callable[[str, str], str], verdict: Verdict) -> None:
+def test_each_document_and_the_text_around_it_counts(
+    change: Callable[[str, str], str], verdict: Verdict
+) -> None:
     good, bad = styled(root("v0.8", 2)), styled(root("v0.8", 2, [{"name": "x", "status": "Running"}]))
     parsed = read(change(good, bad))
     assert (parsed.format, parsed.verdict) == ("nvbandwidth", verdict), codes(parsed)
 
 
 def test_json_of_several_processes_is_read_by_process() -> None:
-    """``srun --label nvbandwidth -j`` on two nodes mixes the lines of both."""
+    # `srun --label nvbandwidth -j` on two nodes mixes the lines of both.
     text = styled(root("v0.8", 2)).splitlines(True)
     mixed = "".join(f"{rank}: {line}" for line in text for rank in (0, 1))
     parsed = read(mixed)
@@ -593,7 +595,7 @@ def test_the_list_of_a_run_on_several_nodes_has_one_nodes_devices() -> None:
     assert read(styled(root("v0.8", 4, [*tests, *cases(3)]))).verdict is UNPROVEN
 
 
-def test_json_in_another_tools_log_is_named() -> None:
+def test_json_in_the_log_of_another_tool_is_found() -> None:
     gpu_burn = "Tested 1 GPUs:\n\tGPU 0: OK\n"
     parsed = logs.parse(io.BytesIO((gpu_burn + styled(root("v0.8", 2))).encode()), format="gpu_burn")
     assert parsed.verdict is not PASS

@@ -30,7 +30,7 @@ from .log_samples import NVIDIA_SMI_TEXT, NVIDIA_SMI_XML, TOPO
 PASS, DEGRADED, UNPROVEN, FAIL = Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL
 REAL = Path(__file__).resolve().parents[1] / "data/real"
 WHOLE = lzma.decompress((REAL / "h200-x4/nvidia-smi-q.xml.xz").read_bytes()).decode()
-# Keep two of the four GPUs. Two are enough to compare.
+# Keep two of the four GPUs, which are enough for comparisons.
 XML = WHOLE.replace("_gpus>4<", "_gpus>2<")
 for _gpu in re.findall("(?s)<gpu id=.*?</gpu>", WHOLE)[2:]:
     XML = XML.replace(_gpu, "")
@@ -44,13 +44,13 @@ def judged(text: str | bytes) -> tuple[Verdict, set[str]]:
     return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
 
 
-# A list of links.
+# -- Lists of NVLinks (nvidia-smi nvlink -s) ------------------------------------------------------
 
 ALL_INACTIVE = "\t NVML: Unable to retrieve NVLink information as all links are inActive\n"
 
 
 def listed(*gpus: tuple[str, str]) -> str:
-    """Return the answer of `nvidia-smi nvlink -s` about GPUs: product name and lines."""
+    """Return the output of `nvidia-smi nvlink -s` for GPUs with these product names and lines."""
     heads = (f"GPU {at}: {name} (UUID: GPU-{at:08x}-0000-4000-8000-000000000000)\n{lines}"
              for at, (name, lines) in enumerate(gpus))  # fmt: skip
     return "".join(heads)
@@ -108,7 +108,9 @@ DOWN = "\t Link 0: <inactive>\n\t Link 1: <inactive>\n"
         ([(H200, UP + "WARNING: infoROM is corrupted at gpu 0000:3B:00.0\n")], FAIL, "inforom_corrupted"),
     ],
 )  # fmt: skip
-def test_links_that_are_missing_or_slow(gpus: list[tuple[str, str]], verdict: Verdict, code: str) -> None:
+def test_links_that_are_missing_or_slow_do_not_pass(
+    gpus: list[tuple[str, str]], verdict: Verdict, code: str
+) -> None:
     found, codes = judged(listed(*gpus))
     assert (found, code in codes) == (verdict, True), codes
 
@@ -136,13 +138,15 @@ def test_links_of_healthy_machines_pass(gpus: list[tuple[str, str]]) -> None:
     assert judged(listed(*gpus)) == (PASS, set())
 
 
-def test_a_list_of_error_counters_is_no_list_of_links_that_are_down() -> None:
+def test_a_list_of_error_counters_is_not_taken_for_links() -> None:
     counters = (REAL.parents[1] / "corpus/machines/h200-vm-x4/nvlink-errors.txt").read_text()
     assert judged(counters) == (UNPROVEN, {"unrecognised"})
 
 
-# Topologies: NV2 is a pair of GPUs with two NVLinks, and other words are paths over PCIe or the processors.
-# Both meshes are those of published servers with eight V100. The others follow NVIDIA's documents.
+# -- Topologies (nvidia-smi topo -m) --------------------------------------------------------------
+#
+# NV2 marks a pair of GPUs with two NVLinks, and other words are paths over PCIe or the processors. Both
+# meshes are those of published servers with eight V100. The others follow NVIDIA's documents.
 
 CUBE_MESH = """\
 \tGPU0\tGPU1\tGPU2\tGPU3\tGPU4\tGPU5\tGPU6\tGPU7\tmlx5_0\tCPU Affinity
@@ -170,7 +174,7 @@ GPU7    NV2     SYS     SYS     SYS     NV1     NV2     NV1      X      SYS     
 
 
 def matrix(*rows: str) -> str:
-    """Return a matrix of rows of cells. `X` is on the diagonal."""
+    """Return the output of `topo -m` with these rows of cells. `X` is on the diagonal."""
     names = [f"GPU{at}" for at in range(len(rows))]
     lines = [f"{name}\t" + "\t".join(row.split()) for name, row in zip(names, rows, strict=True)]
     return "\t" + "\t".join([*names, "CPU Affinity"]) + "\n" + "".join(f"{line}\t0-31\n" for line in lines)
@@ -183,7 +187,7 @@ def alike(count: int, kind: str) -> list[str]:
 
 QUAD = ("X NV1 NV1 NV2", "NV1 X NV2 NV1", "NV1 NV2 X NV2", "NV2 NV1 NV2 X")
 PAIRS = ("X NV4 NODE SYS", "NV4 X NODE SYS", "NODE NODE X NV4", "SYS SYS NV4 X")
-"""Four cards, of which a bridge connects two and two."""
+"""Four cards in two pairs, each connected by a bridge."""
 
 
 @pytest.mark.parametrize(
@@ -192,11 +196,11 @@ PAIRS = ("X NV4 NODE SYS", "NV4 X NODE SYS", "NODE NODE X NV4", "SYS SYS NV4 X")
         CUBE_MESH,
         OTHER_MESH,
         CUBE_MESH.replace("NV2", "NV1"),  # DGX-1 with P100
-        matrix(*QUAD),  # half of a DGX-1, as clouds rent it
+        matrix(*QUAD),  # half of a DGX-1, as a virtual machine of a cloud has it
         matrix(*PAIRS).replace("SYS", "PHB"),
         matrix("X NV12 SYS SYS", "NV12 X SYS SYS", "SYS SYS X NV12", "SYS SYS NV12 X"),
         matrix("X NV3 SYS SYS", "NV3 X SYS SYS", "SYS SYS X NV3", "SYS SYS NV3 X"),
-        # Two bridges over four cards each.
+        # Two bridges that connect four cards each.
         matrix(*(f"{row} SYS SYS SYS SYS" for row in alike(4, "NV6")),
                *(f"SYS SYS SYS SYS {row}" for row in alike(4, "NV6"))),
         matrix(*alike(4, "NV6")),
@@ -213,7 +217,7 @@ def test_pairs_of_healthy_machines_pass(text: str) -> None:
 
 
 def with_pair(text: str, first: int, second: int, kind: str) -> str:
-    """Return a matrix in which a pair is connected otherwise, in both rows."""
+    """Return a matrix in which one pair has another connection, in the rows of both GPUs."""
     rows = [line.split("\t") for line in text.split("\n")]
     for one, other in ((first, second), (second, first)):
         rows[one + 1][other + 1] = kind
@@ -228,13 +232,13 @@ def with_pair(text: str, first: int, second: int, kind: str) -> str:
         "        GPU0    GPU1\n GPU0   X       {0}\n GPU1   {0}     X\n",
     ],
 )
-def test_a_matrix_of_access_between_gpus_is_named(form: str, kind: str) -> None:
+def test_a_matrix_of_topo_p2p_is_unproven_and_named(form: str, kind: str) -> None:
     parsed = logs.parse(io.BytesIO(form.format(kind).encode()))
     assert (parsed.format, parsed.verdict) == ("nvidia_smi_topo", UNPROVEN)
     (finding,) = parsed.findings
     assert finding.code == "topology_unknown"
     assert "topo -p2p" in finding.message
-    # A word of it between connections is still an unknown connection.
+    # A single word of such a matrix among connections is only an unknown connection.
     other = logs.parse(io.BytesIO(form.format(kind).replace(kind, "SYS", 1).encode()))
     assert (other.verdict, "topo -p2p" in other.findings[0].message) == (UNPROVEN, False)
 
@@ -266,7 +270,7 @@ def test_a_faulty_or_unknown_topology_does_not_pass(text: str, verdict: Verdict,
     assert (found, codes) == (verdict, {code})
 
 
-def test_the_gpu_whose_links_are_lost_is_named() -> None:
+def test_the_finding_names_the_gpu_that_lost_links() -> None:
     text = matrix(*alike(8, "NV18"))
     for other in (0, 1, 2, 4, 5, 6, 7):
         text = with_pair(text, 3, other, "NV16")
@@ -274,14 +278,14 @@ def test_the_gpu_whose_links_are_lost_is_named() -> None:
     assert found.message == "each pair is connected by NV18 through switches, except those of GPU3"
 
 
-# Values, in each notation that has them.
+# -- Values in CSV, XML and text ------------------------------------------------------------------
 
 HEAD = "index, name, uuid, {column}\n"
 UUIDS = [f"GPU-00000000-0000-4000-8000-{at:012d}" for at in range(4)]
 
 
 def table(column: str, *cells: str, name: str = H200) -> str:
-    """Return a table of GPUs with index, name, UUID and the given columns, of which each GPU has a cell."""
+    """Return the CSV of GPUs with index, name, UUID and ``column``. Each GPU has one of the cells."""
     rows = (f"{at}, {name}, {UUIDS[at]}, {cell}\n" for at, cell in enumerate(cells))
     return HEAD.format(column=column) + "".join(rows)
 
@@ -366,10 +370,10 @@ GENERATIONS = "pcie.link.gen.current, pcie.link.gen.max, utilization.gpu [%]"
         ("index, temperature.gpu, power.draw [W]\n0, -40, 77.49 W\n", UNPROVEN, "impossible_value"),
     ],
 )
-def test_a_bad_cell_of_a_table(text: str, verdict: Verdict, code: str) -> None:
+def test_a_bad_cell_of_a_table_gets_its_verdict_and_code(text: str, verdict: Verdict, code: str) -> None:
     parsed = logs.parse(io.BytesIO(text.encode()))
     assert parsed.format == "nvidia_smi_csv"
-    # An error's text in the place of a number is not a number either.
+    # The text of an error in place of a number is an unknown value as well.
     assert judged(text) == (verdict, {code} if code != "gpu_lost" else {code, "gpu_value_unknown"})
 
 
@@ -384,12 +388,12 @@ def test_a_bad_cell_of_a_table(text: str, verdict: Verdict, code: str) -> None:
         table("temperature.gpu, power.draw [W]", "31, [N/A]"),
         table("temperature.gpu.tlimit", "6"),
         table("temperature.gpu, power.management", "31, Enabled"),
-        # A query that was started once more, into the same file.
+        # Two runs of a query that wrote to the same file.
         (LOOP := table("timestamp, temperature.gpu", "2026/01/31 12:00:00.000, 31"))
         + LOOP.replace("12:00:00", "12:00:05"),
         table(GENERATIONS, "1, 5, 0 %"),
         table(GENERATIONS, "5, 5, 99 %"),
-        # A workstation's card is sold with ECC off.
+        # Cards of workstations are sold with ECC off.
         table("ecc.mode.current", "Disabled", "Disabled", name="NVIDIA RTX A6000"),
         table("temperature.gpu, ecc.mode.current", "31, [N/A]", name="NVIDIA GeForce RTX 3090"),
         table("memory.total [MiB]", "143771 MiB", "143500 MiB"),
@@ -403,7 +407,7 @@ def test_tables_of_healthy_machines_pass(text: str) -> None:
 
 
 def with_value(path: str, value: str, xml: str = XML) -> str:
-    """Return XML, by default of two H200, in which the first element of a tag has another value."""
+    """Return XML, by default of two H200, in which the first element ``path`` has another value."""
     changed, count = re.subn(f"<{path}>[^<]*</{path}>", f"<{path}>{value}</{path}>", xml, count=1)
     assert count == 1
     return changed
@@ -434,9 +438,11 @@ def with_value(path: str, value: str, xml: str = XML) -> str:
         ("clocks_event_reason_hw_slowdown", "Active", DEGRADED, "slowed_down"),
     ],
 )
-def test_a_bad_value_of_the_xml(tag: str, value: str, verdict: Verdict, code: str) -> None:
+def test_a_bad_value_of_the_xml_gets_its_verdict_and_code(
+    tag: str, value: str, verdict: Verdict, code: str
+) -> None:
     assert judged(XML) == (PASS, set())
-    # A smaller total also contradicts its used and free parts, so this second finding is ignored.
+    # A smaller total of memory also contradicts its used and free parts. That second finding is ignored.
     found, codes = judged(with_value(tag, value))
     assert (found, codes - {"impossible_value"} or codes) == (verdict, {code})
 
@@ -465,7 +471,7 @@ def test_a_bad_value_of_the_xml(tag: str, value: str, verdict: Verdict, code: st
         ("clocks_event_reasons_counters_sw_therm_slowdown", "many", "impossible_value"),
     ],
 )
-def test_a_value_that_contradicts_the_others_proves_nothing(tag: str, value: str, code: str) -> None:
+def test_a_missing_or_contradictory_value_of_the_xml_is_unproven(tag: str, value: str, code: str) -> None:
     found, codes = judged(with_value(tag, value))
     assert (found, code in codes) == (UNPROVEN, True), codes
 
@@ -483,7 +489,7 @@ def test_values_of_healthy_gpus_pass(tag: str, value: str) -> None:
 
 
 def with_instance(counts: str) -> str:
-    """Return a description in which the first GPU has an instance of MIG."""
+    """Return XML in which the first GPU has a MIG instance with these counters."""
     device = f"<mig_device><index>0</index>{counts}</mig_device>"
     return re.sub(r"(?s)<mig_devices>.*?</mig_devices>", f"<mig_devices>{device}</mig_devices>", XML, count=1)
 
@@ -541,7 +547,9 @@ def test_a_pcie_link_that_is_slow_under_load_is_found_in_the_xml() -> None:
         ("143771 MiB", "0 MiB", UNPROVEN, "impossible_value"),
     ],
 )
-def test_a_bad_value_of_the_text(old: str, new: str, verdict: Verdict, code: str) -> None:
+def test_a_bad_value_of_the_text_gets_its_verdict_and_code(
+    old: str, new: str, verdict: Verdict, code: str
+) -> None:
     text = NVIDIA_SMI_TEXT.decode()
     assert judged(text) == (PASS, set())
     assert old in text
@@ -554,7 +562,7 @@ PLACES = ("device_memory", "register_file", "l1_cache", "l2_cache", "texture_mem
 
 
 def with_places(kind: str, place: str, count: int) -> str:
-    """Return the XML of two GPUs whose first counts errors by the number of wrong bits."""
+    """Return the XML of two GPUs that count errors by the number of wrong bits, with one such count."""
     counts = "".join(
         f"<{bits}>"
         + "".join(f"<{one}>{count if (bits, one) == (kind, place) else 0}</{one}>" for one in PLACES)
@@ -565,8 +573,8 @@ def with_places(kind: str, place: str, count: int) -> str:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_errors_of_two_bits_are_a_fault(place: str) -> None:
-    # A page of memory is replaced, like a row of newer GPUs.
+def test_double_bit_errors_are_a_fault(place: str) -> None:
+    # Damaged device memory is only degraded: its page is replaced, as newer GPUs replace a row.
     wanted = (DEGRADED, "ecc_dram_uncorrected") if place == "device_memory" else (FAIL, "ecc_uncorrected")
     parsed = logs.parse(io.BytesIO(with_places("double_bit", place, 3).encode()))
     assert wanted in {(one.verdict, one.code) for one in parsed.findings}
@@ -598,11 +606,11 @@ def test_faults_of_older_gpus_are_found_in_the_text(section: str, code: str) -> 
     assert judged(f"{head}GPU 00000002:00:00.0\n    {sound}\n") == (UNPROVEN, {"cut_off"})
 
 
-# Descriptions of GPUs that lack a part which every driver prints, or a reading which other GPUs have.
+# -- Outputs without a part that every driver prints, or without a reading that other GPUs have ---
 
 
-def test_a_line_taken_out_of_the_text_never_hides_what_it_said() -> None:
-    """Remove each line that a check reads. The line could have shown a fault, so the rest must not pass."""
+def test_a_text_without_a_line_that_is_judged_does_not_pass() -> None:
+    # Each line that a check reads is removed. It could have shown a fault, so the rest must not pass.
     lines = NVIDIA_SMI_TEXT.decode().splitlines(keepends=True)
     judging = (
         "Pending",
@@ -622,7 +630,7 @@ def test_a_line_taken_out_of_the_text_never_hides_what_it_said() -> None:
         "Max  ",
     )
     taken = [at for at, line in enumerate(lines) if any(word in line for word in judging)]
-    # Not judged: what waits for MIG, and two limits of a sensor.
+    # The pending mode of MIG and a limit of a sensor are not judged.
     passing = {
         lines[at].strip().split("  ")[0]
         for at in taken
@@ -639,11 +647,11 @@ PRINTED = {
     if sum(f"<{one}>" in XML for one in part.tags) == 1 and part.since_driver < 590
     if f"<{path.rpartition('/')[2]}>" in XML and not part.section.startswith("power_readings")
 }
-"""Tags of these descriptions for parts that drivers before 590 print, too."""
+"""Tags in XML of the parts of a GPU that drivers before 590 print, too, without its power readings."""
 
 
 @pytest.mark.parametrize("tag", sorted(PRINTED))
-def test_no_part_of_the_xml_is_taken_out_of_all_gpus_unnoticed(tag: str) -> None:
+def test_the_xml_without_a_part_of_all_gpus_does_not_pass(tag: str) -> None:
     verdict, codes = judged(re.sub(rf"(?s)<{tag}>.*?</{tag}>", "", XML))
     assert verdict is not PASS
     assert codes & {"cut_off", "gpu_lost", "damaged_xml"}
@@ -662,10 +670,10 @@ def test_no_part_of_the_xml_is_taken_out_of_all_gpus_unnoticed(tag: str) -> None
         "current_power_limit",
     ],
 )
-def test_a_gpu_lacks_a_reading_that_the_other_has(tag: str) -> None:
+def test_a_reading_that_only_one_gpu_has_is_missing_on_the_other(tag: str) -> None:
     text = with_value(tag, "N/A")
     assert judged(text) == (UNPROVEN, {"gpu_readings_missing"})
-    # Where no GPU has it, the driver or the model has none.
+    # If no GPU has the reading, the driver or the model does not report it.
     assert judged(re.sub(rf"<{tag}>[^<]*</{tag}>", f"<{tag}>N/A</{tag}>", XML))[0] == PASS
 
 
@@ -694,7 +702,7 @@ FABRIC = "fabric.clusterUuid, fabric.cliqueId, fabric.state"
         ("memory.total [MiB]", "143771 MiB", "[N/A]", UNPROVEN, "gpu_readings_missing"),
     ],
 )
-def test_a_table_is_judged_as_the_xml_is(
+def test_a_bad_cell_of_a_healthy_table_gets_the_finding_of_the_xml(
     columns: str, healthy: str, faulty: str, verdict: Verdict, code: str
 ) -> None:
     assert judged(table(columns, healthy, healthy)) == (PASS, set())
@@ -711,13 +719,13 @@ def test_a_table_is_judged_as_the_xml_is(
         ("gpu_util", "101 %", UNPROVEN, "impossible_value"),
     ],
 )
-def test_an_impossible_gpu_in_the_xml_does_not_pass(
+def test_a_gpu_in_another_fabric_or_without_margin_does_not_pass(
     tag: str, value: str, verdict: Verdict, code: str
 ) -> None:
     assert judged(with_value(tag, value)) == (verdict, {code})
 
 
-def test_drivers_since_610_have_the_power_limits_one_deeper() -> None:
+def test_the_deeper_power_limits_of_drivers_since_610_are_read() -> None:
     text = NVIDIA_SMI_TEXT.decode()
     limits = "        Current Power Limit               : 700.00 W\n        Default Power Limit"
     deeper = "        GPU Ceiling Power Limit\n" + limits.replace("        ", "            ", 1).replace(
@@ -729,12 +737,12 @@ def test_drivers_since_610_have_the_power_limits_one_deeper() -> None:
     assert judged(deep.replace("52 C", "-1 C")) == (FAIL, {"temperature"})
 
 
-def test_two_gpus_at_one_address_are_one_or_two_lists() -> None:
+def test_two_gpus_at_one_address_are_unproven() -> None:
     first, second = re.findall(r'<gpu id="([^"]*)"', XML)
     assert judged(XML.replace(second, first)) == (UNPROVEN, {"gpu_twice"})
 
 
-# GPUs that are missing or unlike the others, and faults that a table names.
+# -- GPUs that are missing or unlike the others, and faults that a table states -------------------
 
 WHOLE_XML = lzma.decompress((REAL / "nvidia-smi/qx-h100.xml.xz").read_bytes()).decode()
 """Eight H100 of one machine."""
@@ -748,7 +756,7 @@ WHOLE_XML = lzma.decompress((REAL / "nvidia-smi/qx-h100.xml.xz").read_bytes()).d
         *("clocks_event_reasons", "fb_memory_usage", "product_name", "utilization", "processes", "mig_mode"),
     ],
 )
-def test_a_section_taken_out_of_the_xml_is_never_a_pass(section: str, first_alone: bool) -> None:
+def test_the_xml_without_a_section_is_unproven(section: str, first_alone: bool) -> None:
     assert judged(WHOLE_XML) == (PASS, set())
     pattern = rf"\n\t\t<{section}>.*?</{section}>"
     verdict, codes = judged(re.sub(pattern, "", WHOLE_XML, count=int(first_alone), flags=re.DOTALL))
@@ -769,7 +777,9 @@ def test_a_section_taken_out_of_the_xml_is_never_a_pass(section: str, first_alon
         ("product_name", "NVIDIA H100 160GB HBM3", UNPROVEN, "gpu_memory"),
     ],
 )
-def test_a_gpu_that_is_unlike_its_neighbours(tag: str, value: str, verdict: Verdict, code: str) -> None:
+def test_a_gpu_that_is_unlike_the_others_does_not_pass(
+    tag: str, value: str, verdict: Verdict, code: str
+) -> None:
     found, codes = judged(with_value(tag, value, WHOLE_XML))
     assert (found, code in codes) == (verdict, True), codes
 
@@ -801,7 +811,7 @@ def test_all_gpus_below_their_default_power_are_degraded() -> None:
         ),
     ],
 )
-def test_tables_that_prove_nothing_of_all_gpus(text: str, code: str) -> None:
+def test_tables_without_values_of_all_gpus_are_unproven(text: str, code: str) -> None:
     verdict, codes = judged(text)
     assert (verdict, code in codes) == (UNPROVEN, True), codes
 
@@ -814,7 +824,7 @@ def test_tables_that_prove_nothing_of_all_gpus(text: str, code: str) -> None:
         ("retired_pages.pending", "Yes", "remap_pending"),
     ],
 )
-def test_words_of_a_table_that_state_a_fault(column: str, cell: str, code: str) -> None:
+def test_words_of_a_table_that_state_a_fault_fail(column: str, cell: str, code: str) -> None:
     assert judged(table(column, cell)) == (FAIL, {code})
 
 
@@ -837,7 +847,7 @@ def test_a_table_of_an_hgx_without_resources_in_its_fabric_does_not_pass() -> No
     assert judged(table("fabric.state, fabric.status", healthy, faulty)) == (UNPROVEN, {"fabric_failed"})
 
 
-def test_a_number_of_a_gpu_that_is_a_billion_takes_no_memory() -> None:
+def test_a_gpu_with_an_index_of_almost_a_billion_is_unproven() -> None:
     text = f"index, uuid, temperature.gpu\n999999999, {UUIDS[0]}, 33\n"
     assert judged(text) == (UNPROVEN, {"gpu_missing"})
 
@@ -864,12 +874,14 @@ def test_a_table_of_all_columns_is_read() -> None:
         ([(H200, UP), ("NVIDIA H100 80GB HBM3", UP)], "gpus_unlike"),
     ],
 )
-def test_lists_of_links_that_contradict_their_model(gpus: list[tuple[str, str]], code: str) -> None:
+def test_lists_of_links_that_contradict_their_model_are_unproven(
+    gpus: list[tuple[str, str]], code: str
+) -> None:
     verdict, codes = judged(listed(*gpus))
     assert (verdict, code in codes) == (UNPROVEN, True), codes
 
 
-def test_a_list_of_links_that_begins_with_another_gpu_lacks_the_first() -> None:
+def test_a_list_of_links_without_the_first_gpus_is_unproven() -> None:
     text = listed((H200, UP), (H200, UP)).replace("GPU 1:", "GPU 3:").replace("GPU 0:", "GPU 2:")
     assert judged(text) == (UNPROVEN, {"gpu_missing"})
 
@@ -882,14 +894,14 @@ def test_a_list_of_links_that_begins_with_another_gpu_lacks_the_first() -> None:
         ("GPU3", "GPU7", "gpu_missing"),
     ],
 )
-def test_matrices_that_no_driver_prints(old: str, new: str, code: str) -> None:
+def test_matrices_that_no_driver_prints_are_unproven(old: str, new: str, code: str) -> None:
     text = (REAL / "h200-x4/topo.txt").read_text()
     assert judged(text) == (PASS, set())
     verdict, codes = judged(text.replace(old, new))
     assert (verdict, code in codes) == (UNPROVEN, True), codes
 
 
-# Lines beside the answer.
+# -- Lines above or below the output --------------------------------------------------------------
 
 CORRUPTED = "WARNING: infoROM is corrupted at gpu 0000:3B:00.0\n"
 ANSWERS = {
@@ -922,7 +934,7 @@ def test_a_line_beside_an_answer_is_a_finding(
 
 
 @pytest.mark.parametrize("tag", ["gpu_temp_tlimit", "fabric", "remapped_rows"])
-def test_a_divided_gpu_lacks_no_reading_of_the_gpus_beside_it(tag: str) -> None:
+def test_a_divided_gpu_need_not_have_all_readings_of_the_others(tag: str) -> None:
     lacks_reading = re.sub(f"(?s)<{tag}>.*?</{tag}>", "", XML, count=1)
     assert "gpu_readings_missing" in judged(lacks_reading)[1]
     divided = lacks_reading.replace("<current_mig>Disabled", "<current_mig>Enabled", 1)
@@ -935,13 +947,13 @@ def test_a_prompt_or_a_date_above_the_output_is_ignored(name: str, line: str) ->
     assert judged(line + ANSWERS[name]) == (PASS, set())
 
 
-def test_a_second_document_is_not_left_out() -> None:
+def test_a_fault_in_a_second_document_is_found() -> None:
     bad = with_value("current_ecc", "Disabled")
     for text in (XML + bad, bad + XML, XML + "<gpu/>", XML + CORRUPTED + bad):
         assert judged(text)[0] in (UNPROVEN, FAIL)
 
 
-# A table without names of its columns.
+# -- Tables without a header, and other texts -----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -956,7 +968,7 @@ def test_a_second_document_is_not_left_out() -> None:
         "2026/01/31 12:00:00.000, NVIDIA H200, 143771 MiB, P0, 00000000:00:06.0",
     ],
 )
-def test_a_table_without_a_header_is_named_as_that(text: str) -> None:
+def test_the_finding_about_a_table_names_its_missing_header(text: str) -> None:
     parsed = logs.parse(io.BytesIO(text.encode()))
     found = [one for one in parsed.findings if one.verdict is not None]
     assert (parsed.format, parsed.verdict) == ("nvidia_smi_csv", UNPROVEN)
@@ -982,10 +994,10 @@ def test_other_texts_are_no_tables_of_nvidia_smi(text: str) -> None:
     assert logs.parse(io.BytesIO(text.encode())).format in ("unknown", "nvidia_smi_topo")
 
 
-# NVML's bits.
+# -- Clock reasons of NVML, and a bound -----------------------------------------------------------
 
 
-def test_the_bits_are_nvml_s() -> None:
+def test_the_clock_reasons_have_the_bits_of_nvml() -> None:
     assert [reason.bit for reason in CLOCK_REASONS] == [1 << at for at in range(9)]
     assert [one.name for one in slowdowns_of(0x1FF)] == [
         *("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"),
@@ -994,7 +1006,7 @@ def test_the_bits_are_nvml_s() -> None:
     assert [read_mask(text) for text in ("0x48", "0x", "48", "0x1 ", "")] == [0x48, None, None, None, None]
 
 
-def test_a_table_of_any_number_of_gpus_is_kept_in_bounds() -> None:
+def test_the_number_of_stored_gpus_of_a_table_is_bounded() -> None:
     rows = "".join(f"GPU-{number:032x}, NVIDIA H100, 40\n" for number in range(5000))
     parser = NvidiaSmiCsvParser(Log("nvidia_smi_csv"))
     for at, line in enumerate(f"uuid, name, temperature.gpu\n{rows}".splitlines(), start=1):
@@ -1002,7 +1014,7 @@ def test_a_table_of_any_number_of_gpus_is_kept_in_bounds() -> None:
     assert len(parser.filled) == len(parser.gpus) == MAX_GPUS + 1
 
 
-# The same answer, read by several readers.
+# -- One output that several functions read -------------------------------------------------------
 
 
 @pytest.mark.parametrize(("padding", "times"), [(0, 1), (1 << 20, 3)], ids=["of a node", "too large to keep"])
@@ -1032,7 +1044,7 @@ def test_one_answer_is_parsed_once_and_no_reader_changes_it(
             nvidia_smi.read_gpus(data[:-30])
 
 
-# What one GPU lacks and the GPUs beside it have.
+# -- Lines that are missing of one GPU, and unknown values ----------------------------------------
 
 GB200 = lzma.decompress((REAL / "nvidia-smi/qx-gb200.xml.xz").read_bytes()).decode()
 
@@ -1045,7 +1057,7 @@ GB200 = lzma.decompress((REAL / "nvidia-smi/qx-gb200.xml.xz").read_bytes()).deco
         *("persistence_mode", "performance_state"),
     ],
 )
-def test_a_line_that_only_one_gpu_lacks_is_unproven(tag: str) -> None:
+def test_a_line_that_is_missing_of_only_one_gpu_is_unproven(tag: str) -> None:
     assert judged(GB200)[0] is PASS
     before = GB200[: GB200.rindex(f"<{tag}>")]
     after = GB200[len(before) :].partition(f"</{tag}>")[2]
@@ -1059,11 +1071,11 @@ def test_a_link_whose_highest_value_is_unknown_is_unproven(tag: str, text: str) 
     assert judged(damaged)[0] is UNPROVEN
 
 
-# Evidence that appears twice, and text that is no evidence.
+# -- Outputs that appear twice, damaged speeds, names of processes, and the text of -q ------------
 
 
 @pytest.mark.parametrize("tail", ["", "later\n"])
-def test_a_second_matrix_does_not_hide_the_first(tail: str) -> None:
+def test_two_matrices_in_one_log_are_unproven(tail: str) -> None:
     good, bad = matrix(*alike(8, "NV18")), with_pair(matrix(*alike(8, "NV18")), 2, 3, "NV17")
     assert judged(good)[0] is PASS
     assert judged(bad)[0] is DEGRADED
@@ -1118,13 +1130,13 @@ PROCESSES = """\
 def test_a_process_may_have_any_name(name: str, heading: str) -> None:
     text = TEXT + PROCESSES.format(name=name).replace("Processes", heading)
     assert judged(text) == (PASS, set())
-    # What is not in the list still counts.
+    # Errors outside the list of processes still count.
     assert judged(text + "Unable to determine the device handle for GPU 3B:00.0: Unknown Error\n")[0] is FAIL
     assert judged(text + "GPU 00000000:07:00.0\n    Fan Speed  : Unknown Error\n")[0] is FAIL
     assert judged(TEXT + PROCESSES.format(name=name).replace("Processes", "Others"))[0] is not PASS
 
 
-def test_a_list_of_processes_may_have_any_name() -> None:
+def test_a_process_in_a_table_may_have_any_name() -> None:
     head = "pid, process_name, used_gpu_memory [MiB]\n"
     assert "gpu_lost" not in judged(f"index, {head}0, 1234, python 'Unknown Error', 1 MiB\n")[1]
     assert "gpu_lost" in judged(f"index, {head}0, 1234, python, [GPU is lost]\n")[1]
@@ -1156,7 +1168,7 @@ def test_memory_errors_of_a_table_are_judged_as_in_the_xml(
     assert judged(table(head, ", ".join(map(str, cells)))) == (verdict, expected)
 
 
-def test_a_slowdown_of_unknown_age_is_unproven_and_says_what_to_do() -> None:
+def test_the_finding_about_a_slowdown_of_unknown_age_says_what_to_do() -> None:
     counters = re.search("<clocks_event_reasons_counters_hw_therm_slowdown>(.*?)<", XML)
     assert counters is not None
     text = XML.replace(counters[0], counters[0].replace(counters[1], "61000000 us"), 1)
@@ -1167,7 +1179,7 @@ def test_a_slowdown_of_unknown_age_is_unproven_and_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("above", ["", "$ nvidia-smi -q -x\n", "one\ntwo\n\n"])
-def test_lines_of_the_xml_are_those_of_the_file(above: str) -> None:
+def test_findings_in_the_xml_have_the_line_number_of_the_file(above: str) -> None:
     text = above + with_value("current_ecc", "Disabled")
     (found,) = [one for one in logs.parse(io.BytesIO(text.encode())).findings if one.code == "ecc_off"]
     gpus = [at for at, line in enumerate(text.splitlines(), start=1) if "<gpu id=" in line]
@@ -1176,7 +1188,7 @@ def test_lines_of_the_xml_are_those_of_the_file(above: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["b", "b :", ": b", "b : c"])
-def test_long_lines_of_the_text_are_read_in_little_time(value: str) -> None:
+def test_long_lines_of_the_text_are_read_within_a_second(value: str) -> None:
     line = "    a" + " " * (1900 - len(value)) + value + "\n"
     start = time.process_time()
     nvidia_smi._read_text([(at, line) for at in range(100)])

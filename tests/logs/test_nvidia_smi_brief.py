@@ -67,7 +67,7 @@ PROCESSES = """
 
 
 def gpu(index: int = 0, ecc: str = "0", degrees: int = 40, memory: int = 32510) -> str:
-    """Return the rows of a V100 with this temperature (in degrees Celsius) and memory (in MiB)."""
+    """Return the rows of a V100 with this count of ECC errors, temperature (in °C) and memory (in MiB)."""
     return V100.format(index=index, ecc=ecc, degrees=degrees, memory=memory) + RULE
 
 
@@ -76,7 +76,7 @@ def read(text: str) -> ParsedLog:
 
 
 def judged(text: str) -> tuple[Verdict, set[str]]:
-    """Return a log's verdict, and the codes of its findings except the one of every such table."""
+    """Return a log's verdict, and the codes of its findings except the code that every table gets."""
     parsed = read(text)
     return parsed.verdict, {one.code for one in parsed.findings} - {"shows_too_little"}
 
@@ -121,7 +121,7 @@ def test_faults_in_the_table_fail(rows: str, code: str) -> None:
         (gpu(0) + gpu(0), "gpu_twice"),
     ],
 )
-def test_doubts_in_the_table_are_unproven(rows: str, code: str) -> None:
+def test_unclear_values_in_the_table_are_unproven(rows: str, code: str) -> None:
     assert judged(HEADING + rows + PROCESSES) == (Verdict.UNPROVEN, {code})
 
 
@@ -141,7 +141,7 @@ def test_an_error_in_place_of_the_table_fails(text: str) -> None:
 
 
 @pytest.mark.parametrize("between", ["", "some line of a job\n" * 20_000])
-def test_another_tool_below_a_table_is_judged_as_before(between: str) -> None:
+def test_another_tool_below_a_table_is_judged_as_without_the_table(between: str) -> None:
     parsed = read(SOUND + between + samples.NCCL.decode())
     assert (parsed.format, parsed.verdict) == ("nccl_tests", Verdict.PASS)
 
@@ -209,7 +209,7 @@ DMON_CSV = "#gpu, pwr, gtemp, mtemp\n#Idx, W, C, C\n0, 119, {gtemp}, -\n"
         (DMON_CSV.format(gtemp=119), Verdict.FAIL, {"too_hot"}),
     ],
 )
-def test_dmon_shows_faults_and_proves_nothing(text: str, verdict: Verdict, codes: set[str]) -> None:
+def test_dmon_shows_faults_and_never_passes(text: str, verdict: Verdict, codes: set[str]) -> None:
     parsed = read(text)
     assert parsed.format == "nvidia_smi_dmon"
     # Unproven is worse than degraded.

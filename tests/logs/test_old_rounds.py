@@ -2,7 +2,7 @@
 
 Some logs have a quality as a list, success in words, times in seconds, or minigo's own end of a run. These
 tests check that the parsers of those rounds (rackproof.logs.mlp05, mll06 and mllog) read such values, and
-that a damaged or impossible one proves nothing.
+that a log with a damaged or impossible value does not pass.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def maskrcnn(*evaluations: object, benchmark: str = "maskrcnn") -> str:
         ({"accuracy": []}, UNPROVEN, "damaged_evaluation"),
     ],
 )
-def test_values_in_a_list(called: str, value: object, verdict: Verdict, code: str) -> None:
+def test_a_quality_in_a_list_is_read_and_a_damaged_one_is_unproven(
+    called: str, value: object, verdict: Verdict, code: str
+) -> None:
     # A target that an earlier evaluation reached does not replace the damaged last one.
     if verdict is UNPROVEN:
         assert read(maskrcnn([0.38, 0.35], value, benchmark=called)).verdict is UNPROVEN
@@ -73,7 +75,7 @@ def test_values_in_a_list(called: str, value: object, verdict: Verdict, code: st
 
 
 @pytest.mark.parametrize(("value", "verdict"), [([0.7595], PASS), ([0.7], FAIL), ([0.76, 0.2], UNPROVEN)])
-def test_a_list_of_a_benchmark_with_one_metric(value: list[float], verdict: Verdict) -> None:
+def test_a_benchmark_with_one_metric_may_state_it_in_a_list(value: list[float], verdict: Verdict) -> None:
     assert read(maskrcnn(value, benchmark="resnet")).verdict is verdict
 
 
@@ -95,7 +97,7 @@ def test_a_list_of_a_benchmark_with_one_metric(value: list[float], verdict: Verd
         (b'{"true": true}', UNPROVEN),
     ],
 )
-def test_success_in_words(stated: bytes, verdict: Verdict) -> None:
+def test_success_may_be_stated_in_words(stated: bytes, verdict: Verdict) -> None:
     parsed = read(MLP05.replace(b'"success": true', b'"success": ' + stated))
     assert (parsed.format, parsed.verdict) == ("mlp05", verdict), codes(parsed)
 
@@ -114,7 +116,7 @@ def in_seconds(text: bytes, write: str = "{:.3f}") -> bytes:
 
 
 @pytest.mark.parametrize("write", ["{:.3f}", "{:.0f}", '"{:.3f}"'])
-def test_times_in_seconds(write: str) -> None:
+def test_times_in_seconds_give_the_same_measurements(write: str) -> None:
     parsed, plain = read(in_seconds(mllog(), write)), read(mllog())
     assert parsed.verdict is PASS, codes(parsed)
     assert {one.name: one.value for one in parsed.measurements} == {
@@ -134,12 +136,14 @@ def test_times_in_seconds(write: str) -> None:
         (mllog().replace(b'"time_ms": 1700000360000', b'"time_s": 1700000010, "time_ms": null'), UNPROVEN),
     ],
 )
-def test_times_in_seconds_prove_no_more_than_others(data: bytes, verdict: Verdict) -> None:
+def test_a_log_in_seconds_with_a_failure_or_damaged_times_does_not_pass(
+    data: bytes, verdict: Verdict
+) -> None:
     assert read(data).verdict is verdict
 
 
-def test_what_is_stated_at_no_time_holds() -> None:
-    """Without its benchmark, a log would be compared with no target."""
+def test_an_event_at_time_0_counts() -> None:
+    # Without its benchmark, a log would be compared with no target.
     head = ':::MLLOG {"time_s": 0.0, "key": "submission_benchmark", "value": "resnet", "metadata": {}}\n'
     body = in_seconds(mllog(final=0.7, before=0.6)).decode()
     body = "".join(line for line in body.splitlines(True) if "submission_benchmark" not in line)
@@ -184,8 +188,8 @@ def test_an_abort_before_the_end_of_round_05_is_kept(outcome: bytes) -> None:
     assert read(MLP05.replace(end, early + b'{"success": true}\n' + end)).verdict is PASS
 
 
-# Other seconds until the end, or other numbers of iterations. The log covers 891 s, and the iterations that
-# it states took 120 s and 60 s.
+# `new` is another time until the end in seconds, or another number of iterations. The log covers 891 s, and
+# the iterations that it states took 120 s and 60 s.
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -210,8 +214,18 @@ def test_a_time_of_minigo_without_lines_of_its_iterations_is_bounded() -> None:
     assert read(silent.replace(b"600.0", b"0.001")).verdict is UNPROVEN
 
 
+@pytest.mark.parametrize("milliseconds", range(7))
+def test_a_time_of_minigo_may_end_in_the_millisecond_of_its_event(milliseconds: int) -> None:
+    # In floats, 1570000910.004 - 1570000010 is less than 900.004.
+    logged = f"{1_570_000_910}.{milliseconds:03d} eval_result".encode()
+    log = MINIGO.replace(b"1570000901.000 eval_result", logged)
+    time = f"900.{milliseconds:03d}".encode()
+    assert read(log.replace(b"600.0", time)).verdict is PASS
+    assert read(log.replace(b"600.0", f"900.{milliseconds + 1:03d}".encode())).verdict is UNPROVEN
+
+
 @pytest.mark.parametrize("event", ["eval_result", "eval_accuracy"])
-def test_the_event_that_minigo_lacks_is_named(event: str) -> None:
+def test_a_missing_event_of_minigo_is_named(event: str) -> None:
     parsed = read(MINIGO.replace(event.encode(), b"other"))
     (found,) = [one for one in parsed.findings if one.code == "target_not_beaten"]
     assert found.message.startswith(f"no {event}")

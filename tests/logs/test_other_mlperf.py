@@ -1,7 +1,8 @@
 """Test that logs of MLPerf HPC and MLPerf Inference are not judged by the rules of MLPerf Training.
 
-The suites share a notation of events, but have other benchmarks and rules. A log of another suite is
-therefore unproven, and its finding names the suite (:mod:`rackproof.logs.other_mlperf`).
+The suites share a notation of events, but have other benchmarks and rules. A log of another suite therefore
+does not pass, and its finding names the suite (:mod:`rackproof.logs.other_mlperf`). A log of HPC passes only
+if its format is requested.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ def hpc(name: str, **how: str) -> bytes:
 
 @pytest.mark.parametrize("form", ["auto", "mllog"])
 @pytest.mark.parametrize("name", ["cosmoflow", "deepcam", "oc20", "openfold"])
-def test_logs_of_hpc_are_named(name: str, form: str) -> None:
+def test_a_good_log_of_hpc_is_unproven_and_its_finding_names_the_benchmark(name: str, form: str) -> None:
     for data in (hpc(name), b"0: waiting for nodes\n" * 60_000 + hpc(name)):
         parsed = read(data, form)
         assert (parsed.format, parsed.verdict, codes(parsed)) == ("mlperf_hpc", UNPROVEN, ["other_suite"])
         assert name in parsed.findings[-1].message
 
 
-def test_a_failure_in_a_log_of_hpc_stays_one() -> None:
+def test_an_aborted_log_of_hpc_fails() -> None:
     parsed = read(hpc("cosmoflow", status="aborted"))
     assert (parsed.format, parsed.verdict) == ("mlperf_hpc", FAIL)
 
 
-def test_what_scores_hpc_asks_for_its_format() -> None:
+def test_a_log_of_hpc_is_judged_if_its_format_is_requested() -> None:
     assert read(hpc("deepcam"), "mlperf_hpc").verdict is Verdict.PASS
     assert read(hpc("deepcam", status="aborted"), "mlperf_hpc").verdict is FAIL
 
 
-def test_a_log_of_training_that_mentions_hpc_is_still_its_own() -> None:
+def test_a_log_of_training_that_mentions_hpc_is_still_one_of_training() -> None:
     parsed = read(mllog(event("opt_name", "cosmoflow", 200), "deepcam oc20 MLPerf HPC\n"))
     assert (parsed.format, parsed.verdict) == ("mllog", Verdict.PASS)
 
@@ -83,7 +84,7 @@ ACCURACY = '[\n{ "seq_id" : 0, "qsl_idx" : 3, "data" : "AB", "token_count" : 1 }
 
 @pytest.mark.parametrize("text", [SUMMARY, ACCURACY_SUMMARY, DETAIL, OLD_DETAIL, ACCURACY])
 @pytest.mark.parametrize("end", ["", "Result is : VALID\n", "CUDA out of memory\n"])
-def test_logs_of_inference_are_named(text: str, end: str) -> None:
+def test_a_log_of_inference_is_recognized_and_does_not_pass(text: str, end: str) -> None:
     parsed = read((text + end).encode())
     assert parsed.format == "mlperf_inference"
     assert parsed.verdict is (FAIL if "memory" in end else UNPROVEN)
@@ -91,7 +92,7 @@ def test_logs_of_inference_are_named(text: str, end: str) -> None:
     assert not parsed.measurements
 
 
-def test_the_summary_says_what_it_is_of() -> None:
+def test_the_tags_of_a_summary_are_its_system_scenario_mode_and_result() -> None:
     tags = read(SUMMARY.encode()).tags
     assert tags == {
         "system": "BERT SERVER",

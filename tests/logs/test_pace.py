@@ -31,7 +31,7 @@ _SAMPLES = {
 }  # fmt: skip
 """Values of train_samples that logs state. ssd and retinanet count batches of 256."""
 _IMAGES = {"ssd": 1_170_301, "retinanet": 1_170_301, "maskrcnn": 117_266}
-"""Samples of an epoch, where it has others than the log states."""
+"""Samples of an epoch, for the benchmarks whose logs state another number."""
 Change = Callable[[list[str]], list[str]]
 
 
@@ -102,7 +102,7 @@ def time_of(line: str) -> float:
 
 
 def of_key(key: str, change: Callable[[str], str | None], *, only: int | None = None) -> Change:
-    """Return a change of the lines with a key, or of one of them. None removes a line."""
+    """Return a change of the lines with a key, or of one of them. A result of None removes the line."""
 
     def changed(lines: list[str]) -> Iterator[str]:
         seen = 0
@@ -254,7 +254,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("trained", "change", "code"), CASES)
-def test_a_changed_log_is_unproven(trained: str, change: Change, code: str) -> None:
+def test_an_edited_log_does_not_pass(trained: str, change: Change, code: str) -> None:
     lines = training(trained)
     assert judge(lines) == (Verdict.PASS, set())
     verdict, codes = judge(change(lines))
@@ -274,7 +274,7 @@ def test_a_changed_log_is_unproven(trained: str, change: Change, code: str) -> N
         ("retinanet", "1xEXAMPLE", 1.02, faster(2), "steps_contradict"),
     ],
 )
-def test_images_are_counted_where_the_log_states_batches(
+def test_images_are_counted_if_the_log_states_batches(
     trained: str, platform: str, speed: float | None, change: Change, code: str
 ) -> None:
     _, codes = judge(change(training(trained, platform=platform, speed=speed)))
@@ -282,7 +282,7 @@ def test_images_are_counted_where_the_log_states_batches(
 
 
 @pytest.mark.parametrize(("batch", "found"), [(256, False), (512, True), (128, True)])
-def test_a_batch_fits_the_throughput_and_the_time_of_a_step(batch: int, found: bool) -> None:
+def test_a_batch_that_contradicts_throughput_and_step_time_is_unproven(batch: int, found: bool) -> None:
     # The log states 3,570 samples per second, so a step with a batch of 256 takes 256 / 3,570 s.
     stepped = [event("tracked_stats", {"train_step_time": 256 / 3570}, 70 + n) for n in range(3)]
     lines = of_key("global_batch_size", lambda one: one.replace("256", f"{batch}"))(training("bert"))
@@ -292,7 +292,7 @@ def test_a_batch_fits_the_throughput_and_the_time_of_a_step(batch: int, found: b
     )
 
 
-def test_the_first_throughput_is_of_the_warm_up() -> None:
+def test_the_throughput_of_the_warm_up_is_not_compared() -> None:
     lines = training("bert", speed=None)
     rates = [event("tracked_stats", {"throughput": one, "loss": 2.0}, 70) for one in (300, 1530)]
     stepped = [event("tracked_stats", {"train_step_time": 256 / 1530}, 70 + n) for n in range(2)]
@@ -301,7 +301,7 @@ def test_the_first_throughput_is_of_the_warm_up() -> None:
 
 
 @pytest.mark.parametrize("trained", ["bert", "resnet", "rgat"])
-def test_progress_too_small_for_a_pace_is_no_error(trained: str) -> None:
+def test_progress_too_small_for_a_pace_raises_no_error(trained: str) -> None:
     small = [re.sub(r'"epoch_num": (\d+)[0-9.]*', r'"epoch_num": \1e-323', one) for one in training(trained)]
     assert small != training(trained)
     assert isinstance(judge(small)[0], Verdict)
@@ -319,7 +319,7 @@ def test_a_training_of_a_second_on_a_busy_machine_passes(trained: str, speed: fl
     ("dropped", "found"),
     [(range(0), False), (range(9, 10), False), (range(5, 20), True), (range(42, 50), True)],
 )
-def test_a_block_with_few_statistics_for_its_steps_lacks_lines(dropped: range, found: bool) -> None:
+def test_a_block_with_few_statistics_for_its_steps_is_unproven(dropped: range, found: bool) -> None:
     named = event("submission_benchmark", "llama31_405b")
     lines = [named, *hyperparameters("llama31_405b"), event("run_start", None, 1)]
     number = 0
@@ -370,7 +370,7 @@ def test_events_after_equal_numbers_of_samples_show_a_gap(trained: str, dropped:
 def test_a_block_start_may_follow_each_evaluation(
     without: int | None, encloses: bool, verdict: Verdict
 ) -> None:
-    """The code of two submitters of round 4.0 does that, and logs no eval_start."""
+    # The code of two submitters of round 4.0 logs a block_start after each evaluation, and no eval_start.
     named = event("submission_benchmark", "llama2_70b_lora")
     lines = [named, *hyperparameters("llama2_70b_lora"), event("run_start", None, 1)]
     for number in range(4):
@@ -384,7 +384,7 @@ def test_a_block_start_may_follow_each_evaluation(
 
 
 @pytest.mark.parametrize(("seconds", "verdict"), [(0, Verdict.UNPROVEN), (1, Verdict.PASS)])
-def test_evaluations_take_some_time(seconds: int, verdict: Verdict) -> None:
+def test_evaluations_that_take_no_time_are_unproven(seconds: int, verdict: Verdict) -> None:
     enclosed = of_key(
         "eval_accuracy",
         lambda one: (
@@ -397,7 +397,7 @@ def test_evaluations_take_some_time(seconds: int, verdict: Verdict) -> None:
 
 
 @pytest.mark.parametrize(("batch", "verdict"), [(8, Verdict.PASS), (9, Verdict.UNPROVEN)])
-def test_an_evaluation_comes_after_whole_batches(batch: int, verdict: Verdict) -> None:
+def test_an_evaluation_within_a_batch_is_unproven(batch: int, verdict: Verdict) -> None:
     log = mllog().replace(b'"global_batch_size", "value": 8', b'"global_batch_size", "value": %d' % batch)
     assert judge([log.decode()])[0] is verdict
 
@@ -408,7 +408,7 @@ EXTREME: tuple[object, ...] = ("inf", "-inf", "nan", 1e308, 1e-308, -1, 0, "1e40
 @pytest.mark.parametrize("value", EXTREME)
 @pytest.mark.parametrize("key", ["train_samples", "global_batch_size", "gradient_accumulation_steps"])
 @pytest.mark.parametrize("trained", ["dlrm_dcnv2", "gpt3", "resnet"])
-def test_a_log_with_an_extreme_number_is_judged(key: str, value: object, trained: str) -> None:
+def test_a_log_with_an_extreme_number_does_not_pass(key: str, value: object, trained: str) -> None:
     lines = [line for line in training(trained) if f'"key": "{key}"' not in line]
     for epoch in (1e10, 1e308, 1e-308):
         evaluation = at_time(event("eval_accuracy", 0.5, epoch_num=epoch), lambda _: 400)
@@ -417,7 +417,7 @@ def test_a_log_with_an_extreme_number_is_judged(key: str, value: object, trained
 
 
 @pytest.mark.parametrize("samples", ["inf", "nan", "1e400"])
-def test_an_impossible_number_of_samples_proves_no_whole_steps(samples: object) -> None:
+def test_an_impossible_number_of_samples_is_unproven(samples: object) -> None:
     lines = of_key("train_samples", lambda _: event("train_samples", samples))(training("dlrm_dcnv2"))
     verdict, codes = judge(lines)
     assert (verdict, "batch_size_contradicts" in codes) == (Verdict.UNPROVEN, True)
@@ -433,7 +433,9 @@ FALLING = (6.0, 5.0, 4.5, 4.2, 4.0, 3.9)
 @pytest.mark.parametrize(
     "trained", ["llama31_8b", "llama31_405b", "flux1", "bert", "dlrm_dcnv2", "rgat", "gnn"]
 )
-def test_two_evaluations_do_not_change_places(trained: str, first: int, second: int, found: bool) -> None:
+def test_two_evaluations_in_exchanged_places_are_found(
+    trained: str, first: int, second: int, found: bool
+) -> None:
     target = TARGETS[trained][0]
     order = list(FALLING)
     order[first], order[second] = order[second], order[first]
@@ -447,7 +449,7 @@ def test_two_evaluations_do_not_change_places(trained: str, first: int, second: 
 
 @pytest.mark.parametrize("spike", [1, 2, 3])
 def test_one_bad_evaluation_of_a_benchmark_with_spikes_is_no_contradiction(spike: int) -> None:
-    """A training of llama31_8b may become worse for one evaluation, as published ones do."""
+    # A training of llama31_8b may become worse for one evaluation, as in published logs.
     values = list(FALLING)
     values[spike] = 5.9
     curve = iter(3.29 / FALLING[-1] * one for one in values)
@@ -467,7 +469,7 @@ def test_one_bad_evaluation_of_a_benchmark_with_spikes_is_no_contradiction(spike
         (0.05, "1xEx8H100", 32, True), (0.4, "1xEx8H100", 32, True),
     ],
 )  # fmt: skip
-def test_the_stated_speed_of_retinanet_is_that_of_all_or_of_one_process(
+def test_a_speed_of_retinanet_that_fits_neither_all_nor_one_process_is_found(
     stated: float, platform: str, local: int | None, found: bool
 ) -> None:
     lines = training("retinanet", platform=platform, speed=stated)
@@ -527,7 +529,9 @@ def _times_decimals(factor: float) -> bytes:
 @pytest.mark.parametrize(
     ("factor", "contradicts"), [(1.0, False), (0.05, True), (1.2, True), (10.0, True), (30.0, True)]
 )
-def test_the_time_of_an_mxnet_epoch_fits_its_speed(factor: float, contradicts: bool) -> None:
+def test_an_mxnet_epoch_whose_time_contradicts_its_speed_does_not_pass(
+    factor: float, contradicts: bool
+) -> None:
     found = logs.parse(io.BytesIO(_times_decimals(factor)), name="log.txt")
     assert ("steps_contradict" in {one.code for one in found.findings}) is contradicts
     assert (found.verdict is Verdict.PASS) is not contradicts

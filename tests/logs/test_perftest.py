@@ -188,7 +188,7 @@ def test_every_table_of_a_file_must_end() -> None:
     for text in (killed, whole + killed, killed + whole, killed + "* Waiting for client *\n" + whole):
         assert codes(read(text)) == {"cut_off"}
     assert figures(read(whole + slow))["ib_write_bw"] == 12.0
-    # Client and server of one test, their lines mixed.
+    # The mixed lines of the client and the server of one test.
     both = [line for pair in zip(whole.splitlines(True), slow.splitlines(True), strict=True) for line in pair]
     assert read("".join(both)).verdict is PASS
     assert codes(read("".join(both[:-1]))) == {"cut_off"}

@@ -2,8 +2,8 @@
 
 A benchmark's definition may have patterns for the program's good end, its failures and its metrics
 (``result.lines``), so that job bench can judge a program without a parser of its own. These tests check which
-lines count. They also check that an output is no pass if it failed, was cut off, or has a number that is
-impossible or was read only in part.
+lines count. They also check that an output does not pass if the program failed, or if the output was cut off
+or has a number that is impossible or was read only in part.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_a_good_run_passes_with_its_numbers_and_its_program() -> None:
 
 
 @pytest.mark.parametrize("shown", ["1,234,567.5", "1.5e-300", "9e999", "6.964.4", "6'964"])
-def test_a_number_that_goes_on_behind_the_pattern_is_not_read_in_part(shown: str) -> None:
+def test_a_number_that_is_longer_than_the_pattern_is_not_read_in_part(shown: str) -> None:
     log = read(STREAM.replace("6964.4", shown), pattern="^Triad: +([0-9]+[.]?[0-9]?)")
     assert (log.verdict.value, {one.code for one in log.findings}) == (
         "unproven",
@@ -82,7 +82,9 @@ def test_a_number_that_goes_on_behind_the_pattern_is_not_read_in_part(shown: str
         (("Copy: ", "uncorrectable ECC error encountered\nCopy: "), "fail", "ecc_error"),
     ],
 )
-def test_a_run_that_proves_less_is_no_pass(change: tuple[str, str], verdict: str, code: str) -> None:
+def test_a_failed_incomplete_or_impossible_run_does_not_pass(
+    change: tuple[str, str], verdict: str, code: str
+) -> None:
     log = read(STREAM.replace(*change))
     assert (log.verdict.value, code in {one.code for one in log.findings}) == (verdict, True)
 
@@ -96,7 +98,7 @@ def test_a_log_that_is_cut_off_is_unproven(cut: int) -> None:
 @pytest.mark.parametrize(
     ("take", "value"), [("first", 3.0), ("last", 2.0), ("lowest", 1.0), ("highest", 3.0)]
 )
-def test_of_several_lines_the_one_that_is_asked_for_counts(take: str, value: float) -> None:
+def test_the_key_take_selects_one_of_several_lines(take: str, value: float) -> None:
     lines = STREAM.replace("Triad:           6964.4", "Triad: 3 x\nTriad: 1 x\nTriad: 2 x")
     log = read(lines, take=take)
     assert (log.verdict.value, log.measurements[0].value) == ("pass", value)
@@ -156,17 +158,17 @@ def test_a_number_below_what_is_possible_is_unproven() -> None:
     assert read(STREAM, at_least=10_000).verdict.value == "unproven"
 
 
-def test_long_lines_and_other_bytes_do_not_end_it() -> None:
+def test_long_lines_and_other_bytes_do_not_end_the_parser() -> None:
     text = b"Triad: " + b"9" * 100_000 + b"\n\xff\xfe\x1b[31mTriad: \x00 12\n" + STREAM.encode()
     log = parse(BytesIO(text), format="lines", lines=rules())
     assert log.verdict.value == "unproven"
 
 
-# Patterns see the first 2,000 bytes of a line.
+# Patterns are applied to the first 2,000 bytes of a line.
 @pytest.mark.parametrize(
     ("length", "verdict"), [(1990, "pass"), (1994, "pass"), (1995, "unproven"), (2000, "unproven")]
 )
-def test_a_number_at_the_end_of_what_patterns_see_is_not_read_in_part(length: int, verdict: str) -> None:
+def test_a_number_at_the_2_000th_byte_of_a_line_is_not_read_in_part(length: int, verdict: str) -> None:
     line = f"{'x' * (length - 4)} at 6964.4 MB/s"
     log = read(STREAM.replace("Triad:           6964.4", line), pattern=r"^x.* at ([0-9.]+)")
     assert log.verdict.value == verdict
@@ -183,7 +185,7 @@ def test_lines_with_other_bytes_are_read() -> None:
     assert (log.verdict.value, log.measurements[0].value) == ("pass", 6964.4)
 
 
-def test_lines_of_repetitions_make_their_median_and_its_spread() -> None:
+def test_lines_of_repetitions_give_their_median_and_its_spread() -> None:
     speeds = [100.0, 98.0, 101.0, 55.0, 99.0, 100.0]
     lines = "".join(f"Triad: {one}\n" for one in speeds)
     log = read(STREAM.replace("Triad:           6964.4", f"{lines}Triad: 97.0"), take="median")
@@ -194,7 +196,7 @@ def test_lines_of_repetitions_make_their_median_and_its_spread() -> None:
     assert (triad.spread.count, triad.spread.low, triad.spread.high) == (7, 97.0, 100.0)
 
 
-def test_one_repetition_has_no_spread_and_too_many_are_none() -> None:
+def test_one_repetition_has_no_spread_and_too_many_are_unproven() -> None:
     one = read(STREAM, take="median").measurement("triad")
     assert one is not None
     assert (one.value, one.spread) == (6964.4, None)

@@ -4,7 +4,7 @@ While a job runs, job bench passes the new bytes of its log to a :class:`Followe
 shows step, epoch, loss and throughput. These tests feed logs of many formats in pieces that split lines
 anywhere. They check:
 
-- the progress at the end of the log, and the fraction of the job that it means
+- the progress at the end of the log, and the fraction of the job that is done
 - the name of the phase, and the message for the operator
 - the bounds on memory and time for long lines.
 """
@@ -82,7 +82,9 @@ CASES: list[tuple[str, bytes, dict[str, object]]] = [
 
 @pytest.mark.parametrize(("data", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
-def test_progress_is_read_by_blocks_of_any_size(data: bytes, expected: dict[str, object], size: int) -> None:
+def test_progress_is_read_from_pieces_of_any_size(
+    data: bytes, expected: dict[str, object], size: int
+) -> None:
     progress = fed(data, size)
     assert {name: getattr(progress, name) for name in expected} == expected
 

@@ -1,4 +1,4 @@
-"""Test that a log which lacks what all published logs of its benchmark have is no pass.
+"""Test that a log without an event or setting that all published logs of its benchmark have does not pass.
 
 A log without an event or a hyperparameter that every published log states may have been edited to hide a
 failure. core/published_events.csv lists what each benchmark's logs state
@@ -42,7 +42,7 @@ def without(*keys: str) -> Change:
 
 
 def faster(data: bytes, factor: int = 3) -> bytes:
-    """Return a log whose times since run_start are divided."""
+    """Return a log whose times since run_start are divided by ``factor``."""
     start = int(re.search(rb'"time_ms": (\d+)[^\n]*"run_start"', data)[1])  # type: ignore[index]
     return re.sub(
         rb'(?<="time_ms": )\d+', lambda ms: b"%d" % (start + max(0, int(ms[0]) - start) // factor), data
@@ -66,7 +66,7 @@ def faster(data: bytes, factor: int = 3) -> bytes:
     ],
     ids="-".join,
 )
-def test_less_evidence_is_no_better(name: str, keys: tuple[str, ...]) -> None:
+def test_a_log_without_some_evidence_is_unproven(name: str, keys: tuple[str, ...]) -> None:
     assert judged(read(name))[0] is PASS
     assert judged(without(*keys)(read(name)))[0] is UNPROVEN
     assert judged(without(*keys)(faster(read(name))))[0] is UNPROVEN
@@ -89,7 +89,7 @@ DLRM = "mlperf-hard/5.1-crlf-dlrm_dcnv2.txt"
         (DLRM, "seed"),
     ],
 )
-def test_a_log_states_the_setting_that_all_published_logs_state(name: str, key: str) -> None:
+def test_a_log_without_a_setting_of_all_published_logs_is_unproven(name: str, key: str) -> None:
     assert judged(read(name))[0] is PASS
     assert judged(without(key)(read(name))) == (UNPROVEN, {"course_incomplete"})
 
@@ -117,7 +117,7 @@ def test_published_logs_of_dlrm_state_no_seed_before_round_5() -> None:
 
 
 def ten_times(name: str, *, years_before: int = 0) -> Change:
-    """Return a change of a hyperparameter, and of the date of the log."""
+    """Return a change that multiplies a hyperparameter by ten, and dates the log back."""
     before_ms = round(years_before * 365.25 * 86_400_000)
 
     def change(data: bytes) -> bytes:
@@ -140,8 +140,10 @@ def ten_times(name: str, *, years_before: int = 0) -> Change:
         (DLRM, "opt_weight_decay"),
     ],
 )
-def test_no_line_less_makes_another_hyperparameter_pass(name: str, changed: str, years_before: int) -> None:
-    """Rounds 3.1 and 4.0 are older than the rows of the table of events, and are held to the rules too."""
+def test_removing_a_line_never_makes_a_wrong_hyperparameter_pass(
+    name: str, changed: str, years_before: int
+) -> None:
+    # Rounds 3.1 and 4.0 are older than the rows of the table of events, but the rules apply to them, too.
     data = ten_times(changed, years_before=years_before)(read(name))
     assert alone(data) == (UNPROVEN, {"hyperparameters_contradict"})
     lines = data.splitlines(keepends=True)
@@ -155,7 +157,7 @@ def test_no_line_less_makes_another_hyperparameter_pass(name: str, changed: str,
 
 @pytest.mark.parametrize("name", [GNMT, RESNET, SSD, TRANSFORMER])
 @pytest.mark.parametrize("keys", [("block_start", "block_stop"), ("cache_clear",), ("global_batch_size",)])
-def test_less_evidence_of_round_06_is_no_better(name: str, keys: tuple[str, ...]) -> None:
+def test_a_log_of_round_06_without_some_evidence_is_unproven(name: str, keys: tuple[str, ...]) -> None:
     assert judged(read(name))[0] is PASS
     assert judged(without(*keys)(read(name))) == (UNPROVEN, {"course_incomplete"})
 
@@ -172,7 +174,8 @@ def test_less_evidence_of_round_06_is_no_better(name: str, keys: tuple[str, ...]
 def test_an_evaluation_that_began_before_run_stop_may_end_after_it(
     begun: bool, reached: float, later_s: int, verdict: Verdict
 ) -> None:
-    """A TPU of round 0.6 trains ssd during its evaluations: run_stop follows the one that was good enough."""
+    # A TPU of round 0.6 trains ssd during its evaluations. After the evaluation that reached the target comes
+    # run_stop, although the next evaluation is already in progress.
     data = re.sub(rb'(eval_accuracy: \{"value": )0\.2[3-9]\d*', rb"\g<1>%.2f" % reached, read(SSD))
     stop = re.search(rb":::MLL (\S+) run_stop: [^\n]*\n", data)
     assert stop is not None
@@ -188,7 +191,7 @@ def test_an_evaluation_that_began_before_run_stop_may_end_after_it(
     assert judged(lines)[0] is verdict
 
 
-def test_evaluations_that_do_not_say_how_far_the_training_was_hide_no_hole() -> None:
+def test_evaluations_without_their_samples_make_a_log_incomplete() -> None:
     for name in (LLAMA, LORA, FLUX):
         data = re.sub(rb'"samples_count": \d+,? ?', b"", read(name))
         assert "course_incomplete" in judged(data)[1]
@@ -205,14 +208,12 @@ def test_evaluations_that_do_not_say_how_far_the_training_was_hide_no_hole() -> 
         ("first_epoch_num", 7, UNPROVEN),
     ],
 )
-def test_a_training_that_goes_on_from_another_is_no_whole_one(
-    key: str, value: object, verdict: Verdict
-) -> None:
+def test_a_training_that_continues_another_is_unproven(key: str, value: object, verdict: Verdict) -> None:
     assert judged(mllog(event(key, value, 130)))[0] is verdict
 
 
 @pytest.mark.parametrize(("step", "goes_on"), [(0, False), (1, True), (900, True)])
-def test_the_first_block_begins_at_the_first_step(step: int, goes_on: bool) -> None:
+def test_a_first_block_that_begins_after_the_first_step_is_found(step: int, goes_on: bool) -> None:
     data = mllog(event("block_start", None, 130, step=step), event("block_stop", None, 140))
     assert ("from_checkpoint" in judged(data)[1]) is goes_on
 
@@ -225,7 +226,7 @@ SRUN = b"srun: error: n4: task 0: Exited with exit code 1\n"
     [("cache_clear", PASS), ("init_stop", UNPROVEN), ("run_start", UNPROVEN), ("run_stop", UNPROVEN)],
 )
 @pytest.mark.parametrize("times", [1, 4, 9])
-def test_a_helper_that_failed_before_the_first_event_is_no_rank(
+def test_the_failure_of_a_helper_before_the_first_event_is_ignored(
     before: str, verdict: Verdict, times: int
 ) -> None:
     data = mllog()
@@ -275,7 +276,9 @@ OWN = event("measurement", {"name": "gemm", "value": 700.0, "unit": "TFLOP/s"}, 
         (mllog(event("judged_by", "me", 1)).replace(b"llama2_70b_lora", b"xyz"), (UNPROVEN, {"no_target"})),
     ],
 )
-def test_a_log_read_alone_shows_what_came_of_its_run(data: bytes, expected: tuple[Verdict, set[str]]) -> None:
+def test_a_log_that_is_judged_alone_needs_a_result_and_its_bound(
+    data: bytes, expected: tuple[Verdict, set[str]]
+) -> None:
     assert alone(data) == expected
 
 
@@ -295,7 +298,7 @@ GIVEN = [
 
 
 @pytest.mark.parametrize(("training", "logged", "asked"), GIVEN)
-def test_throughput_is_asked_of_logs_whose_siblings_all_state_it(
+def test_throughput_is_required_of_logs_whose_code_always_states_it(
     training: str, logged: set[str], asked: bool
 ) -> None:
     asked_for = events_of("mllog", training, date(2024, 12, 1), logged)
@@ -341,8 +344,8 @@ NUMBERED = [
 
 
 @pytest.mark.parametrize(("name", "first"), NUMBERED)
-def test_an_epoch_that_lacks_its_start_and_its_stop_is_missed(name: str, first: int) -> None:
-    """In the published logs of these benchmarks, epochs count from the same number, without a gap."""
+def test_an_epoch_without_its_start_and_its_stop_is_reported(name: str, first: int) -> None:
+    # In the published logs of these benchmarks, epochs are numbered from `first` on, without a gap.
     late = name in ("retinanet", "ssd") and first == 0
     whole = course_of(first, 5)
     assert not epoch_findings(training(name, *whole, last_stop_is_late=late))
@@ -356,7 +359,7 @@ def test_an_epoch_that_lacks_its_start_and_its_stop_is_missed(name: str, first: 
 
 @pytest.mark.parametrize("lost", ["epoch_start", "epoch_stop"])
 @pytest.mark.parametrize("name", ["llama31_8b", "gpt3", "bert", "dlrm_dcnv2"])
-def test_an_epoch_that_starts_also_stops(name: str, lost: str) -> None:
+def test_an_epoch_without_either_its_start_or_its_stop_is_reported(name: str, lost: str) -> None:
     whole: list[tuple[str, int | None]] = [
         ("epoch_start", None),
         ("eval_accuracy", None),
@@ -368,7 +371,7 @@ def test_an_epoch_that_starts_also_stops(name: str, lost: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama31_8b", "gpt3"])
-def test_a_code_that_logs_no_epochs_lacks_none(name: str) -> None:
+def test_a_log_without_epochs_lacks_none(name: str) -> None:
     assert not epoch_findings(training(name, ("eval_accuracy", None)))
 
 
@@ -377,14 +380,14 @@ def test_a_code_that_logs_no_epochs_lacks_none(name: str) -> None:
     "status",
     ['"success "', '" success"', r'"success\t"', r'"success\u200b"', '"Success"', '["success"]', '""'],
 )
-def test_only_the_loggers_own_word_is_a_success(name: str, status: str) -> None:
+def test_only_the_exact_word_success_is_a_success(name: str, status: str) -> None:
     data = re.sub(rb'"status": ?"success"', lambda _: b'"status": ' + status.encode(), read(name))
     assert judged(data)[0] is (UNPROVEN if status == '""' else FAIL)
 
 
 @pytest.mark.parametrize("name", [LLAMA, LORA, FLUX, DLRM])
 @pytest.mark.parametrize("value", ["true", "false", '"good"', "[]", "{}", '{"a": true}'])
-def test_an_earlier_evaluation_that_is_no_number_proves_nothing(name: str, value: str) -> None:
+def test_an_earlier_evaluation_that_is_no_number_is_unproven(name: str, value: str) -> None:
     stated = rb'("key": "eval_accuracy", "value": )[-0-9.e]+'
     data, count = re.subn(stated, lambda m: m[1] + value.encode(), read(name), count=1)
     assert count

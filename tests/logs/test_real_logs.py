@@ -1,7 +1,7 @@
 """Test format, verdict, findings and numbers of real logs (:func:`rackproof.logs.parse_path`).
 
 The logs are those of tests/data/real, whose README.md has their sources: MLPerf Training, tf_cnn_benchmarks,
-MXNet, nccl-tests, gpu_burn, perftest, nvbandwidth and nvidia-smi. Some show a failure.
+MXNet, nccl-tests, gpu_burn, perftest, nvbandwidth, fio, nvidia-smi and kernel logs. Some show a failure.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ CASES: list[tuple[str, str, Verdict, dict[str, int | None], dict[str, float]]] =
     ("tf_cnn_cpu/unknown-model.log", "tf_cnn", FAIL, {"no_total": 41, "traceback": 7}, {}),
     ("tf_cnn_cpu/no-horovod.log", "tf_cnn", FAIL, {"no_total": 39, "traceback": 7}, {}),
     ("tf_cnn_cpu/no-data.log", "tf_cnn", FAIL, {"no_total": 89, "traceback": 23}, {}),
-    # The program itself ends well; what was requested decides (tests/jobs/bench/test_log_checks.py).
+    # The programs end well. Job bench compares them with the request (tests/jobs/bench/test_log_checks.py).
     ("tf_cnn_cpu/batch-0.log", "tf_cnn", PASS, {}, {"images_per_second": 538.19}),
     ("tf_cnn_cpu/no-gpu.log", "tf_cnn", PASS, {}, {"images_per_second": 0.58}),
     (
@@ -294,7 +294,7 @@ def first_lines(parsed: ParsedLog) -> dict[str, int | None]:
 @pytest.mark.parametrize(
     ("file", "format_name", "verdict", "codes", "numbers"), CASES, ids=[c[0] for c in CASES]
 )
-def test_real_log(
+def test_a_real_log_has_its_format_verdict_findings_and_numbers(
     real_logs: Path,
     file: str,
     format_name: str,
@@ -313,7 +313,7 @@ def test_real_log(
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c[2] is not PASS], ids=lambda c: c[0])
-def test_what_is_no_pass_names_reason_and_line(real_logs: Path, case: tuple[str, ...]) -> None:
+def test_a_log_that_does_not_pass_has_a_reason_with_a_line(real_logs: Path, case: tuple[str, ...]) -> None:
     parsed = logs.parse_path(real_logs / case[0])
     grave = [one for one in parsed.findings if one.verdict is not None]
     assert grave
@@ -325,10 +325,10 @@ def test_what_is_no_pass_names_reason_and_line(real_logs: Path, case: tuple[str,
     ("submitted", "olympic_mean", "samples_per_second"),
     [("llama2_70b_lora", 1.2612, 49.81), ("llama31_8b", 14.1242, 223.276)],
 )
-def test_submission_of_ten_runs(
+def test_ten_logs_give_the_published_score_and_throughput(
     real_logs: Path, submitted: str, olympic_mean: float, samples_per_second: float
 ) -> None:
-    """The ten logs give the published score before its scaling for convergence, and the throughput."""
+    """Check that ten logs give the published score before its scaling for convergence, and the throughput."""
     folder = real_logs / "mlperf-5.1/lambda-gb300-n18" / submitted
     parsed = [logs.parse_path(path) for path in sorted(folder.glob("result_*.txt"))]
     assert [one.verdict for one in parsed] == [PASS] * 10
@@ -355,14 +355,16 @@ def test_submission_of_ten_runs(
         ),
     ],
 )
-def test_nccl_tables(real_logs: Path, file: str, name: str, size: str, place: str, busbw: float) -> None:
+def test_tables_of_nccl_tests_are_read(
+    real_logs: Path, file: str, name: str, size: str, place: str, busbw: float
+) -> None:
     parsed = logs.parse_path(real_logs / file, format="nccl_tests")
     assert parsed.verdict is PASS
     found = parsed.measurement(name, size_bytes=size, place=place)
     assert found is not None
     assert (found.value, found.unit) == (busbw, "GB/s")
     wrong = parsed.measurement("wrong_values")
-    # The A100 tables were made without validation: nothing was checked, so nothing is claimed.
+    # The tables of the A100 and of alltoall were made without validation, so wrong values were not counted.
     assert (wrong is None) == file.startswith(("nccl/a100", "nccl/alltoall"))
 
 
@@ -378,7 +380,9 @@ def test_nccl_tables(real_logs: Path, file: str, name: str, size: str, place: st
         ("h200-x4/nvidia-smi-q.xml", 4, "NVIDIA H200", 143771, 700.0),
     ],
 )
-def test_gpus(real_logs: Path, file: str, count: int, name: str, memory_mib: int, limit: float) -> None:
+def test_gpus_are_read_from_real_xml(
+    real_logs: Path, file: str, count: int, name: str, memory_mib: int, limit: float
+) -> None:
     gpus = logs.read_gpus((real_logs / file).read_bytes())
     assert len(gpus) == count
     assert {(gpu.name, gpu.memory_bytes, gpu.power_limit_w) for gpu in gpus} == {

@@ -41,7 +41,7 @@ def read(data: bytes, format: str = "auto", name: str = "") -> ParsedLog:
 
 
 def codes(parsed: ParsedLog) -> set[str]:
-    """Return the codes of all findings of a log, with remarks."""
+    """Return the codes of all findings of a log, including remarks."""
     return {one.code for one in parsed.findings}
 
 

@@ -106,7 +106,7 @@ def read(tmp_path: Path, text: str) -> run_sub.RunSubOutput:
 
 
 def all_findings(output: run_sub.RunSubOutput) -> list[Finding]:
-    """Return what the output of a run on three nodes shows against it, and what it lacks."""
+    """Return the findings against a run on three nodes, and those on missing evidence."""
     script = run_sub.RunScript()
     run = PlannedRun.model_construct(launcher="slurm", nodes=NODES)
     lacks = slurm_lacks(SlurmJob(run, script, output))
@@ -124,7 +124,7 @@ def with_end(**changes: Any) -> str:
     return GOOD.replace(json.dumps({"end": END}), json.dumps({"end": {**END, **changes}}))
 
 
-def test_a_clean_run_has_nothing_against_it(tmp_path: Path) -> None:
+def test_a_good_run_has_no_finding(tmp_path: Path) -> None:
     log = read(tmp_path, GOOD)
     assert all_findings(log) == []
     assert log.node_list == NODES
@@ -134,7 +134,7 @@ def test_a_clean_run_has_nothing_against_it(tmp_path: Path) -> None:
     assert values["nccl_preflight_busbw"] == 759.67
 
 
-def test_a_complaint_of_every_node_about_one_folder_is_judged_once(tmp_path: Path) -> None:
+def test_an_error_of_every_node_about_one_folder_is_judged_once(tmp_path: Path) -> None:
     lines = [
         "Error: /preproc_data is incorrect. It has 12 files.",
         "Error: /tokenizer is incorrect. No file.",
@@ -144,8 +144,8 @@ def test_a_complaint_of_every_node_about_one_folder_is_judged_once(tmp_path: Pat
     assert [one.message.partition("failed: ")[2] for one in found] == lines
 
 
-def test_the_check_of_round_51_has_other_words_for_the_same(tmp_path: Path) -> None:
-    # As mlperf-common prints them, on every node; what no argument names is not a complaint of the data.
+def test_the_messages_of_round_51s_mount_check_are_found(tmp_path: Path) -> None:
+    # mlperf-common prints these lines on every node. A missing key is a mistake in the script, not the data.
     lines = [
         "mountcheck OK /data 200672375 bytes",
         "mountcheck WARNING /preproc_data num bytes mismatch! expected=85066550988 actual=85066475279",
@@ -185,7 +185,7 @@ MIB = 1 << 20
 @pytest.mark.parametrize(
     ("text", "value", "labels"),
     [
-        # As of llama2_70b_lora (-b 62M -e 62M -d half), llama31_8b (-b 16M -e 4G -f 2) and flux1.
+        # As in the scripts of llama2_70b_lora (-b 62M -e 62M -d half), llama31_8b (-b 16M -e 4G -f 2), flux1.
         (table("half", (62 * MIB,), 72, 2), 690, {"size_bytes": "65011712", "dtype": "half", "ranks": "72"}),
         (
             table("float", tuple(16 * MIB << at for at in range(9)), 72, 4),
@@ -201,7 +201,7 @@ MIB = 1 << 20
         (table("half", (62 * MIB,), 0, 2), 690, {"size_bytes": "65011712", "dtype": "half"}),
     ],
 )
-def test_the_preflights_bandwidth_is_that_of_its_ranks_size_and_type(
+def test_the_preflights_bandwidth_has_labels_for_ranks_size_and_type(
     tmp_path: Path, text: str, value: float, labels: dict[str, str]
 ) -> None:
     log = read(tmp_path, GOOD.replace(TABLE, text))
@@ -273,7 +273,7 @@ def test_the_preflights_bandwidth_is_that_of_its_ranks_size_and_type(
         ("NCCL_TEST = 1", "Error: /data is incorrect. It is not there.", "mount_check", "/data is incorrect"),
     ],
 )
-def test_what_spoils_a_run_is_named(tmp_path: Path, old: str, new: str, code: str, words: str) -> None:
+def test_each_fault_in_the_output_is_found(tmp_path: Path, old: str, new: str, code: str, words: str) -> None:
     assert old in GOOD
     assert words in gating(tmp_path, GOOD.replace(old, new))[code]
 
@@ -291,7 +291,9 @@ def test_what_spoils_a_run_is_named(tmp_path: Path, old: str, new: str, code: st
         ),
     ],
 )
-def test_what_slurm_says_counts(tmp_path: Path, changes: dict[str, Any], code: str, words: str) -> None:
+def test_a_fault_in_slurms_record_is_found(
+    tmp_path: Path, changes: dict[str, Any], code: str, words: str
+) -> None:
     assert words in gating(tmp_path, with_end(**changes))[code]
 
 
@@ -300,7 +302,7 @@ def test_a_hang_is_a_failure_with_its_step(tmp_path: Path) -> None:
     assert gating(tmp_path, text)["hung_at_step"].startswith("hung at step 41 (phase training)")
 
 
-def test_what_was_refused_is_reported_and_nothing_else(tmp_path: Path) -> None:
+def test_a_refused_run_has_only_the_reason_of_the_refusal(tmp_path: Path) -> None:
     text = ':::RACKPROOF {"refused": "no config for 3 nodes", "status": 7}\n'
     assert gating(tmp_path, text) == {"refused": "no config for 3 nodes"}
 
@@ -315,7 +317,7 @@ def test_what_was_refused_is_reported_and_nothing_else(tmp_path: Path) -> None:
         GOOD[: len(GOOD) // 2] + "\udcff\x00",
     ],
 )
-def test_hostile_text_passes_nothing_and_raises_nothing(tmp_path: Path, text: str) -> None:
+def test_hostile_text_does_not_pass_and_raises_no_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "lead.log"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     found = all_findings(run_sub.read_run_sub(path))
@@ -403,7 +405,7 @@ def test_convergence_that_is_too_fast_is_unproven(root: Path) -> None:
     assert mlperf_checks.reference_samples("../x", "5.1.0", 8) is None
 
 
-def test_what_the_checker_says_of_one_log() -> None:
+def test_a_log_that_the_compliance_checker_refuses_fails() -> None:
     def score(**run: Any) -> FolderScore:
         return FolderScore(folder="x", usage="training", ruleset="5.1.0", runs=(RunScore(file="r", **run),))
 
@@ -419,12 +421,12 @@ def test_what_the_checker_says_of_one_log() -> None:
     assert mlperf_checks.compliance_findings(nothing, "5.1.0")[0].verdict is Verdict.UNPROVEN
 
 
-def test_repeats_are_scored_once_there_are_enough(root: Path, tmp_path: Path) -> None:
+def test_repeats_are_scored_if_there_are_enough(root: Path, tmp_path: Path) -> None:
     few = [planned(root, run_id=f"r{index}") for index in range(3)]
     verdict, words = mlperf_checks.score_repeats(few, tmp_path)
     assert verdict is None
     assert "3 repeats; a publishable result needs 10" in words
-    # Ten runs whose logs show nothing are no result.
+    # Ten runs whose logs show nothing have no score.
     all_ten = [planned(root, run_id=f"r{index}") for index in range(10)]
     for one in all_ten:
         (tmp_path / one.run_id / "logs").mkdir(parents=True)
@@ -440,7 +442,7 @@ def test_a_node_of_normal_speed_is_no_finding(tmp_path: Path) -> None:
         assert gating(tmp_path, GOOD.replace("0: All dist", line)) == {}
 
 
-def test_lines_of_any_number_are_stored_in_bounds() -> None:
+def test_the_number_of_stored_lines_is_bounded() -> None:
     reader = run_sub.RunSubReader()
     for at in range(12_000):
         for text in (

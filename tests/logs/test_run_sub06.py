@@ -98,7 +98,9 @@ def test_every_host_is_a_system_with_a_run_of_each_model(root: Path) -> None:
         ({"config": "LambdaQuadBasic"}, "LambdaQuadBasic"),
     ],
 )
-def test_the_system_is_the_skus_or_the_operators(root: Path, site: dict[str, str], system: str) -> None:
+def test_the_system_is_that_of_the_sku_or_of_bench_config(
+    root: Path, site: dict[str, str], system: str
+) -> None:
     (ssd,) = [run for run in suite_plan(root, ("n1",), **site).runs if run.benchmark == "ssd-0.6"]
     assert spec_of(ssd)["system"] == system
     assert ssd.unproven_because == ""
@@ -132,7 +134,7 @@ def test_together_the_nodes_are_one_system_under_slurm(root: Path) -> None:
         ({"config": "../../etc/passwd"}, "or set bench_config"),
     ],
 )
-def test_what_cannot_be_run_is_planned_as_unproven(
+def test_a_run_that_cannot_start_is_planned_as_unproven(
     root: Path, options: dict[str, Any], complaint: str
 ) -> None:
     for run in suite_plan(root, **options).runs:
@@ -212,7 +214,7 @@ SCRIPT = run_sub.RunScript()
 def all_findings(
     path: Path, nodes: list[str], script: run_sub.RunScript = SCRIPT, run_id: str = ""
 ) -> list[Finding]:
-    """Return what speaks against a run, and what it lacks, the causes first."""
+    """Return the findings against a run, and those on missing evidence, the causes first."""
     output, launcher = run_sub06.read_run_sub06(path), run_sub.read_run_sub(path)
     planned = PlannedRun.model_construct(launcher="docker", nodes=tuple(nodes))
     found = run_sub06.run_sub06_findings(output, launcher, nodes, run_id=run_id, script=script)
@@ -240,7 +242,7 @@ def all_findings(
         ('{"end"', '{"refused": "no Docker", "end"', ["n1"], "refused", "unproven"),
     ],
 )
-def test_what_run_sub_prints_shows_what_its_status_hides(
+def test_failures_in_the_output_of_run_sub_are_found(
     tmp_path: Path, old: str, new: str, nodes: list[str], code: str, verdict: str | None
 ) -> None:
     path = tmp_path / "n1.log"
@@ -283,7 +285,7 @@ PAIR = PAIR.replace(":::MLL 1.0", ':::MLL 0.5 cache_clear: {"value": true}\n:::M
         (" run_start: ", " begin: ", "", None),
     ],
 )
-def test_several_nodes_are_those_of_slurms_record(
+def test_a_run_of_several_nodes_must_agree_with_slurms_record(
     tmp_path: Path, old: str, new: str, code: str, verdict: str | None
 ) -> None:
     path = tmp_path / "n1.log"
@@ -297,14 +299,14 @@ def test_several_nodes_are_those_of_slurms_record(
     [({"node": "n1"}, "no_end"), ({"status": None}, "no_end"), ({"status": "0"}, "no_end"), ([], "no_end")]
     + [({"status": status}, "no_end") for status in ("137", True, 1.0)],
 )
-def test_an_end_without_a_status_is_none(tmp_path: Path, end: object, code: str) -> None:
+def test_an_end_without_a_valid_status_is_missing(tmp_path: Path, end: object, code: str) -> None:
     path = tmp_path / "n1.log"
     path.write_text(GOOD.replace('{"status": 0}', json.dumps(end)))
     found = all_findings(path, ["n1"])
     assert [(one.code, one.verdict) for one in found] == [(code, Verdict.UNPROVEN)]
 
 
-def test_a_script_that_names_no_node_is_declared(tmp_path: Path) -> None:
+def test_a_script_may_be_declared_to_name_no_node(tmp_path: Path) -> None:
     path = tmp_path / "n1.log"
     path.write_text(GOOD.replace("Launching on node n1\n", ""))
     script = run_sub.RunScript(lacks=("node_list",))
@@ -327,7 +329,7 @@ def test_a_script_that_names_no_node_is_declared(tmp_path: Path) -> None:
         ("ssd-0.6", "DGX1", "samples_per_second", "images/s", None),
     ],
 )
-def test_a_run_is_held_against_what_was_published_for_its_system(
+def test_a_run_is_compared_with_the_published_result_of_its_system(
     root: Path, name: str, system: str, metric: str, unit: str, value: float | None
 ) -> None:
     runs = suite_plan(root, ("n1",), config=system).runs
@@ -345,7 +347,7 @@ def test_a_run_is_held_against_what_was_published_for_its_system(
         ("LambdaHyperplane16", "time_to_train", "min", None),
     ],
 )
-def test_two_nodes_are_held_against_two(
+def test_a_run_of_two_nodes_is_compared_with_a_result_of_two_nodes(
     root: Path, system: str, metric: str, unit: str, value: float | None
 ) -> None:
     (run,) = [one for one in suite_plan(root, ("n1",), config=system).runs if one.benchmark == "ssd-0.6"]
@@ -372,7 +374,7 @@ def test_a_node_that_cleared_its_cache_twice_counts_once(labels: list[str], coun
     assert reader.result().caches_cleared == count
 
 
-def test_nodes_of_any_number_are_stored_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_stored_nodes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_sub06, "_MOST_NODES", 10)
     reader = run_sub06.RunSub06Reader()
     for at in range(40):

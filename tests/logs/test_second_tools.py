@@ -44,7 +44,7 @@ UNREAD = {
     "STREAM in Fortran": unread.STREAM_FORTRAN,
     "BabelStream": unread.BABEL,
 }
-"""Outputs of tools that Rackproof does not read."""
+"""Outputs that Rackproof does not read, by the name of their tool."""
 SPEED_LOG = READ["stream"]
 EIO = "dd: error reading '/dev/nvme0n1': Input/output error\n"
 ABORT = "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\n"
@@ -145,7 +145,7 @@ FAILED = {
 
 @pytest.mark.parametrize("name", FAILED)
 @pytest.mark.parametrize("own", ["stream", "gpu_burn"])
-def test_the_order_of_two_tools_does_not_decide_a_failure(name: str, own: str) -> None:
+def test_a_failed_tool_before_or_after_another_tool_fails_the_log(name: str, own: str) -> None:
     before, after = read(FAILED[name] + READ[own]), read(READ[own] + FAILED[name])
     assert (before.verdict, after.verdict) == (FAIL, FAIL), (before.findings, after.findings)
 

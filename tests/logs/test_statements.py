@@ -1,8 +1,8 @@
 """Test that statements of an MLPerf log which should agree are compared (:mod:`rackproof.logs._statements`).
 
 A log states, for example, the time of a step, and also shows it by the times of its blocks. A person who
-edits a log rarely changes both. Each test changes one of two such statements in a passing log, and checks
-that the log becomes unproven.
+edits a log rarely changes both. The tests change one of two such statements, and check that the contradiction
+is found. Most also check that statements which agree give no finding.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ CASES: tuple[tuple[str, Change, str], ...] = (
 
 @pytest.mark.parametrize(("change", "code"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 @pytest.mark.parametrize("trained", TRAINED)
-def test_a_block_and_its_statistics_fit(trained: str, change: Change, code: str) -> None:
+def test_a_block_that_contradicts_its_statistics_is_unproven(trained: str, change: Change, code: str) -> None:
     good = blocks(trained)
     assert judge(good) == (Verdict.PASS, set())
     verdict, codes = judge(change(good))
@@ -126,15 +126,15 @@ def test_a_block_and_its_statistics_fit(trained: str, change: Change, code: str)
 
 @pytest.mark.parametrize("seconds", [1, 300, 5000])
 @pytest.mark.parametrize("trained", ["llama2_70b_lora", "llama31_8b", "flux1"])
-def test_the_duration_of_run_stop_fits(trained: str, seconds: int) -> None:
+def test_a_wrong_duration_in_run_stop_is_unproven(trained: str, seconds: int) -> None:
     other = [re.sub(r'"duration": "[0-9.]+', f'"duration": "{seconds}', one) for one in blocks(trained)]
     assert judge(other) == (Verdict.UNPROVEN, {"steps_contradict"})
 
 
 @settings(max_examples=40, deadline=None)
 @given(trained=st.sampled_from(TRAINED), factor=st.floats(0.3, 0.97), part=st.integers(0, BLOCKS - 1))
-def test_a_block_is_never_shortened_unseen(trained: str, factor: float, part: int) -> None:
-    """A splice joins two runs in the middle of a block, or takes time away."""
+def test_a_shortened_block_is_always_found(trained: str, factor: float, part: int) -> None:
+    # A splice of two logs in the middle of a block takes time away from it.
     began = 1 + part * (STEPS * STEP_S + EVAL_S)
     cut = (1 - factor) * STEPS * STEP_S
 
@@ -150,7 +150,7 @@ def test_a_block_is_never_shortened_unseen(trained: str, factor: float, part: in
 # The run takes ten minutes.
 @pytest.mark.parametrize(("minutes", "found"), [(9.0, False), (10.0, False), (10.2, True), (20.0, True)])
 @pytest.mark.parametrize("trained", ["gnn", "rgat"])
-def test_a_program_runs_no_longer_than_its_events(trained: str, minutes: float, found: bool) -> None:
+def test_a_wall_time_that_is_longer_than_the_run_is_found(trained: str, minutes: float, found: bool) -> None:
     lines = training(trained)
     wall = event("tracked_stats", {"walltime": minutes}, 659)
     codes = judge([*lines[:-1], wall, lines[-1]])[1]
@@ -158,6 +158,7 @@ def test_a_program_runs_no_longer_than_its_events(trained: str, minutes: float, 
 
 
 def with_local(local: int, *, key: str = "local_batch_size", accumulated: int = 1) -> Change:
+    """Return a change that states the batch size of a process and the number of accumulated steps."""
     stated = [event(key, local), event("gradient_accumulation_steps", accumulated)]
     return lambda lines: [*lines[:3], *stated, *lines[3:]]
 
@@ -180,7 +181,7 @@ def with_local(local: int, *, key: str = "local_batch_size", accumulated: int = 
     ("trained", "key"),
     [("retinanet", "local_batch_size"), ("ssd", "local_batch_size"), ("resnet", "d_batch_size")],
 )
-def test_the_batch_of_all_processes_fits_that_of_each(
+def test_a_global_batch_that_contradicts_the_local_one_is_found(
     trained: str, key: str, local: int, accumulated: int, found: bool
 ) -> None:
     lines = training(trained, platform="1xEXAMPLEx8H100-SXM-80GB", speed=None)
@@ -193,7 +194,7 @@ def test_the_batch_of_all_processes_fits_that_of_each(
 @pytest.mark.parametrize(
     ("batch", "found"), [(55_296, False), (110_592, True), (165_888, True), (40_000, True)]
 )
-def test_dlrm_is_evaluated_after_whole_steps(batch: int, found: bool) -> None:
+def test_an_evaluation_of_dlrm_within_a_step_is_found(batch: int, found: bool) -> None:
     lines = of_key("global_batch_size", lambda one: one.replace("256", str(batch)))(training("dlrm_dcnv2"))
     steps = iter(3793 * number for number in range(1, 40))
     each = -(-4_195_197_692 // 55_296)
@@ -206,7 +207,7 @@ def test_dlrm_is_evaluated_after_whole_steps(batch: int, found: bool) -> None:
 
 @pytest.mark.parametrize(("stated", "found"), [(256, False), (128, True), (512, True)])
 @pytest.mark.parametrize("trained", ["bert", "unet3d", "rgat"])
-def test_a_block_states_the_batch_of_the_log(trained: str, stated: int, found: bool) -> None:
+def test_a_block_with_another_batch_than_the_log_is_found(trained: str, stated: int, found: bool) -> None:
     lines = training(trained)
     block = event("block_stop", None, 160, **{"self.gbs": stated})
     at = next(number for number, line in enumerate(lines) if "eval_accuracy" in line)
@@ -216,7 +217,7 @@ def test_a_block_states_the_batch_of_the_log(trained: str, stated: int, found: b
 
 # In published logs of gpt3, the steps of the decay have 166.4 to 166.81 million samples: 81,450 of 2,048.
 @pytest.mark.parametrize(("batch", "found"), [(2048, False), (4096, True), (1024, True)])
-def test_the_rules_define_some_steps_in_samples(batch: int, found: bool) -> None:
+def test_decay_steps_that_contradict_the_batch_are_found(batch: int, found: bool) -> None:
     lines = of_key("global_batch_size", lambda one: one.replace("256", str(batch)))(training("gpt3"))
     stated = [*lines[:3], event("opt_learning_rate_decay_steps", 81_450), *lines[3:]]
     assert ("batch_size_contradicts" in judge(stated)[1]) is found
@@ -252,7 +253,9 @@ def with_setting(key: str, *values: object, division: str = "closed") -> Change:
         ("opt_learning_rate_training_steps", [8000], False),
     ],
 )
-def test_hyperparameters_are_those_of_the_rules(key: str, values: list[object], found: bool) -> None:
+def test_hyperparameters_outside_of_the_rules_are_found_in_the_closed_division(
+    key: str, values: list[object], found: bool
+) -> None:
     expected = (Verdict.UNPROVEN, {"hyperparameters_contradict"}) if found else (Verdict.PASS, set())
     lines = blocks("llama2_70b_lora")
     assert judge(with_setting(key, *values)(lines)) == expected
@@ -264,7 +267,9 @@ def test_hyperparameters_are_those_of_the_rules(key: str, values: list[object], 
     ("stated", "found"),
     [(5e-4, False), (4.996e-4, False), (1e-3, True), (2.5e-4, True)],
 )
-def test_the_learning_rates_of_the_steps_fit_the_stated_one(where: str, stated: float, found: bool) -> None:
+def test_learning_rates_of_steps_above_or_below_the_stated_one_are_found(
+    where: str, stated: float, found: bool
+) -> None:
     lines = with_setting("opt_base_learning_rate", stated)(blocks("llama2_70b_lora"))
     rates = iter((4e-4, 5e-4, 3e-4, *[2e-4] * 100))
     if where == "tracked_stats":
@@ -284,7 +289,7 @@ def test_the_learning_rates_of_the_steps_fit_the_stated_one(where: str, stated: 
     ("accumulated", "found"), [(1, False), (2, False), (8, False), (3, True), (10, True)]
 )
 @pytest.mark.parametrize("trained", ["bert", "gpt3", "retinanet", "rgat"])
-def test_a_batch_is_a_multiple_of_the_steps_that_accumulate(
+def test_a_batch_that_is_no_multiple_of_the_accumulated_steps_is_found(
     trained: str, accumulated: int, found: bool
 ) -> None:
     stated = [event("gradient_accumulation_steps", accumulated)]

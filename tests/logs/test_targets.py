@@ -2,7 +2,8 @@
 
 A training ends when it reaches a target of quality. ``mlperf-logging``, MLCommons' package, has the target of
 each benchmark in every round. These tests check that :func:`rackproof.logs.parse` passes a log that just
-reaches this target, and fails a log that misses it by 2 %.
+reaches this target, and fails a log that misses it by 2 %. Other logs state their target, or name no known
+benchmark.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _CHECK = re.compile(r"""ATLEAST_ONE_CHECK: *["' (]*v\['value'\] *(<=|>=) *([0-9.
 
 
 def published() -> list[tuple[str, str, str, float]]:
-    """Return round, benchmark, sense and target of the rules that compare one value with a number.
+    """Return round, benchmark, sense (<= or >=) and target of the rules that compare one value with a number.
 
     Round 0.6 and minigo are left out.
     """
@@ -67,7 +68,7 @@ def test_every_benchmark_of_the_rules_has_a_target() -> None:
     [(0.8, 0.81, Verdict.PASS), (0.8, 0.79, Verdict.FAIL), (None, 0.99, Verdict.UNPROVEN)],
 )
 @pytest.mark.parametrize("name", ["dlrmv4", "qwen35_397b_grpo"])
-def test_a_target_that_the_log_states(
+def test_a_target_that_the_log_states_is_used(
     name: str, stated: float | None, final: float, verdict: Verdict
 ) -> None:
     extra = [] if stated is None else [samples.event("target_accuracy", stated, 1)]
@@ -87,7 +88,9 @@ NAMED = samples.event("submission_benchmark", "resnet", 1)
         (NAMED.replace("resnet", "ResNet"), Verdict.UNPROVEN, "no_target"),
     ],
 )
-def test_a_missed_target_passes_under_no_name(line: str, verdict: Verdict, code: str) -> None:
+def test_a_missed_target_does_not_pass_whatever_the_name_of_the_benchmark(
+    line: str, verdict: Verdict, code: str
+) -> None:
     log = samples.mllog_of("resnet", 0.10).decode()
     assert NAMED in log
     parsed = judged_alone(logs.parse(io.BytesIO(log.replace(NAMED, line).encode()), name="log.txt"))

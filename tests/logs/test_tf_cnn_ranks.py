@@ -43,7 +43,7 @@ def codes(log: ParsedLog) -> list[str]:
 
 
 @pytest.mark.parametrize("tag", ["[1,{rank}]<stdout>:", "{rank}: ", ""])
-def test_ranks_in_step_give_the_lowest_total(tag: str) -> None:
+def test_ranks_with_similar_totals_give_the_lowest(tag: str) -> None:
     log = job("total images/sec: 640.00", "total images/sec: 638.50", tag=tag)
     assert log.verdict.value == "pass"
     rate = log.measurement("images_per_second")
@@ -55,18 +55,18 @@ def test_ranks_in_step_give_the_lowest_total(tag: str) -> None:
     assert log.tags["devices"] == "2"
 
 
-def test_a_rank_without_total_proves_nothing() -> None:
+def test_a_rank_without_total_is_unproven() -> None:
     log = job("total images/sec: 640.00", "")
     assert (log.verdict.value, codes(log)) == ("unproven", ["ranks_without_total"])
 
 
-def test_ranks_out_of_step_prove_nothing() -> None:
+def test_ranks_with_unlike_totals_are_unproven() -> None:
     log = job("total images/sec: 640.00", "total images/sec: 320.00")
     assert (log.verdict.value, codes(log)) == ("unproven", ["ranks_disagree"])
 
 
 @pytest.mark.parametrize("variables", ["replicated", "parameter_server", "independent"])
-def test_without_horovod_the_number_of_ranks_of_a_total_is_not_known(variables: str) -> None:
+def test_without_horovod_several_totals_are_unproven(variables: str) -> None:
     log = job("total images/sec: 640.00", "total images/sec: 640.00", variables=variables)
     assert (log.verdict.value, codes(log)) == ("unproven", ["several_totals"])
 
@@ -84,7 +84,7 @@ Variables:   parameter_server
 
 
 def workers(*totals: str, batch: int, devices: str | None = None) -> ParsedLog:
-    """Return the log of workers of TensorFlow's own distributed modes."""
+    """Return the parsed log of workers of TensorFlow's own distributed modes."""
     text = ""
     for rank, total in enumerate(totals):
         own = devices or f"['/job:worker/replica:0/task:{rank}/gpu:0']"
@@ -94,7 +94,7 @@ def workers(*totals: str, batch: int, devices: str | None = None) -> ParsedLog:
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu"])
-def test_workers_that_know_of_each_other_state_the_total_of_all(device: str) -> None:
+def test_workers_with_a_common_batch_state_the_total_of_all(device: str) -> None:
     for count in (2, 3):
         totals = [f"total images/sec: {310 * count + rank:.2f}" for rank in range(count)]
         log = workers(*totals, batch=128 * count, devices=f"['/job:worker/replica:0/task:0/{device}:0']")
@@ -107,7 +107,7 @@ def test_workers_that_know_of_each_other_state_the_total_of_all(device: str) -> 
     ("batch", "devices"),
     [(128, None), (384, None), (256, "['/gpu:0', '/gpu:1']"), (256, "")],
 )
-def test_a_batch_of_fewer_or_more_workers_than_ranks_proves_nothing(batch: int, devices: str | None) -> None:
+def test_a_batch_of_fewer_or_more_workers_than_ranks_is_unproven(batch: int, devices: str | None) -> None:
     totals = ("total images/sec: 620.00", "total images/sec: 620.00")
     found = workers(*totals, batch=batch, devices=devices)
     if devices == "":
@@ -119,7 +119,7 @@ def test_a_batch_of_fewer_or_more_workers_than_ranks_proves_nothing(batch: int, 
 
 
 def test_open_mpi_s_tag_within_a_line_is_no_part_of_it() -> None:
-    """Open MPI 4.1 puts it before every piece that a rank writes, and a line may come in two."""
+    # Open MPI 4.1 puts the tag before every piece that a rank writes, and a line may consist of two pieces.
     log = job("total images/sec: 640.00[1,0]<stdout>:", "total images/sec: 638.50[1,1]<stdout>:")
     rate = log.measurement("images_per_second")
     assert rate is not None
@@ -143,7 +143,7 @@ STEP_OF_A_RANK = "10\timages/sec: 310.0 +/- 0.1 (jitter = 0.2)\t7.5"
 
 
 def test_lines_of_ranks_that_were_written_into_each_other_are_put_together_by_rank() -> None:
-    """As Open MPI 4.1 really writes them, where two ranks write at once."""
+    # Open MPI 4.1 writes such lines if two ranks write at once.
     log = pieces(
         f"{SECOND}{STEP_OF_A_RANK}{FIRST}{STEP_OF_A_RANK}",
         f"{FIRST}total images/sec: 64{SECOND}",
@@ -156,7 +156,7 @@ def test_lines_of_ranks_that_were_written_into_each_other_are_put_together_by_ra
     assert (log.verdict.value, rate.value, codes(log)) == ("pass", 638.5, [])
 
 
-def test_a_line_is_put_together_of_one_rank_s_stream_alone() -> None:
+def test_a_line_is_put_together_from_one_stream_of_one_rank() -> None:
     log = pieces(
         f"{FIRST}{STEP_OF_A_RANK}",
         f"{SECOND}{STEP_OF_A_RANK}",
@@ -207,7 +207,9 @@ def test_a_line_is_put_together_of_one_rank_s_stream_alone() -> None:
         (["Devices:     ['/gpu:0']", "Could not find cuda drivers on your machine"], "replicated", None),
     ],
 )
-def test_gpus_count_that_tensorflow_says_it_took(lines: list[str], variables: str, count: str | None) -> None:
+def test_gpus_are_counted_by_the_devices_that_tensorflow_created(
+    lines: list[str], variables: str, count: str | None
+) -> None:
     text = "".join(f"{line}\n" for line in [*lines, f"Variables:   {variables}"])
     log = parse(io.BytesIO(text.encode()), format="tf_cnn", name="log")
     assert log.tags.get("gpus_created") == count
@@ -239,7 +241,7 @@ def test_an_evaluation_gives_top_1_and_top_5() -> None:
         ("Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [0 examples]", "no_examples"),
     ],
 )
-def test_an_accuracy_that_is_none_proves_nothing(accuracy: str, code: str) -> None:
+def test_a_damaged_or_empty_evaluation_is_unproven(accuracy: str, code: str) -> None:
     log = job(f"{accuracy}\ntotal images/sec: 900.00", tag="", steps="")
     assert log.verdict.value == "unproven"
     assert code in codes(log)

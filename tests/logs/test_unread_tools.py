@@ -1,7 +1,7 @@
-"""Test that `parse` names a tool whose output no parser reads, and does not judge it as another tool's.
+"""Test that `parse` names a tool whose output no parser reads, and does not judge it as that of another tool.
 
-src/rackproof/logs/unread_tools.py has the patterns. Add a sample here for a new one. Samples without a source
-are shortened from a tool's output, or written after its source.
+src/rackproof/logs/unread_tools.py has the patterns. If you add a pattern, add a sample here. Samples without
+an origin are shortened from a tool's output, or written after its source code.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def read(text: str) -> ParsedLog:
         (" 0: " + IOR, "IOR"),
     ],
 )
-def test_the_log_of_an_unread_tool_is_unproven_and_named(text: str, name: str) -> None:
+def test_the_log_of_an_unread_tool_is_unproven_and_its_finding_names_the_tool(text: str, name: str) -> None:
     parsed_log = read(text)
     assert (parsed_log.format, parsed_log.verdict, parsed_log.measurements) == (
         "unknown",
@@ -169,7 +169,7 @@ def test_the_log_of_an_unread_tool_is_unproven_and_named(text: str, name: str) -
 
 
 def test_a_failed_diagnostic_of_several_nodes_fails() -> None:
-    """No parser reads the table, but logs/fault_texts.py has a rule for a row of a failed test."""
+    # No parser reads the table, but logs/fault_texts.py has a rule for a row of a failed test.
     parsed_log = read(MNDIAG.replace("Pass", "Fail"))
     assert (parsed_log.verdict, {finding.code for finding in parsed_log.findings}) == (
         Verdict.FAIL,

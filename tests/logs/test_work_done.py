@@ -1,4 +1,4 @@
-"""Test that a tool which ends well but did no work is no pass (tf_cnn_benchmarks and gpu_burn).
+"""Test that the log of a tool which ends well but did no work does not pass (tf_cnn_benchmarks, gpu_burn).
 
 The total of tf_cnn_benchmarks must follow from its steps and their times, and gpu_burn must have computed on
 each GPU until its end. These tests change speeds, times or headings of a passing log, and check the verdict
@@ -34,8 +34,8 @@ def codes(parsed: ParsedLog) -> set[str]:
     ("changes", "verdict"),
     [
         ((), PASS),
-        ((("326.58", "97974.00"),), UNPROVEN),  # 300 times the steps
-        ((("326.58", "653.16"),), UNPROVEN),  # of two GPUs, and one has run
+        ((("326.58", "97974.00"),), UNPROVEN),  # 300 times the speed of the steps
+        ((("326.58", "653.16"),), UNPROVEN),  # the total of two GPUs, of which one ran
         ((("326.58", "410.00"),), UNPROVEN),
         ((("326.58", "100.00"),), UNPROVEN),
         ((("326.58", "1.09"),), UNPROVEN),
@@ -43,15 +43,15 @@ def codes(parsed: ParsedLog) -> set[str]:
         ((("326.58", "294.00"),), UNPROVEN),
         ((("326.58", "320.00"),), PASS),
         ((("326.58", "300.00"), ("100\timages", "INFO:tensorflow:Saving checkpoints\n100\timages")), PASS),
-        # Everything is 300 times as fast, and the times of the steps are left as they were.
+        # All speeds are 300 times as high, and the times of the steps are unchanged.
         ((("326.58", "97974.00"), ("325.8 ", "97740.0 "), ("326.7 ", "98010.0 ")), UNPROVEN),
         ((("256 global", "2560 global"), ("256 per", "2560 per")), UNPROVEN),
-        # Four workers with one GPU each, as issue 232 of tensorflow/benchmarks has it: the total is of all.
+        # Four workers with one GPU each, as in issue 232 of tensorflow/benchmarks. The total is that of all.
         ((("256 global", "1024 global"), ("256 per", "256.0 per"), ("326.58", "1301.00")), PASS),
         ((("256 global", "1024 global"), ("256 per", "256.0 per"), ("326.58", "3901.00")), UNPROVEN),
     ],
 )
-def test_a_total_is_what_its_steps_and_their_clock_show(
+def test_a_total_that_contradicts_the_steps_or_their_times_is_unproven(
     changes: tuple[tuple[str, str], ...], verdict: Verdict
 ) -> None:
     text = TF_CNN.decode()
@@ -74,14 +74,14 @@ def test_a_total_is_what_its_steps_and_their_clock_show(
         (r"326\.58", "-326.58", {"impossible_value"}),
     ],
 )
-def test_a_log_without_heading_or_loss_proves_no_training(pattern: str, new: str, found: set[str]) -> None:
+def test_a_log_without_heading_loss_or_speed_is_unproven(pattern: str, new: str, found: set[str]) -> None:
     text, count = re.subn(pattern, new, TF_CNN.decode())
     parsed = read(text)
     assert count
     assert (parsed.verdict, codes(parsed)) == (UNPROVEN, found)
 
 
-def test_a_forward_pass_has_no_loss() -> None:
+def test_a_forward_pass_needs_no_loss() -> None:
     text = re.sub(r"\t7\.\d+(?= \d{10})", "\t0.000", TF_CNN.decode())
     assert read(text.replace("Model: ", "Mode:        forward-only\nModel: ")).verdict is PASS
 
@@ -98,7 +98,7 @@ def at_the_end(text: str, speed: str) -> str:
         (lambda text: text, PASS, set()),
         (lambda text: re.sub(r"\(\d+ Gflop", "(0 Gflop", text), UNPROVEN, {"no_work"}),
         (lambda text: re.sub(r"- (\d+) \(\d+ Gflop", r"- \1 (0 Gflop", text), UNPROVEN, {"no_work"}),
-        # It stood still at the end.
+        # The first GPU does no work at the end.
         (lambda text: at_the_end(text, "0"), UNPROVEN, {"no_work"}),
         (lambda text: at_the_end(text, "nan"), UNPROVEN, {"no_work"}),
         (lambda text: at_the_end(text, "inf"), UNPROVEN, {"no_work"}),
@@ -106,14 +106,14 @@ def at_the_end(text: str, speed: str) -> str:
         (lambda text: re.sub(r"proc'd: ", "proc'd : ", text), UNPROVEN, {"no_work"}),
     ],
 )
-def test_a_burn_without_work_proves_nothing(
+def test_a_burn_without_work_is_unproven(
     change: Callable[[str], str], verdict: Verdict, expected: set[str]
 ) -> None:
     parsed = read(change(GPU_BURN.decode()))
     assert (parsed.verdict, codes(parsed)) == (verdict, expected)
 
 
-def test_a_temperature_that_is_not_known_moves_no_other() -> None:
+def test_an_unknown_temperature_does_not_shift_those_of_other_gpus() -> None:
     text = re.sub(r"temps: \d+ C", "temps: --", GPU_BURN.decode())
     assert text != GPU_BURN.decode()
     whole, lacking = (

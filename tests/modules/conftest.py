@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-# Runs a module as Ansible does on a node. Its arguments are JSON on standard input.
+# A program that runs a module as Ansible does on a node. The module's arguments are JSON on standard input.
 DRIVER = """
 import concurrent.futures, ctypes, fcntl, getpass, glob, json, os, pwd, resource, runpy
 import select, signal, socket, subprocess, sys, tempfile, uuid
@@ -44,7 +44,8 @@ with patch_module_args(options):
 class Modules:
     """A runner of modules. A call waits for the module's process, and returns its result.
 
-    The option ``_user`` is the id of the user who runs the module.
+    The option ``_user`` is the id of the user who runs the module, and ``_dpkg_updates`` the folder of dpkg's
+    journal, which otherwise does not exist.
     """
 
     def __init__(self, root: Path) -> None:

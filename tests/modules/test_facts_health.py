@@ -266,7 +266,7 @@ def test_a_hung_driver_is_bounded_and_asked_once(gather: Any) -> None:
 
 
 def test_the_answer_is_sealed_as_the_controller_reads_it() -> None:
-    """The module and the package each have this function, because nodes do not have the package."""
+    # The module and the package each have this function, because nodes do not have the package.
     tools = runpy.run_path(str(ROOT / "plugins/module_utils/rackproof_tools.py"))
     for answer in (
         {"names": "a\udcff \ufffd \U0001f600", "numbers": [1.5, 1e-7, 3, True, None]},

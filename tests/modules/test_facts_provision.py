@@ -1,4 +1,4 @@
-"""Test the subset ``provision`` of the module rackproof_facts, the facts of a node that roles need.
+"""Test the subset ``provision`` of the module rackproof_facts, which gathers the facts that roles need.
 
 provision.yml gathers them in one call for each node. Roles then compare the facts with the wanted state. The
 tests show that the facts are right, also on a bare node, and that a tool which fails or hangs stops neither
@@ -229,7 +229,7 @@ def test_packages_are_read(dpkg: types.ModuleType, tmp_path: Path, monkeypatch: 
 
 
 def test_a_system_without_dpkg_has_no_broken_package(dpkg: types.ModuleType, tmp_path: Path) -> None:
-    """Rocky Linux, for example, has no dpkg. A lost or empty list of dpkg is another case, and an error."""
+    # Rocky Linux, for example, has no dpkg. A lost or empty list of dpkg is another case, and an error.
     assert dpkg.packages(str(tmp_path / "none/status")) == ({}, [])
     # The list of a system with dpkg is empty here.
     (tmp_path / "status").write_text("")

@@ -1,7 +1,8 @@
-"""Test the subset ``record`` of the module rackproof_facts, the facts of a node in a benchmark's record.
+"""Test the subset ``record`` of the module rackproof_facts, which gathers facts for a benchmark's record.
 
-It gathers GPUs, processors, memory, and the versions of drivers and packages. The tests show that a tool
-which is absent, fails, hangs or writes without end gives a status and a finding, and never stops the module.
+The facts state GPUs, processors, memory, and the versions of drivers and packages. The tests show that a tool
+which fails, hangs or writes without end gives a status and a finding, and never stops the module. A tool that
+is absent gives only a status.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from .conftest import Modules
 # Each case starts processes. All of them together are too slow for `make check`.
 pytestmark = pytest.mark.slow
 
-# The user who runs the tests, because only root could give files to another one.
+# The user who runs the tests, because only root could give files to another user.
 ME = {"owner": pwd.getpwuid(os.getuid()).pw_name, "group": grp.getgrgid(os.getgid()).gr_name}
 
 

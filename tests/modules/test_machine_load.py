@@ -61,7 +61,7 @@ def watched(windows: list[dict[str, float]], cpus: int = 4) -> dict[str, Any]:
         ({"busy": 40, "job": 20}, 4, True),
         ({"busy": 20, "job": 1.5}, 2, True),
         ({"busy": 640, "job": 160}, 64, True),
-        ({"busy": 350, "job": 10}, 64, True),  # more than half of all, which shares memory and power
+        ({"busy": 350, "job": 10}, 64, True),  # others use more than half, and share memory and power
         ({"busy": 10, "job": 10, "stolen": 4}, 2, True),
         ({"busy": 10, "job": 10, "stolen": 70}, 64, True),
         ({"busy": 250, "job": 250, "stolen": 60}, 64, False),  # did not slow an LLM on four H100
@@ -106,7 +106,7 @@ def test_a_pressure_that_is_not_stated_is_not_known(text: str) -> None:
     ],
 )
 def test_what_a_job_and_its_children_use_is_its_own(script: str) -> None:
-    """The kernel counts the time of each process, so other programs on this machine do not matter here."""
+    # The kernel counts the time of each process, so other programs on this machine do not matter here.
     watch = rackproof_load.LoadWatch()
     before = os.times()
     subprocess.run(["sh", "-c", script], check=True)
@@ -143,7 +143,7 @@ def test_a_machine_without_these_files_ends_no_job(monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow  # starts processes
 @pytest.mark.parametrize("user", [None, 65534])
 def test_two_benchmarks_of_a_machine_run_one_after_the_other(jobs: Jobs, user: int | None) -> None:
-    """The benchmarks have separate folders and node locks, as in two checkouts, but one machine lock."""
+    # The benchmarks have separate folders and node locks, as in two checkouts, but one machine lock.
     if user is not None and os.geteuid() != 0:
         pytest.skip("needs root to be another user")
     # All users may write to this folder, as to /run/lock. Only root may enter pytest's folders.

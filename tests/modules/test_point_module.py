@@ -148,7 +148,7 @@ def test_files_are_given_back_by_the_kernel_and_read_again(node: Namespace, tmp_
     cold = node(storage="local", data=str(data), cache="cold")["point"]["storage"]
     if cold["mount"]["type"] == "tmpfs":
         pytest.skip("files of a tmpfs live in memory only")
-    # Bytes of the data in memory, and bytes of the data.
+    # The number of bytes of the data that are in memory, and the number of all its bytes.
     assert cold["resident"] == [0, 1 << 20]
     warm = node(storage="local", data=str(data), cache="warm")["point"]["storage"]
     assert warm["read_bytes"] == 1 << 20

@@ -29,8 +29,8 @@ pytestmark = pytest.mark.slow
 STUBBORN = (
     "trap '' TERM HUP INT",
     "(trap '' TERM; while :; do sleep 1; done) &",
-    "setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' &",  # a session of its own
-    "env -i setsid sh -c 'trap \"\" TERM; echo stray $$; while :; do sleep 1; done' &",  # and no token either
+    "setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' &",  # in another session
+    "env -i setsid sh -c 'trap \"\" TERM; echo stray $$; while :; do sleep 1; done' &",  # also without token
     "echo ready",
     "while :; do sleep 1; done",
 )

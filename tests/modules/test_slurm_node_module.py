@@ -143,7 +143,7 @@ def test_each_state_of_a_node_is_reported(
     assert slurm.updates() == []
 
 
-# The states that one reading after the other gives, the time limit, and the reported state. "*" means that
+# The states that consecutive readings give, the time limit, and the reported state. "*" means that
 # Slurm waits for the node's answer. DOWN* and a reboot are not waited for.
 @pytest.mark.parametrize(
     ("states", "timeout_s", "state"),
@@ -185,7 +185,7 @@ def test_without_a_cluster_every_node_is_unknown(
 def test_a_cluster_whose_configuration_lies_elsewhere_is_found(
     slurm: Slurm, monkeypatch: pytest.MonkeyPatch, ping: str, is_there: bool
 ) -> None:
-    """Slurm may have no configuration file on its host, or another path for it. It then answers a ping."""
+    # Slurm may have no configuration file on its host, or another path for it. It then answers a ping.
     monkeypatch.delenv("SLURM_CONF")
     result = slurm.has("idle", ping=ping)("idle")
     assert result["cluster"] is is_there
@@ -204,7 +204,7 @@ def test_a_cluster_whose_configuration_lies_elsewhere_is_found(
 def test_all_missing_programs_are_named_at_once(
     slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: list[str], missing: str
 ) -> None:
-    """A host may have only some of Slurm's client programs. Its slurmctld is then not to blame."""
+    # A host may have only some of Slurm's client programs. Its slurmctld is then not to blame.
     # Programs of this machine would count as well.
     if any((Path(folder) / "scontrol").exists() for folder in ("/usr/bin", "/bin", "/usr/local/bin")):
         pytest.skip("this machine has Slurm")

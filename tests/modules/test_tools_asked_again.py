@@ -1,8 +1,8 @@
 """Test that a late tool of the GPUs' driver is run again (``plugins/module_utils/rackproof_tools.py``).
 
 nvidia-smi may answer late because the node is busy, which is no fault. It is therefore run a second time with
-three times the limit, and the faster answer counts. A tool that cannot be killed is stuck in the driver, so a
-second one would be stuck, too.
+three times the limit, and the faster answer counts, unless the second run hangs or fails. A tool that cannot
+be killed is stuck in the driver. It is not run again, because the second run would be stuck, too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GONE = {"status": "absent"}
         ([answered(9, "no_driver")], 0, [30]),
     ],
 )
-def test_one_late_answer_is_no_fault(
+def test_only_a_late_or_hung_tool_is_run_a_second_time(
     answers: list[dict[str, Any]], counts: int, limits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []
@@ -56,11 +56,11 @@ def test_one_late_answer_is_no_fault(
     assert asked == limits
 
 
-def test_other_tools_are_asked_once() -> None:
+def test_a_tool_of_another_package_is_run_once() -> None:
     assert tools.asks(["lscpu"]) is tools.ask
 
 
-def test_what_cannot_be_killed_is_stuck() -> None:
+def test_a_process_that_does_not_end_counts_as_not_killed() -> None:
     class Child:
         pid = 2**22 + 1  # beyond every process id: nothing is signalled
         returncode = None

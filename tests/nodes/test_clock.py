@@ -12,8 +12,8 @@ import pytest
 from rackproof.nodes.clock import clock_offset, read_synchronized
 
 
-# Seconds: the controller's clock at the query and at the answer, then the node's clock at the begin and at
-# the end of its answer.
+# `times`, in seconds: the controller's clock at the query and at the answer, then the node's clock at the
+# beginning and at the end of its answer.
 @pytest.mark.parametrize(
     ("times", "offset"),
     [
@@ -26,7 +26,9 @@ from rackproof.nodes.clock import clock_offset, read_synchronized
         ((100.0, 130.0, 1e308, 115.0), None),
     ],
 )
-def test_a_slow_controller_is_no_wrong_clock(times: tuple[Any, ...], offset: float | None) -> None:
+def test_the_offset_is_the_time_outside_of_query_and_answer(
+    times: tuple[Any, ...], offset: float | None
+) -> None:
     assert clock_offset(*times) == offset
 
 
@@ -42,7 +44,7 @@ def test_a_slow_controller_is_no_wrong_clock(times: tuple[Any, ...], offset: flo
         ("Failed to query server: Connection timed out\n", False, None),
     ],
 )
-def test_nothing_is_known_without_an_answer_and_in_a_container(
+def test_a_clock_is_synchronized_if_timedatectl_says_so_outside_of_a_container(
     text: str, container: bool, synchronized: bool | None
 ) -> None:
     assert read_synchronized(text, container=container) is synchronized

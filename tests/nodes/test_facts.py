@@ -93,7 +93,7 @@ RAW: dict[str, Any] = {
         ({"tuning": '["mlperf-0.6"]'}, {}),
     ],
 )
-def test_how_a_host_is_tuned_is_part_of_its_record(files: dict[str, str], tuning: dict[str, str]) -> None:
+def test_the_tuning_of_a_host_is_part_of_its_record(files: dict[str, str], tuning: dict[str, str]) -> None:
     said = node_from_facts("n1", {"files": files}).software
     assert {key: value for key, value in said.items() if key.startswith("tuning.")} == {
         f"tuning.{key}": value for key, value in tuning.items()
@@ -112,7 +112,7 @@ def change(path: str, value: Any) -> dict[str, Any]:
     return copy
 
 
-def test_a_node_in_full() -> None:
+def test_complete_facts_give_a_complete_record() -> None:
     node = node_from_facts("n1", RAW, sku="h200")
     assert (node.name, node.sku, node.cpu, node.cpu_count) == ("n1", "h200", "Xeon(R) 8480C", 224)
     assert (node.serial, node.chassis_serial, node.product) == ("S42", "C7", "Acme GX-8")
@@ -151,7 +151,7 @@ def test_a_node_in_full() -> None:
         ("h200-x4/nvidia-smi-q.xml", 4, "NVIDIA H200", "580.159.04", "13.0", 140),
     ],
 )
-def test_real_captures(
+def test_gpus_of_real_captures_are_read(
     real_logs: Path, capture: str, count: int, name: str, driver: str, cuda: str, memory_gib: int
 ) -> None:
     raw = change("tools.nvidia_smi_xml", ok((real_logs / capture).read_text()))
@@ -179,9 +179,7 @@ def test_real_captures(
         ({"product_serial": ["S1"], "chassis_serial": 5}, "", ""),
     ],
 )
-def test_serials_are_never_what_a_board_maker_forgot_to_fill_in(
-    dmi: dict[str, Any], serial: str, chassis: str
-) -> None:
+def test_placeholders_of_board_makers_are_no_serials(dmi: dict[str, Any], serial: str, chassis: str) -> None:
     node = node_from_facts("n1", change("dmi", dmi))
     assert (node.serial, node.chassis_serial) == (serial, chassis)
     if not serial and not chassis:
@@ -271,7 +269,7 @@ def test_a_fault_that_the_driver_reports_counts_against_a_run(
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        # What an idle or capped GPU shows, and what one with a repaired row keeps for ever.
+        # Readings of GPUs that are idle, capped, configured differently, or have a repaired row.
         ("<current_link_gen>5", "<current_link_gen>1"),
         ("reason_sw_power_cap>Not Active", "reason_sw_power_cap>Active"),
         ("<performance_state>P0", "<performance_state>P8"),
@@ -282,7 +280,7 @@ def test_a_fault_that_the_driver_reports_counts_against_a_run(
         ("<current_power_limit>700.00", "<current_power_limit>500.00"),
     ],
 )
-def test_what_healthy_gpus_show_counts_not_against_a_run(real_logs: Path, old: str, new: str) -> None:
+def test_readings_of_healthy_gpus_do_not_count_against_a_run(real_logs: Path, old: str, new: str) -> None:
     whole = (real_logs / "nvidia-smi/qx-h100.xml").read_text()
     assert old in whole
     raw = change("tools.nvidia_smi_xml", ok(whole.replace(old, new)))
@@ -322,7 +320,7 @@ def test_another_tool_that_hangs_is_a_remark() -> None:
         ("kernel", None),
     ],
 )
-def test_damaged_facts_leave_gaps_not_tracebacks(path: str, value: Any) -> None:
+def test_damaged_facts_leave_gaps_and_raise_no_error(path: str, value: Any) -> None:
     raw = change(path, value)
     node = node_from_facts("n1", raw)
     findings_from_facts("n1", raw)
@@ -339,7 +337,7 @@ def test_no_facts_at_all_are_a_finding() -> None:
 @pytest.mark.parametrize(
     ("expected", "verdict"), [(0, None), (4, None), (5, Verdict.FAIL), (8, Verdict.FAIL)]
 )
-def test_missing_gpus_are_a_failure_where_their_number_is_known(
+def test_missing_gpus_are_a_failure_if_their_number_is_known(
     real_logs: Path, expected: int, verdict: Verdict | None
 ) -> None:
     xml = (real_logs / "h200-x4/nvidia-smi-q.xml").read_text()
@@ -366,13 +364,15 @@ def test_a_node_without_nvidia_smi_has_none_of_the_gpus_it_should_have() -> None
         ({"status": "no_driver", "rc": 9, "stdout": ""}, True),
         (ok("No devices were found"), True),
         (ok("<nvidia_smi_log></nvidia_smi_log>"), True),
-        # A truncated answer may have had all of them, and a hung tool gave none.
+        # A truncated answer may have listed all GPUs, and a hung tool lists none.
         (ok("<nvidia_smi_log>") | {"truncated": True}, False),
         ({"status": "ok", "rc": 0, "stdout": "", "stderr": "", "truncated": True}, False),
         ({"status": "hung", "rc": None, "stdout": ""}, False),
     ],
 )
-def test_an_answer_that_was_lost_proves_no_missing_gpu(answer: dict[str, Any], fails: bool) -> None:
+def test_a_truncated_or_missing_answer_is_not_taken_for_missing_gpus(
+    answer: dict[str, Any], fails: bool
+) -> None:
     found = findings_from_facts("n1", change("tools.nvidia_smi_xml", answer), expected_gpus=8)
     assert ("gpus_missing" in {one.code for one in found}) is fails
     assert found or fails

@@ -46,7 +46,9 @@ def test_a_domain_is_a_list_of_addresses_in_the_inventorys_order(
         ({"n1": "10.0.0.300"}, "n1: '10.0.0.300' leads to no address"),
     ],
 )
-def test_a_node_that_the_others_could_not_reach_is_named(addresses: dict[str, str], words: str) -> None:
+def test_a_domain_with_a_node_that_the_others_could_not_reach_is_an_error(
+    addresses: dict[str, str], words: str
+) -> None:
     with pytest.raises(ImexError) as error:
         render_nodes_config(addresses, resolve)
     assert words in str(error.value)
@@ -55,5 +57,5 @@ def test_a_node_that_the_others_could_not_reach_is_named(addresses: dict[str, st
 @pytest.mark.parametrize(
     ("name", "address"), [("127.0.0.1", "127.0.0.1"), ("no-such-host.invalid", ""), ("a" * 80, "")]
 )
-def test_names_are_resolved_here(name: str, address: str) -> None:
+def test_a_name_that_cannot_be_resolved_has_no_address(name: str, address: str) -> None:
     assert resolve_address(name) == address

@@ -1,7 +1,7 @@
 """Test each remark of preflight on a node, whether it stops the node, and its remedy (nodes/preflight.py).
 
-Before provisioning changes a node, role preflight compares it with the inventory: operating system, GPUs,
-memory, disk, packages, clock.
+Before provisioning changes a node, role preflight compares it with the inventory, for example its operating
+system, GPUs, memory, disks, packages and clock.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def changed(**changes: Any) -> dict[str, Any]:
     return node
 
 
-def test_a_node_as_it_has_to_be() -> None:
+def test_a_node_as_expected_has_no_remark() -> None:
     assert preflight_remarks(NODE, WANTED, 1002) == ()
 
 
@@ -114,7 +114,9 @@ def test_expectations_that_are_not_set_are_not_checked() -> None:
         ),
     ],
 )
-def test_each_remark(changes: dict[str, Any], code: str, fatal: bool, part: str) -> None:
+def test_each_deviation_gives_one_remark_with_a_remedy(
+    changes: dict[str, Any], code: str, fatal: bool, part: str
+) -> None:
     (one,) = preflight_remarks(changed(**changes), WANTED, 1002)
     assert (one.code, one.fatal) == (code, fatal)
     assert part in one.line()
@@ -122,13 +124,13 @@ def test_each_remark(changes: dict[str, Any], code: str, fatal: bool, part: str)
 
 
 @pytest.mark.parametrize("epoch", [995.5, 1000.0, 1001.9, 1006.9])
-def test_the_way_of_the_answer_is_no_fault_of_the_clock(epoch: float) -> None:
-    """The answer took 2 s, and the clock may be off by 5 s."""
+def test_the_delay_of_the_answer_is_no_fault_of_the_clock(epoch: float) -> None:
+    # The answer took 2 s, and the clock may be off by 5 s.
     node = changed(clock={"asked_at": 1000.0, "epoch": epoch, "timedatectl": ""})
     assert preflight_remarks(node, WANTED, 1002) == ()
 
 
-def test_all_remarks_at_once_and_ignored_ones_do_not_stop() -> None:
+def test_all_remarks_are_returned_and_ignored_ones_do_not_stop_the_node() -> None:
     node = changed(pci=[], cores=1, names={}, unattended_upgrades=True)
     found = preflight_remarks(node, Expected(gpus=4, cores=2, names=("a", "b"), ignore=("gpus",)))
     assert [(one.code, one.fatal) for one in found] == [
@@ -149,5 +151,7 @@ def test_all_remarks_at_once_and_ignored_ones_do_not_stop() -> None:
         ({"nvidia": "570.1"}, {"nvidia-open": {"version": "580.2-1"}}, "570.1"),
     ],
 )
-def test_the_installed_driver(modules: dict[str, str], packages: dict[str, Any], version: str) -> None:
+def test_the_driver_is_the_loaded_one_or_that_of_the_package(
+    modules: dict[str, str], packages: dict[str, Any], version: str
+) -> None:
     assert installed_driver({"modules": modules, "packages": packages}) == version

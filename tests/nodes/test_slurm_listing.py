@@ -1,7 +1,7 @@
 """Test how an existing Slurm cluster's nodes are read for `rackproof adopt` (nodes/slurm_listing.py).
 
 The input is slurm.conf and gres.conf, or the output of scontrol or sinfo. A line that cannot be read is named
-in a remark, and a node with an incomplete line may have GPUs, so it does not count as a node without.
+in a remark. A node with an incomplete line may have GPUs, so it does not count as a node without GPUs.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def test_a_configuration_is_read() -> None:
     assert n01.partitions == ("gpu", "all")
     assert c1.gpus == {}
     assert c1.partitions == ("all",)
-    # CPUs are not stated: slurmctld multiplies, too.
+    # CPUs are not stated. Like slurmctld, the reader multiplies sockets, cores and threads.
     assert n01.sizes["cpus"] == 224
     assert listing.controller == "ctl"
     assert "Include extra.conf" in listing.remarks[0]
 
 
-def test_what_scontrol_shows_is_read_and_a_reason_states_nothing() -> None:
+def test_output_of_scontrol_is_read_except_the_text_of_a_reason() -> None:
     listing = read_slurm_listing(SCONTROL, "scontrol")
     n01, n02 = listing.nodes
     assert n01.gpus == {"h100": 8}
@@ -73,7 +73,7 @@ def test_what_scontrol_shows_is_read_and_a_reason_states_nothing() -> None:
         "threads": 2,
         "real_memory_mb": 2063937,
     }
-    # One line: the kernel's "#1" begins no comment.
+    # The kernel's "#1" in the line of n02 begins no comment.
     assert n02.partitions == ("gpu",)
     assert listing.controller == "ctl1"
 
@@ -84,7 +84,7 @@ def test_lines_of_sinfo_are_read() -> None:
     assert listing.nodes[0].partitions == ("gpu", "debug")
 
 
-def test_blocks_are_racks_as_switches_are() -> None:
+def test_the_block_of_a_node_is_read_like_its_switch() -> None:
     blocks = (
         "NodeName=n[1-4]\nBlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2\n"
         "BlockName=b2 BlockIndex=1 Nodes=n[3-4] BlockSize=2\n"
@@ -114,7 +114,7 @@ def test_a_node_whose_gres_is_cut_off_may_have_gpus(text: str, known: bool) -> N
 
 
 @pytest.mark.parametrize("text", ["gpu:" + "x" * 100_000, "gpu:" * 30_000, "(" * 100_000, "gpu:(" * 30_000])
-def test_a_long_gres_is_read_at_once(text: str) -> None:
+def test_a_long_gres_is_read_quickly(text: str) -> None:
     # A quadratic search takes minutes.
     assert read_gres(text) == {}
     (node,) = read_slurm_listing(f"NodeName=n1 Gres={text}", "nodes.txt").nodes
@@ -190,12 +190,12 @@ def test_generic_resources_are_read(text: str, gpus: dict[str, int]) -> None:
         ("".join(f"NodeName=n{at}[1-9999]\n" for at in range(2)), "more than 10,000 nodes"),
     ],
 )
-def test_what_lists_no_nodes_is_named(text: str, message: str) -> None:
+def test_a_text_without_usable_nodes_is_refused_with_the_reason(text: str, message: str) -> None:
     with pytest.raises(SlurmListingError, match=re.escape(message)):
         read_slurm_listing(text, "file.txt")
 
 
-def test_a_name_that_a_partition_has_alone_is_a_remark() -> None:
+def test_a_node_that_only_a_partition_names_is_a_remark() -> None:
     listing = read_slurm_listing("NodeName=n1\nPartitionName=p Nodes=n1,ghost", "x")
     assert "ghost" in listing.remarks[0]
 
@@ -210,7 +210,7 @@ def test_a_name_that_a_partition_has_alone_is_a_remark() -> None:
         "#NodeName=n2 Gres=gpu:4\nNodeName=n1 CPUs=4",
     ],
 )
-def test_a_comment_states_nothing(line: str) -> None:
+def test_a_comment_is_ignored(line: str) -> None:
     (n1,) = read_slurm_listing(line, "slurm.conf").nodes
     assert (n1.name, n1.gpus, n1.sizes["cpus"]) == ("n1", {}, 4)
 
@@ -226,7 +226,7 @@ GRES_CONF = "NodeName=n[1-2] Name=gpu Type=h100 File=/dev/nvidia[0-7]\n"
         ("Gres=gpu:8", "NodeName=n1 AutoDetect=nvml", {"": 8}),
         ("Gres=gpu:8", "Name=gpu Type=h100 File=/dev/nvidia0\n" * 8, {"h100": 8}),
         ("Gres=gpu:8", "Name=gpu Type=a Count=4\nName=gpu Type=b Count=4", {"a": 4, "b": 4}),
-        # Two types whose numbers contradict slurm.conf prove nothing.
+        # Two types whose numbers contradict slurm.conf are not used.
         ("Gres=gpu:8", "Name=gpu Type=a Count=4\nName=gpu Type=b Count=2", {"": 8}),
         ("Gres=gpu:h200:8", GRES_CONF, {"h200": 8}),
         ("CPUs=4", GRES_CONF, {"h100": 8}),
@@ -310,7 +310,7 @@ def test_nodes_of_sinfo_without_resources_may_have_gpus() -> None:
         ("ALL,-half", ["n3", "n4"]),
     ],
 )
-def test_a_partition_leaves_out_what_a_minus_precedes(members: str, names: list[str]) -> None:
+def test_a_partition_leaves_out_names_after_a_minus(members: str, names: list[str]) -> None:
     text = f"NodeName=n[1-4]\nNodeSet=half Nodes=n[1-2]\nPartitionName=p Nodes={members}\n"
     listing = read_slurm_listing(text, "slurm.conf")
     assert [node.name for node in listing.nodes if node.partitions] == names
@@ -328,7 +328,7 @@ def test_a_partition_leaves_out_what_a_minus_precedes(members: str, names: list[
         ("DOWN*", ""),
     ],
 )
-def test_nodes_that_need_not_exist_are_named(state: str, word: str) -> None:
+def test_nodes_that_need_not_exist_are_a_remark(state: str, word: str) -> None:
     listing = read_slurm_listing(f"NodeName=n[1-4] State={state}\n", "slurm.conf")
     assert len(listing.nodes) == 4
     assert word in " ".join(listing.remarks)
@@ -336,7 +336,7 @@ def test_nodes_that_need_not_exist_are_named(state: str, word: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["NodeAddr", "NodeHostname", "nodeaddr"])
-def test_addresses_that_do_not_fit_the_nodes_are_named(key: str) -> None:
+def test_addresses_that_do_not_match_the_number_of_nodes_are_a_remark(key: str) -> None:
     listing = read_slurm_listing(f"NodeName=n[1-4] {key}=h1 Port=[17001-17004]\n", "slurm.conf")
     assert "names 1 host for 4 nodes" in listing.remarks[0]
 
@@ -356,5 +356,5 @@ def test_the_address_of_slurmctld_is_read(line: str, host: str, address: str) ->
 
 
 @pytest.mark.parametrize("text", ["GPU:H100:8", "Gpu:h100:8(S:0-1)", "gpu:H100:8"])
-def test_letters_of_any_case_are_gpus(text: str) -> None:
+def test_gpus_are_read_in_upper_and_lower_case(text: str) -> None:
     assert read_gres(text) == {"h100": 8}

@@ -64,13 +64,13 @@ REFERENCES = {
 
 
 def values(nodes: int, ago: int, noise: np.random.Generator) -> np.ndarray:
-    """Return a night's numbers, nodes by 40, in GB/s."""
+    """Return a night's numbers in GB/s, as an array with a row of 40 for each node."""
     made = noise.normal(100, 0.4, (nodes, PER_NODE))
     made[DRIFTING, 3] -= 3.0 * (14 - min(ago, 14)) / 14
     if ago == 0:
         made[SLOW, 5] = 90.0
     if ago <= 1:
-        # Within every floor: only the nights before and the other nodes can show it.
+        # The value is above the floor. Only the nights before and the other nodes can show this fault.
         made[OUTLIERS, 6] = 95.5
     made[:, [GPU_METRICS.index(name) * GPUS + gpu for name in HOST_COPIES for gpu in range(GPUS)]] *= (
         HOST_COPY_GB_S / 100
@@ -92,7 +92,7 @@ def rows(nodes: int, night: int, ago: int, moment: int) -> Iterator[tuple[object
 
 
 def fill(path: Path, nodes: int, nights: int) -> None:
-    """Make a history as kept runs would have left it, by the shortest way."""
+    """Write the rows that kept runs would have left into a new database, without making the runs."""
     with open_store(f"sqlite:///{path}"):
         pass
     connection = sqlite3.connect(path)
@@ -168,9 +168,12 @@ def fill(path: Path, nodes: int, nights: int) -> None:
 
 
 def check(night: Night, nodes: int, past: bool) -> int:
-    """Refuse a result that lacks a planted fault or fails a good node. Return how many degraded by chance.
+    """Check that the night has all planted faults and fails no good node. Return how many degraded by chance.
 
-    The numbers are honest noise: one in 400,000 series may look like a drift (``Policy.chance`` a night).
+    The other numbers are random noise, and one in 400,000 series may look like a drift.
+
+    Raises:
+        SystemExit: A planted fault was not found, a good node failed, or the number of nodes is wrong.
     """
     found = {
         verdict: {int(one.name[4:]) for one in night.nodes if one.verdict is verdict} for verdict in Verdict
@@ -187,7 +190,7 @@ def check(night: Night, nodes: int, past: bool) -> int:
 
 
 def measure(path: Path, nodes: int, what: str) -> None:
-    """Judge the night once and print what it took as JSON."""
+    """Judge the night once. Print its times and memory as JSON."""
     past = what == "all"
     begin, cpu = time.perf_counter(), time.process_time()
     with open_store(f"sqlite:///{path}") as store:
@@ -205,7 +208,7 @@ def measure(path: Path, nodes: int, what: str) -> None:
 
 
 def main() -> None:
-    """Fill, measure, print."""
+    """Make the history, measure the judging of its last night, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--nights", type=int, default=60, help="nights kept; drift reads 15 of them")

@@ -5,7 +5,7 @@
 Start the program by hand. docs/inside/history-tables.md has its figures. In each night, each node has one run
 with 40 measurements: 4 metrics of each of its 8 GPUs, and 8 metrics of the node. Each measurement has one
 judgement. The program measures `Store.readings`, from which a night is judged, and `Store.measurements`. It
-fails if rows are missing, except in the sweep over all metrics.
+fails if a query returns a wrong number of rows, which is not checked in the sweep over all metrics.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The logs are repeated. Those of tests/data/real are shortened, so they have more
 published log. RACKPROOF_PERF_LOGS names a folder of published ones. docs/inside/performance.md has its
 figures.
 
-``make perf`` runs this with pytest-benchmark. As a plain program it prints MB/s of one core (best of
-several) and the peak of resident memory for a small and a large log::
+``make perf`` runs this with pytest-benchmark. As a plain program it prints MB/s of one core (best of nine
+runs) and the peak of resident memory for a small and a large log::
 
     python tests/perf/bench_logs.py
 """
@@ -33,11 +33,11 @@ TRIMMED = Path(__file__).resolve().parent.parent / "data" / "real" / "mlperf-5.1
 CORPUS = Path(os.environ.get("RACKPROOF_PERF_LOGS", TRIMMED))
 MEGABYTE = 1_000_000
 ENOUGH = 7 * MEGABYTE
-"""The size of the 21 published logs in bytes. A smaller set is repeated until it has this size."""
+"""The size of the 21 published logs in bytes. A smaller set is repeated until it has at least this size."""
 
 
 def real_logs() -> list[bytes]:
-    """Return the logs of round 5.1."""
+    """Return the contents of the logs in CORPUS."""
     found = [
         lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
         for path in sorted(CORPUS.glob("**/*.txt*"))
@@ -73,7 +73,7 @@ class Repeated(io.RawIOBase):
 
 
 def bare_scan(data: bytes) -> int:
-    """Find the tokens and decode the JSON, which any parser of these logs has to do. Return their number."""
+    """Find the events and decode their JSON, as each parser of these logs must. Return their number."""
     count, position = 0, data.find(b":::MLLOG")
     while position >= 0:
         end = data.find(b"\n", position)
@@ -101,7 +101,7 @@ def test_bare_scan_speed(benchmark: Any) -> None:
 
 
 def peak_after(megabytes: int) -> float:
-    """Return the peak of resident memory in MB of a process that parses that many MB."""
+    """Return the peak of resident memory in MiB of a process that parses that many MB."""
     done = subprocess.run(
         [sys.executable, __file__, "--peak", str(megabytes)], check=True, capture_output=True, text=True
     )
@@ -116,7 +116,7 @@ def main() -> None:
     """Print the figures."""
     if "--peak" in sys.argv:
         size = int(sys.argv[-1]) * MEGABYTE
-        # One log's worth of text, so that the repeated data itself stays small.
+        # Only one log is repeated, so that the data takes little memory.
         data = real_logs()[0]
         logs.parse(io.BufferedReader(Repeated(data, size)))
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

@@ -3,9 +3,9 @@
     python -m tests.perf.bench_round FOLDER [--turns 3] [--processors 1 2 16]
 
 FOLDER has the result logs of a round as published. The three run in turns. CPU time includes child processes.
-The wall clock only counts on an idle machine. ``parse`` may use the given numbers of processors, and the
-others use one. Memory is that of the largest process, and must not grow from a tenth of the logs to all of
-them.
+Wall-clock times are only meaningful on an idle machine. ``parse`` runs with each of the given numbers of
+processors, and the others use one. The last line has the memory of the largest process for a tenth of the
+logs and for all of them, which shows whether memory grows with the number of logs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from tests.perf.bench_logs import MEGABYTE, bare_scan
 
 PROGRAM = Path(sys.executable).with_name("rackproof")
 SHARE = 20
-"""mlperf-logging reads one of so many logs. Its time is multiplied by the ratio of all bytes to these."""
+"""mlperf-logging reads one of this many logs. Its time is multiplied by the ratio of the bytes of all logs to
+the bytes that it read."""
 
 
 def timed(run: Callable[[], object]) -> tuple[float, float]:
@@ -36,7 +37,7 @@ def timed(run: Callable[[], object]) -> tuple[float, float]:
 
 
 def command(files: Sequence[Path], processors: int) -> tuple[float, float, float]:
-    """Return CPU seconds, wall seconds and MB of the largest process of ``rackproof parse --json``."""
+    """Return CPU seconds, wall seconds and MiB of the largest process of ``rackproof parse --json``."""
     read, write = os.pipe()
     wall = time.perf_counter()
     child = os.fork()

@@ -5,8 +5,8 @@ python tests/perf/hostile_fleet.py [--nodes 250 500 1000]
 After a healthy night, there are three kinds of nights. In the first, a node gives all hostile answers at
 once, in fleets of these sizes. In the second, it gives one of the answers of
 tests/jobs/validate/test_hostile_nodes.py, in the smallest fleet at a quarter, half and all of its size, and
-in the largest fleet. In the third, a quarter of the nodes has one value of another type, each node another
-one. The exit status is 1 if a node is harmed.
+in the largest fleet. In the third, every fourth node has a value of another type in one place of its answer.
+The exit status is 1 if another node is harmed, or if the only hostile node passes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LIAR = 100
 """Number of the first hostile node."""
 IDLE = {"known": True, "state_after": "IDLE", "drained_by": "none", "reason": "", "set_by": "", "jobs": []}
 OTHER_VALUES = (None, 7, math.nan, 10**400, "text", "\x1b[2J\udcff", "9" * 5000, [[["x"]]], {"a": {"b": 1}})
-"""Values of other types, or of no size, that an answer may have in any place."""
+"""Values of other types or of extreme size, each of which may be in any place of an answer."""
 
 
 def everything(answer: dict[str, Any], size: float = 1) -> None:
@@ -57,7 +57,7 @@ def everything(answer: dict[str, Any], size: float = 1) -> None:
 
 
 def other_types(number: int, which: slice = slice(None)) -> list[dict[str, Any]]:
-    """Return answers of a node. In each, one of OTHER_VALUES replaces a value, for all places and values."""
+    """Return the answers of a node with one of OTHER_VALUES in one place. ``which`` selects some of them."""
     kinds = [
         (place, value)
         for place, kept in _places(healthy(number))
@@ -85,12 +85,12 @@ def _places(part: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
 
 
 def node_name(number: int) -> str:
-    """Return the name of the node of a number."""
+    """Return the name of the node with this number."""
     return f"node{number:04d}"
 
 
 def healthy(number: int) -> dict[str, Any]:
-    """Return what the healthy node of a number answers, which a test may spoil."""
+    """Return the answer of the healthy node with this number, which the caller may change."""
     answer = deepcopy(gathered(number))
     answer["facts"]["hostname"] = node_name(number)
     return answer
@@ -99,7 +99,7 @@ def healthy(number: int) -> dict[str, Any]:
 def a_night(
     results: Path, count: int, hostile: Mapping[int, dict[str, Any]]
 ) -> tuple[dict[str, NodeNight], float]:
-    """Return a night of so many nodes, and the seconds of CPU that it took."""
+    """Make a night of ``count`` nodes. Return its record of each node, and the CPU seconds that it took."""
     begin = time.process_time()
     names = [node_name(number) for number in range(count)]
     begun = begin_night(results, names, owner_pid=os.getpid())
@@ -161,7 +161,7 @@ def _nights(results: Path, counts: Sequence[int]) -> Iterator[bool]:
         everything(answer)
         night, took_s = a_night(results / str(count), count, {LIAR: answer})
         yield _print_night(f"{count}: everything", took_s, night, (LIAR,))
-    # Each is of another node: what a node had in an earlier night is missing in the next.
+    # Each hostile answer is that of another node, because parts that it adds would be missing a night later.
     for liar, spoil in enumerate(HOSTILE, LIAR + 1):
         for count, size in ((counts[0], 1 / 4), (counts[0], 1 / 2), (counts[0], 1.0), (largest, 1.0)):
             answer = healthy(liar)
@@ -188,7 +188,7 @@ def _nights(results: Path, counts: Sequence[int]) -> Iterator[bool]:
 
 
 def main() -> int:
-    """Print a line for each night."""
+    """Print a line for each night. Return the exit status."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--nodes", type=int, nargs="+", default=[250, 500, 1000])
     print(f"{'night':28} {'CPU s':>7}  verdicts of the hostile nodes; of the others")

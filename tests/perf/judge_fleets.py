@@ -2,9 +2,9 @@
 
     python -m tests.fleet_simulator --judge tests.perf.judge_fleets:nights
 
-There are no floors, because a reference of the SKU would hide how much the fleet and the past show. With
-``retesting``, the nodes that fail or are suspected are measured once more in the same night, and the better
-of the two numbers counts, as in a night that has a budget.
+There are no references, because floors would hide how many faults the comparison with the fleet and with
+earlier nights finds. With ``retesting``, the nodes that fail or are suspected are measured once more in the
+same night, and the better of the two numbers counts, as in a night that has a budget.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
     python tests/perf/prove_llm.py [--size 1b|8b] [--layers N] [--steps N] [--compile]
 
-It needs PyTorch, transformers and mlperf-logging in the Python that runs it. Nothing is downloaded, because
+The program needs PyTorch, transformers and mlperf-logging in its Python. Nothing is downloaded, because
 the weights of both are random. Both train in bf16 with fused AdamW. transformers trains with PyTorch's own
 attention at the fastest batch size of 1, 2, 4 and 8 that fits, and llm_torch.py at its default. --compile
 also times transformers' network under torch.compile, which takes a minute more. --cpu tries the program on a
-processor. The exit status is 0 if llm_torch.py is at least 1.25 times as fast, or with --cpu.
+processor. The exit status is 0 if llm_torch.py is at least 1.25 times as fast, or with --cpu, and 2 without
+transformers.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ WARM_UP_STEPS = 3
 
 
 def time_ours(options: argparse.Namespace) -> float:
-    """Return tokens/s of our program.
+    """Return tokens/s of llm_torch.py.
 
     Raises:
-        SystemExit: It failed.
+        SystemExit: The program failed.
     """
     command = [sys.executable, str(WORKLOADS / "llm_torch.py"), "--gpus", str(int(not options.cpu))]
     command += ["--size", options.size, "--steps", str(options.steps)]
@@ -52,7 +53,8 @@ def time_transformers(options: argparse.Namespace, batch: int, compiled: bool) -
     """Return tokens/s of transformers at a batch size.
 
     Raises:
-        torch.OutOfMemoryError: It does not fit.
+        torch.OutOfMemoryError: The batch does not fit into the GPU's memory.
+        SystemExit: The number of parameters differs from that of llm_torch.py.
     """
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     shapes = importlib.import_module("llm_shapes")
@@ -113,7 +115,7 @@ def fastest_of_transformers(options: argparse.Namespace, compiled: bool) -> floa
 
 
 def main() -> int:
-    """Time both. Return 0 if ours is 1.25 times as fast, or --cpu was given."""
+    """Time both programs, and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

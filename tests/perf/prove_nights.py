@@ -59,11 +59,11 @@ TYPICAL = {
     if name != "gemm_best fp8"
 }
 BETWEEN = {"gemm_best bf16": 0.001, "host_to_device": 0.0004, "device_to_host": 0.0004}
-"""Spread between four H200 of one host, where it is more than nothing."""
+"""Relative spread between four H200 of one host, for the numbers in which they clearly differ."""
 FABRIC_SPREAD = 0.006
 """Relative spread of the bandwidth of a pair of nodes."""
 BY_CHANCE = 0.01
-"""Share of the jobs in which one GPU is slow for no reason that stays; assumed."""
+"""Assumed share of the jobs in which one GPU is slow once, without a fault."""
 REFERENCES = yaml.safe_load((ROOT / "inventory/group_vars/sku_h100.yml").read_text())["bench_sku_references"]
 # Faults that measurements find: a name for the fault, and the code of the reason. All but the last two name
 # the GPU.
@@ -79,13 +79,13 @@ MEASURED = {
 
 
 class Clock(datetime):
-    """The day of the night that is made."""
+    """A clock that is ``shift`` ahead, so that each night has a day of its own."""
 
     shift = timedelta(0)
 
     @classmethod
     def now(cls, tz: Any = None) -> datetime:
-        """Return the moment, some days from now."""
+        """Return the present time plus ``shift``."""
         return datetime.now(tz) + cls.shift
 
 
@@ -175,7 +175,7 @@ class Proven(Rack):
         link: frozenset[str] = frozenset(),
         chosen: tuple[str, ...] = ("gemm", "memory", "host-device", "training-step", "fabric"),
     ) -> tuple[dict[str, NodeNight], list[str], ProbeNight]:
-        """Return the nodes of a night, the links between them that fail, and what the night measured."""
+        """Make a night. Return its nodes, the links between them that fail, and its measurements."""
         self.by_chance.clear()
         Clock.shift = timedelta(days=self.night)
         night = tasks.begin_night(self.results, RACK, owner_pid=os.getpid())

@@ -3,9 +3,10 @@
     PYTHON tests/perf/prove_sdc.py [--clean 1000] [--injections 300] [--seconds 500] [--seed 1]
 
 SDC (silent data corruption) is a wrong result without an error. PYTHON has PyTorch and mlperf-logging.
-CUDA_VISIBLE_DEVICES chooses the GPU. First, every path answers every set, and the answers are compared with
-those of a CPU and of the golden table. In a clean round, every SM answers one set of each path, and 100
-launches of each are compared on the device. For the faults, the kernels are compiled from a changed source,
+CUDA_VISIBLE_DEVICES chooses the GPU. A path is a kernel for one kind of the GPU's arithmetic, and a set is
+one of its inputs. First, every path answers every set, and the answers are compared with those of a CPU and
+of the golden table. In a clean round, every SM answers one set of each path, and 100 launches of each are
+compared on the device. For the faults, the kernels are compiled from a changed source,
 for which the table has no answers. Bits of the words of a warp are flipped on one SM, in one launch of 1, 10,
 100 or 1,000. Then words of the memory are changed under its patterns. The program prints a table. Its exit
 status is not 0 after a mismatch in a clean round, if a changed word was not found, or if more than 1 % of the
@@ -71,7 +72,7 @@ class Fault:
 
 
 def changed_source() -> Path:
-    """Return a file with the kernels and the fault in them."""
+    """Write the kernels with code for a fault into a new file, and return its path."""
     source = sdc_cuda.SOURCE.read_text()
     head = "__device__ void settle("
     body = "    count_block(report, launch);\n    if (answers)"
@@ -91,7 +92,7 @@ def answered(gpu: Any, right: dict[str, list[bytes]]) -> Any:
 
 
 def is_clean(gpu: Any, path: str, chosen: int, first: list[bytes]) -> bool:
-    """Return whether all SMs answer a set of a path as at first, and 100 launches of all sets as well."""
+    """Return whether all SMs give the first answers again for a set of a path, and in further launches."""
     _, wrong = sdc_answers.settle(gpu.answers(path, chosen), first[chosen])
     gpu.repeat(path)
     counts = gpu.counts(path)
@@ -99,7 +100,10 @@ def is_clean(gpu: Any, path: str, chosen: int, first: list[bytes]) -> bool:
 
 
 def clean(gpu: Any, right: dict[str, list[bytes]], rounds: int, until: float) -> tuple[int, int]:
-    """Return how many clean rounds were made, and how many had a mismatch."""
+    """Make rounds without faults. Return their number, and how many had a mismatch.
+
+    All rounds count as a mismatch if the first answers differ from those of the CPU or the golden table.
+    """
     gpu.slice = 100
     answers = answered(gpu, right)
     golden, model = sdc_answers.read_golden(), torch.cuda.get_device_name(gpu.device)
@@ -133,7 +137,7 @@ def bits(chance: random.Random) -> tuple[int, int]:
 
 
 def inject(gpu: Any, fault: Fault, chance: random.Random, period: int) -> bool:
-    """Return whether a fault was found and its SM alone was named."""
+    """Inject a fault. Return whether it was found and only its SM was named."""
     path, sm = chance.choice(gpu.paths), chance.randrange(gpu.sms)
     lanes, mask = bits(chance)
     report = gpu.reports[path] = probe_sdc.Report(gpu.device)
@@ -149,7 +153,7 @@ def inject(gpu: Any, fault: Fault, chance: random.Random, period: int) -> bool:
 
 
 def flipped_words_found(gpu: Any, chance: random.Random, count: int) -> int:
-    """Return how many of so many words of the memory, in which bits were flipped, were found."""
+    """Flip bits in ``count`` words of the memory, one word at a time. Return how many were found."""
     memory = probe_sdc.Memory(gpu)
     found = 0
     for at in range(count):

@@ -1,11 +1,12 @@
-"""Measure provisioning: from bare nodes to a cluster, the second run, and the module calls.
+"""Measure how long provision.yml takes on the test rack, in a first and a second run, and count its modules.
 
     make rack                                     # 18 nodes; or make rack NODES=4
     python tests/perf/provision.py [--limit gb300-rack] [--bare]
 
-The program prints the seconds of the first run, of the second run, and of ``ansible -m ping`` (median of
-five), and the ratio of the last two. With ``--bare``, the nodes are made bare before. It also prints the
-changes of each run, and the module calls per node.
+The program prints, for each run, its seconds, the number of changed hosts, and the module calls of each node
+(fewest and most). It lists those of the first node in the second run, and prints the seconds of ``ansible
+-m ping`` (median of five) with the ratio of the second run to it. With ``--bare``, the nodes and the Slurm
+controller are made bare before the first run. The output of the runs goes to files beside ``--log``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BIN = Path(sys.executable).parent
 
 
 def timed(command: list[str], **environment: str) -> tuple[float, str, int]:
-    """Return seconds, output and exit status of a command."""
+    """Run a command, and return its seconds, output and exit status."""
     begin = time.monotonic()
     done = subprocess.run(
         command,
@@ -41,7 +42,7 @@ def timed(command: list[str], **environment: str) -> tuple[float, str, int]:
 
 
 def main() -> int:
-    """Measure and print."""
+    """Run the measurements and print them. Return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

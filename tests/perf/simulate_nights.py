@@ -5,9 +5,9 @@
 Every trial is a rack of 18 nodes with 4 GPUs and 15 nights of numbers, with one or two faults on random nodes
 and parts. A fault counts as found when the right node has a reason that names the right part. For pairs, it
 counts when the bad node or link is blamed. A node without a fault that fails or is unproven is a false alarm,
-and one that degrades is a false warning. NOISE has the noise of one GPU from night to night, and between GPUs
-of one model. The program prints a Markdown table. Its exit status is not 0 after a false alarm, or if a fault
-that must be found was not found.
+and one that is degraded is a false warning. NOISE has the noise of a GPU from night to night, and between
+GPUs of one model. The program prints a Markdown table. Its exit status is not 0 after a false alarm, or if a
+fault that must be found was not found.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ def table(dice: np.random.Generator) -> np.ndarray:
 
 
 def readings(values: np.ndarray, absent: set[tuple[int, int, int]]) -> Readings:
-    """Return the table as the history would. ``absent`` has node, GPU, metric of each missing number."""
+    """Return the table as the history would. ``absent`` has what is missing in the last night.
+
+    Each of its entries is the node, GPU and metric of a number.
+    """
     parts = [Part("node", f"SN{n}", NAMES[n], "sim") for n in range(NODES)]
     parts += [Part("gpu", f"GPU-{n:08x}-{g:04x}", "sim", "", n, g) for n in range(NODES) for g in range(GPUS)]
     rows = [
@@ -130,7 +133,7 @@ def _absent(_values: np.ndarray, node: int, gpu: int, absent: set[tuple[int, int
     absent |= {(node, gpu, metric) for metric in range(len(METRICS))}
 
 
-# Name: what it does, and the share of trials in which it has to be found.
+# By name: the fault, and the share of trials in which it has to be found.
 FAULTS: dict[str, tuple[Fault, float]] = {
     "GPU 12 % slow (gemm)": (_scaled(0, -0.12), 1.0),
     "GPU 12 % slow (memory)": (_scaled(1, -0.12), 1.0),

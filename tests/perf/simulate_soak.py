@@ -181,7 +181,10 @@ def count_stalls(dice: np.random.Generator, rates: Floats, onset_s: int, every_s
 
 
 def find(fault: Fault, dice: np.random.Generator) -> int | None:
-    """Return the minutes until a fault is found, or None if it is not found or another GPU is named."""
+    """Return the minutes until a fault is found, or None.
+
+    The result is None if the fault is not found, is found before its onset, or another GPU is named.
+    """
     gpus, bad, onset_s = node_with(fault, dice)
     others = [one for gpu, one in enumerate(gpus) if gpu != bad]
     if broken(gpus[bad][:onset_s]) or any(broken(one) for one in others):
@@ -200,7 +203,7 @@ def healthy_runs(dice: np.random.Generator, hours: float, seconds: int) -> Itera
 
 
 def count_alarms(dice: np.random.Generator, hours: float, seconds: int) -> tuple[int, float, float]:
-    """Return the GPUs that break a limit though they are healthy, the GPU-hours, and the largest sag."""
+    """Return how often a healthy GPU breaks a limit, the GPU-hours, and the largest sag."""
     alarms, simulated, worst, seen = 0, 0.0, 0.0, 0
     for rates in healthy_runs(dice, hours, seconds):
         gpus, length = rates.shape

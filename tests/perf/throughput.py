@@ -91,7 +91,7 @@ def main() -> None:
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
         for pair in range(given.pairs):
-            # Which goes first changes with every pair, so that neither has the warmer machine.
+            # The order changes with every pair, so that neither always runs on the warmer machine.
             order = [by_hand, by_playbook] if pair % 2 else [by_playbook, by_hand]
             speed = {way: way(given, Path(folder)) for way in order}
             ratios.append(speed[by_playbook] / speed[by_hand])

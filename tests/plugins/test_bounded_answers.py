@@ -1,8 +1,8 @@
 """Test the limit of a node's answer over ssh (``rackproof_ansible.bounded_answers``).
 
 A broken or hostile node may answer without end. Ansible alone would read until its memory is used up. With
-the limit, the task fails on that node only. The limit is 64 MiB in a playbook, and 1 MiB here. Files that are
-copied from a node may be larger.
+the limit, the task fails on that node only. The limit is 64 MiB in a playbook, and 1 MiB or less here. Files
+that are copied from a node may be larger.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENDLESS = {
     "errors": "yes >&2",
     "after_an_answer": "echo '{\"changed\": false}'; yes",
 }
-# ansible-playbook with a smaller limit.
+# A program that runs ansible-playbook with a limit of 1 MiB.
 PROGRAM = (
     "import sys; from rackproof_ansible import bounded_answers; bounded_answers.MOST_BYTES = 1 << 20;"
     "from ansible.cli.playbook import main; sys.argv[0] = 'ansible-playbook'; main()"

@@ -26,7 +26,7 @@ from rackproof_ansible.playbook_summary import RunTable
 
 HERE = Path(__file__).resolve().parent / "view"
 HOSTILE = "<b>bold</b> \x1b[31mred\x1b[0m \x07 \u202egnp.exe {{ 6 * 7 }}\nRESULT forged"
-# Runs a playbook as `rackproof bench` does.
+# A program that runs a playbook as `rackproof bench` does.
 COMMAND = """import sys
 from rackproof.cli.playbooks import run_playbook
 *arguments, playbook = sys.argv[1:]
@@ -310,7 +310,7 @@ def test_other_users_read_nothing_that_the_callback_keeps(root: Path, tmp_path: 
     ] == []
 
 
-# A module that returns its argument. It acts for rackproof_slurm_node.
+# A fake of the module rackproof_slurm_node, which returns its argument.
 ACTS = """#!/usr/bin/python3
 # WANT_JSON
 import json, sys
@@ -329,7 +329,7 @@ BUSY = act_of("n2", "MIXED", "MIXED+DRAIN", failed=True, msg="Jobs still run")
 
 
 # Each change between in service and drained is one act, also in a loop or if the task failed. An unchanged
-# state is none.
+# state is no act.
 @pytest.mark.parametrize(
     ("arguments", "acts"),
     [
@@ -387,11 +387,8 @@ def test_each_drain_and_resume_of_a_task_or_a_loop_is_kept_once(
 def test_the_acts_of_a_night_are_kept_beside_its_record(
     root: Path, tmp_path: Path, name: str, place: str
 ) -> None:
-    """The acts of validate.yml are stored in the folder of its nights.
-
-    provision.yml starts a night, too, for its health checks, but does not record it. Its acts are stored in
-    RACKPROOF_RESULTS.
-    """
+    # The acts of validate.yml are stored in the folder of its nights. provision.yml starts a night, too, for
+    # its health checks, but does not record it. Its acts are stored in RACKPROOF_RESULTS.
     module, play = tmp_path / "library/acts.py", tmp_path / name
     module.parent.mkdir()
     module.write_text(ACTS)

@@ -1,4 +1,4 @@
-"""Test the filters ``packages_lacking`` and ``files_lacking`` against longer expressions of Jinja.
+"""Test the filters ``packages_lacking`` and ``files_lacking`` against equivalent expressions in Jinja.
 
 A role changes a node only if a package or file differs from the wanted state, which these filters decide.
 Each filter is compared with a second, independent implementation in Jinja, for every case of the tables.
@@ -65,7 +65,7 @@ FILE_PAIRS = {"sums": (SUMS_BEFORE, SUMS_NOW), "modes": (MODES_BEFORE, MODES_NOW
 
 
 def package(version: Any, held: bool = True) -> dict[str, Any]:
-    """Return what the facts have about a package."""
+    """Return the entry of a package in the facts."""
     return {"version": version, "held": held}
 
 
@@ -96,8 +96,8 @@ PACKAGES: dict[str, tuple[Any, Any]] = {
     "no version on the node": ({"slurmd": "23.11*"}, {"slurmd": package("")}),
     "another package's version": ({"slurmd": "2"}, {"slurmd": package("1"), "munge": package("2")}),
 }
-# Cases without a wanted version. Two of the four pairs have none, because their packages always have a
-# version.
+# Cases without a wanted version. Only two of the four pairs get them, because the packages of the others
+# always have a version.
 ANY: dict[str, tuple[Any, Any]] = {
     "any version": ({"linux-headers": ""}, {"linux-headers": package("1")}),
     "any version, not held": ({"linux-headers": ""}, {"linux-headers": package("1", held=False)}),

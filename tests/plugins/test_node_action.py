@@ -113,12 +113,12 @@ class Fetching(NodeAction):
         return {}
 
     def run_command(self, command: str) -> tuple[int, str, str]:
-        """Run it here."""
+        """Run a command on this machine. Return the stated size instead of its output, if there is one."""
         done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
         return (0, self.stated, "") if self.stated else (done.returncode, done.stdout, done.stderr)
 
     def fetch_file(self, remote: str, local: str) -> None:
-        """Copy it as a connection does: by this process."""
+        """Copy a file in this process, as a connection does."""
         with Path(remote).open("rb") as source, Path(local).open("wb", buffering=0) as copy:
             shutil.copyfileobj(source, copy)
 
@@ -150,7 +150,7 @@ def test_a_node_that_states_a_small_size_sends_no_more(make: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("stated", ["", "-1", "1e3", "9" * 5000, "99999"])
-def test_a_stated_size_is_a_number(stated: str, tmp_path: Path) -> None:
+def test_a_stated_size_that_is_no_number_or_too_large_is_refused(stated: str, tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"x" * 100)
     options = {"remote": str(tmp_path / "log"), "local": str(tmp_path / "copy")}
     if stated:

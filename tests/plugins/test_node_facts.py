@@ -1,4 +1,4 @@
-"""Test that the facts of a node replace no variable of a role or of the inventory, and not its name.
+"""Test that the Ansible facts of a node replace no variable of a role or of the inventory, nor its name.
 
 A module's answer may contain ``ansible_facts``. By Ansible's default, these become variables, so a hostile
 node could replace the operator's values. Rackproof's ansible.cfg prevents that. Here, a node answers each

@@ -191,7 +191,7 @@ def _tagged(value: Any) -> bool:
 
 
 def test_no_task_has_a_tag_to_be_skipped_by() -> None:
-    """Because no task has a tag, other tags than Ansible's own are allowed in --skip-tags."""
+    # Because no task has a tag, other tags than Ansible's own are allowed in --skip-tags.
     paths = [
         *ROOT.glob("playbooks/*.yml"),
         *ROOT.glob("roles/*/tasks/**/*.yml"),
@@ -336,7 +336,7 @@ def test_an_environment_or_configuration_of_ones_own_changes_nothing(
     assert f"{named} leaves out tasks" in done.stderr
 
 
-# Serves one host after the other, and stops after the first host that fails.
+# A play that serves one host after the other, and stops after the first host that fails.
 STOPS = """
 - name: Do one node after the other
   hosts: "{{ 'all' | refuse_partial_runs(groups) }}"
@@ -360,7 +360,7 @@ def test_hosts_that_no_task_reached_are_named(broken: str, left_out: str, tmp_pa
     assert (f"{left_out}: requested" in done.stdout) == bool(left_out)
 
 
-# A task with run_once does something to only one of the hosts.
+# A play whose only task, because of run_once, does something to only one of the hosts.
 ENDS = """
 - name: Do nothing to most
   hosts: "{{ 'all' | refuse_partial_runs(groups) }}"
@@ -376,10 +376,8 @@ ENDS = """
 @pytest.mark.playbook
 @pytest.mark.parametrize("shown", ["true", "false", "runner"])
 def test_a_playbook_that_did_nothing_to_a_host_does_not_end_well(shown: str, tmp_path: Path) -> None:
-    """The callback fails the playbook with and without its table.
-
-    ansible-runner sets another path for callbacks. Ansible then finds the callback beside the playbook.
-    """
+    # The callback fails the playbook with and without its table. ansible-runner sets another path for
+    # callbacks. Ansible then finds the callback beside the playbook.
     (tmp_path / "hosts.yml").write_text("all: {hosts: {'a[1:4]': {ansible_connection: local}}}")
     (tmp_path / "ends.yml").write_text(ENDS)
     (tmp_path / "callback_plugins").symlink_to(ROOT / "playbooks/callback_plugins")

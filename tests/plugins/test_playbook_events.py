@@ -37,7 +37,9 @@ from rackproof_ansible.playbook_events import (
         ({}, {}),
     ],
 )
-def test_the_verdicts_of_a_night(result: dict[str, Any], verdicts: dict[str, str]) -> None:
+def test_verdicts_are_those_of_the_task_that_closes_a_night(
+    result: dict[str, Any], verdicts: dict[str, str]
+) -> None:
     assert verdicts_of(result) == verdicts
 
 
@@ -68,18 +70,18 @@ def test_why_a_task_failed(result: dict[str, Any], text: str) -> None:
         ("ansible.builtin.command", "secret", ""),
     ],
 )
-def test_only_what_is_there_to_print_is_reported(action: str, message: object, text: str) -> None:
+def test_only_messages_of_debug_and_assert_are_reported(action: str, message: object, text: str) -> None:
     assert spoken_text(action, {"msg": message}) == text
 
 
-def test_jobs_of_a_task_and_of_its_items() -> None:
+def test_the_jobs_of_a_task_and_of_its_items_are_found() -> None:
     running, ended = {"id": "a", "phase": "running"}, {"id": "b", "phase": "ended"}
     items = [{"job": running, "_ansible_delegated_vars": {"ansible_delegated_host": "n2"}}, {"job": 3}, "x"]
     assert list(jobs_of({"job": ended, "results": items})) == [("b", "", False), ("a", "n2", True)]
     assert list(jobs_of({"job": {"id": 3}})) == []
 
 
-def test_a_reader_that_is_gone_stops_nothing() -> None:
+def test_events_for_a_reader_that_ended_raise_no_error() -> None:
     reads, writes = os.pipe()
     events = EventWriter(writes)
     events.write("task", host="n1", path=Path("x"))
@@ -159,11 +161,13 @@ RUN = {
         ({"page": 3, "rackproof_run": "x", "rackproof_report_file": None}, {}),
     ],
 )
-def test_what_a_task_recorded(result: dict[str, Any], record: dict[str, str]) -> None:
+def test_the_event_about_a_record_has_its_id_verdict_and_path(
+    result: dict[str, Any], record: dict[str, str]
+) -> None:
     assert record_of(result) == record
 
 
-def test_a_pipe_without_a_reader_holds_nothing_up(tmp_path: Path) -> None:
+def test_a_pipe_without_a_reader_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for place in (str(tmp_path / "pipe"), str(tmp_path / "none"), None):
         open_events(place).write("task", host="n1")

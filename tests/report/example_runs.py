@@ -1,6 +1,6 @@
-"""Make runs by hand for the tests of reports and commands: a healthy one, a hostile one, a rack, a sweep.
+"""Make runs for the tests of reports and commands: a healthy run, a hostile run, a rack's run, and a sweep.
 
-Hostile means that every text has control characters and markup that a page or terminal must not obey.
+The texts of a hostile run have control characters and markup, which a page or terminal must not obey.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def node(name: str = "node-01", gpus: int = 1, sku: str = "h200") -> Node:
 
 
 def healthy(**changes: object) -> Run:
-    """Return a training run that passes, with curves, judgements and all other records."""
+    """Return a training run that passes, with curves and judgements. ``changes`` replace its fields."""
     epochs = tuple(float(epoch) for epoch in range(1, 13))
     seconds = tuple(step * 0.11 for step in range(600))
     values: dict[str, object] = {
@@ -195,7 +195,7 @@ def healthy(**changes: object) -> Run:
 
 
 def hostile() -> Run:
-    """Return a failed run in which each text from a log is hostile, and some numbers are not numbers."""
+    """Return a failed run in which most texts are hostile, and some numbers are NaN or infinite."""
     return Run(
         run_id="20261121T110000Z-hostile-0002",
         benchmark=HOSTILE[:200],
@@ -260,7 +260,7 @@ def hostile() -> Run:
 
 
 def rack() -> Run:
-    """Return an all-reduce on 18 nodes: many GPUs, a sweep over sizes, one node below its floor."""
+    """Return a degraded all-reduce over sizes on 18 nodes, of which one has another driver."""
     sizes = [8 << 20 << step for step in range(11)]
     nodes = tuple(node(f"gb300-{index:02d}", gpus=4, sku="gb300") for index in range(1, 19))
     nodes = (

@@ -1,7 +1,7 @@
 """Test the sentence at the top of a report, which states what was judged and what to type next.
 
-A run can pass because its results are correct, although no speed was judged, since it has no reference. The
-headline must say so. The tests also show by which id a node's hardware is known.
+A run can pass because its results are correct, although a speed was not judged: it has no reference, or the
+node was not idle. The sentence must say so. The tests also show which id the history uses for a node.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def run(*judgements: Judgement, verdict: Verdict = Verdict.PASS) -> Run:
         ((QUALITY, speed(NO_REFERENCE)), Verdict.FAIL, view.WORDS["fail"]),
     ],
 )
-def test_the_headline_says_what_was_judged(
+def test_the_sentence_says_which_speeds_were_not_judged(
     judgements: tuple[Judgement, ...], verdict: Verdict, sentence: str
 ) -> None:
     assert view.verdict_meaning(run(*judgements, verdict=verdict)) == sentence
@@ -85,7 +85,7 @@ def test_a_plan_counts_the_speeds_of_all_runs() -> None:
         ({}, "host:localhost"),
     ],
 )
-def test_a_machine_without_a_serial_is_known_by_its_id(files: dict[str, str], key: str) -> None:
+def test_a_node_without_a_serial_is_known_by_its_machine_id_or_name(files: dict[str, str], key: str) -> None:
     node = node_from_facts("localhost", {"files": files, "hostname": "box7.example"})
     assert node.hardware_key == key
     shown = view.node_table(Run(run_id="r1", benchmark="b", nodes=(node,)))
@@ -101,5 +101,5 @@ def test_a_machine_without_a_serial_is_known_by_its_id(files: dict[str, str], ke
         (Node(name="n"), "host:n"),
     ],
 )
-def test_a_serial_goes_before_the_id_of_an_installation(node: Node, key: str) -> None:
+def test_a_node_is_known_by_its_serial_then_machine_id_then_name(node: Node, key: str) -> None:
     assert node.hardware_key == key

@@ -1,7 +1,7 @@
-"""Test the end of the log on the page of a run that is not a pass, and skipped runs on a plan's page.
+"""Test the end of the log on the page of a failed or unproven run, and left-out runs on a plan's page.
 
-An operator reads the last lines of the log there, without control characters and markup. A log outside the
-folder of the run is not shown.
+The page of a run shows the last lines of its log without control characters, and markup in them as text. A
+log outside the folder of the run is not shown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
-def test_only_a_run_that_is_no_pass_has_it(folder: Path, verdict: Verdict) -> None:
+def test_only_a_failed_or_unproven_run_has_the_end_of_its_log(folder: Path, verdict: Verdict) -> None:
     lines = read_log_end(failed(verdict=verdict), folder)
     assert bool(lines) is (verdict in (Verdict.FAIL, Verdict.UNPROVEN))
     if lines:
@@ -43,7 +43,7 @@ def test_only_a_run_that_is_no_pass_has_it(folder: Path, verdict: Verdict) -> No
         assert len(lines[-1]) == 300
 
 
-def test_the_page_shows_it_as_text(folder: Path) -> None:
+def test_the_page_shows_the_end_of_the_log_as_text(folder: Path) -> None:
     page = render([failed()], "html", folder=folder).decode()
     assert "Error: &lt;b&gt;no&lt;/b&gt; room" in page
     assert "The end of the log" not in render([failed()], "html").decode()
@@ -52,12 +52,12 @@ def test_the_page_shows_it_as_text(folder: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["../secret.txt", "/etc/hostname", "logs", "logs/gone.txt", "logs/link", "a\0b.log"]
 )
-def test_what_is_not_kept_with_the_run_is_not_shown(folder: Path, path: str) -> None:
+def test_a_log_outside_of_the_runs_folder_or_missing_is_not_shown(folder: Path, path: str) -> None:
     (folder / "logs/link").symlink_to(folder.parent / "secret.txt")
     assert read_log_end(failed(path), folder) == ()
 
 
-def test_what_a_plan_left_out_is_on_its_page(tmp_path: Path) -> None:
+def test_a_run_that_a_plan_left_out_is_on_its_page(tmp_path: Path) -> None:
     left_out = ["gemm on n1: needs 2 GPUs, <1> there"]
     write_plan_reports([failed()], tmp_path, "toys", left_out=left_out)
     page = (tmp_path / "report.html").read_text()

@@ -1,7 +1,7 @@
 """Test the command that a report advises as the next step, for a run and for a plan.
 
-If a speed only lacks a reference, the step is to accept the run. After a failure, it is to run the benchmark
-again at the same point. The tests show that the advised command can be typed and means these nodes.
+If only the reference of a speed is missing, the step is to accept the run. After a failure, it is to run the
+benchmark again at the same point. The tests show that the advised command is valid and names the run's nodes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_a_plans_reports_have_the_mark_of_its_runs_once() -> None:
 @pytest.mark.parametrize(
     "judgements", [(WAITS,), (WAITS.model_copy(update={"gating": True}),)], ids=["candidate", "required"]
 )
-def test_what_lacks_only_a_reference_is_accepted(judgements: tuple[Judgement, ...]) -> None:
+def test_a_run_that_lacks_only_a_reference_is_to_be_accepted(judgements: tuple[Judgement, ...]) -> None:
     assert step_after_run(run(judgements=judgements))[1] == "rackproof accept r1"
     assert step_after_plan([run(judgements=judgements)] * 2, Verdict.UNPROVEN)[1] == "rackproof accept plan-1"
 
@@ -61,7 +61,7 @@ def test_what_lacks_only_a_reference_is_accepted(judgements: tuple[Judgement, ..
 @pytest.mark.parametrize(
     "changes", [{"findings": (WRONG,)}, {"judgements": (WAITS, SLOW)}, {"judgements": ()}]
 )
-def test_anything_else_is_run_again_at_its_point(root: Any, changes: dict[str, Any]) -> None:
+def test_any_other_run_is_to_be_repeated_at_its_point(root: Any, changes: dict[str, Any]) -> None:
     words, command = step_after_run(run(**changes))
     assert words
     assert not problem(root, command)
@@ -80,7 +80,7 @@ def test_anything_else_is_run_again_at_its_point(root: Any, changes: dict[str, A
         run(asked_nodes=()),
     ],
 )
-def test_where_nothing_is_to_be_typed_nothing_is_named(other: Run) -> None:
+def test_a_run_without_a_next_step_gets_no_command(other: Run) -> None:
     assert step_after_run(other) == step_after_plan([other], other.verdict) == ("", "")
     assert 'class="next"' not in render([other], "html").decode()
 
@@ -94,7 +94,7 @@ def test_a_plan_is_repeated_by_its_suite_or_its_bad_benchmarks() -> None:
     assert step_after_plan(of_suite, Verdict.FAIL)[1] == "rackproof bench -l n1,n2 -e suite=quick"
 
 
-def test_pages_and_markdown_show_it_as_text() -> None:
+def test_pages_and_markdown_show_the_next_step_as_text() -> None:
     bad = run(Verdict.FAIL, findings=(WRONG,), parameters={}, asked_nodes=("<b>n1",))
     for text in (
         render([bad], "html").decode(),

@@ -32,7 +32,7 @@ def drawn_points(svg: str) -> int:
     return max((len(re.findall("[ML]", path)) for path in paths), default=0)
 
 
-def test_curves_of_a_run_in_their_order() -> None:
+def test_a_run_has_a_chart_for_each_of_its_curves() -> None:
     titles = [chart.title for chart in charts.run_charts(example_runs.healthy())]
     assert titles == ["Samples per second over time", "Train loss over step", "Eval accuracy over epoch"]
 
@@ -40,9 +40,10 @@ def test_curves_of_a_run_in_their_order() -> None:
 @pytest.mark.parametrize("gap_s", [0, 3600])
 @pytest.mark.parametrize("gpus", [1, 2, 8])
 def test_a_soaks_page_has_the_curves_of_each_gpu(gpus: int, gap_s: int) -> None:
-    """A second that sags on one GPU is drawn on its curve, and the gap of an interruption has its length.
+    """Check the curves of a soak, from its log to its page.
 
-    The sag is a loss of speed, from 650 to 610 TFLOP/s. The test goes from the log to the page.
+    After 40 s, one GPU slows down from 650 to 610 TFLOP/s, which its curve must show. After 30 s, the soak
+    may be interrupted for ``gap_s``, and the curves must have a gap of this length.
     """
     start = 1795318443480
 
@@ -92,7 +93,7 @@ def test_the_bound_that_was_judged_is_drawn() -> None:
     assert accuracy.level_label == "at least 0.99"
 
 
-def test_bandwidth_over_message_size() -> None:
+def test_a_bandwidth_is_drawn_over_the_message_size() -> None:
     (chart,) = charts.run_charts(example_runs.rack())
     assert (chart.title, chart.log_x, len(chart.lines)) == ("All reduce busbw over message size", True, 2)
     assert len(chart.lines[0].x) == 11
@@ -106,7 +107,7 @@ def test_no_curve_for_what_is_the_same_at_every_size() -> None:
     assert charts.run_charts(example_runs.healthy(series=(), measurements=zeros)) == ()
 
 
-def test_sweep_curves_one_line_per_number_of_gpus() -> None:
+def test_the_curves_of_a_sweep_have_one_line_per_number_of_gpus() -> None:
     made = charts.sweep_charts(example_runs.sweep())
     assert [chart.title for chart in made] == [
         "Throughput over batch size: mnist-lenet",

@@ -1,7 +1,7 @@
 """Test the forms of a report (HTML, Markdown, JUnit, JSON), and the files that they are written to.
 
-Every form is made of the runs in example_runs.py. The tests show that pages are complete without a network,
-run no script, and obey no markup of a log. JSON must fit the published schema. RACKPROOF_UPDATE_GOLDEN=1
+Every form is made from the runs in example_runs.py. The tests show that pages are complete without a network,
+run no script, and show markup of a log as text. JSON must fit the published schema. RACKPROOF_UPDATE_GOLDEN=1
 writes the golden files again.
 """
 
@@ -33,7 +33,7 @@ RUNS = {
     "rack": example_runs.rack,
     "bare": lambda: Run(run_id="r", benchmark="b"),
 }
-# Tags that have no end.
+# Tags that need no end tag.
 VOID = {"meta", "link", "br", "img", "input"}
 
 
@@ -91,7 +91,7 @@ def test_pages_are_well_formed_and_run_nothing(page: str) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_pages_ask_for_nothing_from_outside(page: str) -> None:
+def test_pages_load_nothing_from_outside(page: str) -> None:
     parsed = Page(page)
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     assert ("meta", "content", policy) in parsed.attributes
@@ -102,13 +102,13 @@ def test_pages_ask_for_nothing_from_outside(page: str) -> None:
     assert not re.findall(r"url\((?!#)", page)
 
 
-def test_pages_hold_no_control_characters_and_no_markup_of_logs(page: str) -> None:
+def test_pages_contain_no_control_characters_and_no_markup_of_logs(page: str) -> None:
     assert not re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", page)
     assert "<script" not in page
     assert "fn:" not in page
 
 
-def test_the_verdict_stands_first_in_words() -> None:
+def test_the_verdict_comes_before_the_judgements() -> None:
     words = " ".join(Page(report.render([example_runs.hostile()], "html").decode()).words)
     assert words.index("fail") < words.index("Judgement") < words.index("What ran where")
     assert "gone: the log holds no such measurement" in words
@@ -128,7 +128,7 @@ def test_the_same_run_gives_the_same_bytes() -> None:
 
 
 @pytest.mark.parametrize("form", ["md", "junit"])
-def test_hostile_run_against_the_golden_file(form: str) -> None:
+def test_the_report_of_a_hostile_run_equals_the_golden_file(form: str) -> None:
     made = report.render([example_runs.hostile()], form)
     golden = GOLDEN / f"hostile.{form}"
     if os.environ.get("RACKPROOF_UPDATE_GOLDEN"):
@@ -164,7 +164,7 @@ def test_markdown_shows_text_literally(raw: str, shown: str) -> None:
     assert escape(raw) == shown
 
 
-def test_code_spans_cannot_be_left() -> None:
+def test_no_text_can_end_a_code_span() -> None:
     assert code("a`b|c") == "`aˋb|c`"  # noqa: RUF001
     # In a table, a pipe would end the cell.
     assert cell_text(Cell("a|b", "code")) == "`a\\|b`"
@@ -191,7 +191,7 @@ def cases(runs: list[Run]) -> dict[str, str]:
         (Verdict.FAIL, False, "skipped"),
     ],
 )
-def test_junit_outcomes(verdict: Verdict, gating: bool, outcome: str) -> None:
+def test_each_judgement_has_its_outcome_in_junit(verdict: Verdict, gating: bool, outcome: str) -> None:
     one = Judgement(metric="speed", verdict=verdict, gating=gating, reason="because")
     run = Run(run_id="r", benchmark="b", judgements=(one,), verdict=Verdict.PASS)
     assert cases([run]) == {"speed": outcome, "verdict of the run": "passed"}
@@ -204,7 +204,7 @@ def test_junit_counts_a_run_that_judged_nothing_as_an_error() -> None:
     assert [root.get(key) for key in ("tests", "errors", "failures", "skipped")] == ["1", "1", "0", "0"]
 
 
-def test_junit_of_nothing_is_an_error() -> None:
+def test_junit_without_runs_is_an_error() -> None:
     assert list(cases([]).values()) == ["error"]
 
 
@@ -241,7 +241,7 @@ def test_the_published_schema_is_that_of_the_records(root: Path) -> None:
     assert published == json_schema(), "run: rackproof schema > docs/schema/run.schema.json"
 
 
-def test_the_schema_refuses_what_is_no_run(root: Path) -> None:
+def test_the_schema_refuses_an_invalid_run(root: Path) -> None:
     validator = jsonschema.Draft202012Validator(
         json.loads((root / "docs/schema/run.schema.json").read_text())
     )
@@ -251,12 +251,12 @@ def test_the_schema_refuses_what_is_no_run(root: Path) -> None:
     assert not validator.is_valid(good | {"more": 1})
 
 
-def test_unknown_form() -> None:
+def test_an_unknown_form_is_refused() -> None:
     with pytest.raises(ValueError, match="html, md, junit, json"):
         report.render([example_runs.healthy()], "pdf")
 
 
-def test_run_reports_are_written_whole(tmp_path: Path) -> None:
+def test_a_run_gets_three_report_files(tmp_path: Path) -> None:
     written = report.write_run_reports(example_runs.healthy(), tmp_path)
     names = {form: path.name for form, path in written.items()}
     assert names == {"html": "report.html", "md": "report.md", "junit": "report.junit.xml"}
@@ -282,6 +282,6 @@ def test_plan_reports_name_what_is_missing(tmp_path: Path) -> None:
     assert f"../{runs[0].run_id}/report.html" in written["html"].read_text()
 
 
-def test_a_plan_of_one_run_is_a_plan(tmp_path: Path) -> None:
+def test_a_plan_of_one_run_gets_the_report_of_a_plan(tmp_path: Path) -> None:
     written = report.write_plan_reports([example_runs.healthy()], tmp_path, "One")
     assert "Plan report" in written["html"].read_text()

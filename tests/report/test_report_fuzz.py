@@ -1,7 +1,7 @@
-"""Test that any record can be shown: no text and no number breaks a report or is in it without escape.
+"""Test that reports can be made from any record, and that no text in a record is taken for markup or control.
 
-Hypothesis makes runs with hostile texts and any numbers. The tests render each as a page, Markdown, JUnit,
-a table and a comparison.
+Hypothesis makes runs with hostile texts and arbitrary numbers. The tests render them as pages, Markdown,
+JUnit, a table and a comparison.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def series(draw: st.DrawFn) -> Series:
 
 
 def few(strategy: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ...]]:
-    """Return up to three values, as a tuple."""
+    """Return a strategy for tuples of up to three values."""
     return st.lists(strategy, max_size=3).map(tuple)
 
 

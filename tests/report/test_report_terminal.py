@@ -1,7 +1,7 @@
 """Test rackproof.report.terminal, which prints a table of runs on a terminal.
 
-The tests show that the table fits a terminal of any width, wraps text by the width of its characters, and
-has no control characters but the colour of a verdict.
+The tests show that the table fits a terminal of 80 or more columns, wraps text by the width of its
+characters, and has no control characters but the colour of a verdict.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_a_long_reason_is_not_squeezed_into_a_narrow_column() -> None:
 
 @pytest.mark.parametrize("width", [1, 60, 80, 120, 400])
 @pytest.mark.parametrize("make", [example_runs.hostile, example_runs.rack, example_runs.healthy])
-def test_lines_fit_and_hold_no_control_characters(width: int, make: object) -> None:
+def test_lines_fit_and_contain_no_control_characters(width: int, make: object) -> None:
     shown = report.terminal_table([make()], width)  # type: ignore[operator]
     assert not re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", shown)
     assert all(text.width(line) <= max(width, 80) for line in shown.splitlines())
@@ -72,11 +72,11 @@ def test_colour_is_only_around_the_verdict() -> None:
     assert "\x1b[31m✕ fail\x1b[0m" in shown
 
 
-def test_nothing_ran() -> None:
+def test_a_table_without_runs_is_unproven() -> None:
     assert report.terminal_table([]).endswith("0 runs: no runs → unproven\n")
 
 
-def test_a_bare_run_says_that_it_is_unproven() -> None:
+def test_a_run_without_measurements_is_shown_as_unproven() -> None:
     shown = report.terminal_table([Run(run_id="r", benchmark="b")])
     assert "? unproven" in shown
     assert "1 run: 1 unproven → unproven" in shown
@@ -93,11 +93,11 @@ def test_a_bare_run_says_that_it_is_unproven() -> None:
         ("日", 1, ["日"]),
     ],
 )
-def test_wrapping(raw: str, cells: int, lines: list[str]) -> None:
+def test_a_text_is_wrapped_by_the_width_of_its_characters(raw: str, cells: int, lines: list[str]) -> None:
     assert wrap(raw, cells) == lines
 
 
-def test_a_column_that_must_stay_whole_does() -> None:
+def test_only_the_given_columns_are_wrapped() -> None:
     made = text_table(("id", "text"), [("x" * 30, "word " * 20)], 60, (1,))
     assert made[2].startswith("x" * 30)
     assert max(map(len, made)) <= 60
@@ -112,5 +112,5 @@ def test_a_column_that_must_stay_whole_does() -> None:
         ("eval accuracy", "", "eval accuracy 5"),
     ],
 )
-def test_a_measurement_in_brief_says_nothing_twice(name: str, unit: str, brief: str) -> None:
+def test_a_name_that_the_unit_states_is_left_out(name: str, unit: str, brief: str) -> None:
     assert Headline(name, "5", unit).brief == brief

@@ -57,7 +57,7 @@ def test_newlines_are_kept_on_request() -> None:
 
 
 @given(st.text())
-def test_nothing_dangerous_is_left(raw: str) -> None:
+def test_no_control_characters_are_left(raw: str) -> None:
     shown = text.sanitize(raw, 200)
     assert len(shown) <= 200
     assert not [one for one in shown if unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp")]
@@ -67,7 +67,7 @@ def test_nothing_dangerous_is_left(raw: str) -> None:
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("piece", ["\x1b[", "\x1b]", "\x1b]x", "\x1b[1", "\x1bP\n", "\u202e", " ", "\x9b0"])
-def test_a_huge_hostile_text_is_no_more_work_than_a_bounded_one(piece: str) -> None:
+def test_a_huge_hostile_text_is_cut_quickly(piece: str) -> None:
     for _ in range(100):
         assert len(text.sanitize(piece * 1_000_000)) <= 500
 
@@ -116,7 +116,7 @@ def test_numbers(value: float | None, shown: str) -> None:
         (1, "\x1b[31ms", "1 s"),
     ],
 )
-def test_quantities(value: float | None, unit: str, shown: str) -> None:
+def test_a_quantity_is_shown_in_a_fitting_unit(value: float | None, unit: str, shown: str) -> None:
     assert text.quantity(value, unit) == shown
 
 
@@ -132,7 +132,7 @@ def test_quantities(value: float | None, unit: str, shown: str) -> None:
         (None, text.NOTHING),
     ],
 )
-def test_per_cent(fraction: float | None, shown: str) -> None:
+def test_a_fraction_is_shown_as_a_percentage(fraction: float | None, shown: str) -> None:
     assert text.percent(fraction) == shown
 
 
@@ -146,7 +146,7 @@ def test_per_cent(fraction: float | None, shown: str) -> None:
         (None, text.NOTHING),
     ],
 )
-def test_durations(seconds: float | None, shown: str) -> None:
+def test_a_duration_is_shown_in_its_largest_units(seconds: float | None, shown: str) -> None:
     assert text.duration(seconds) == shown
 
 
@@ -161,7 +161,7 @@ def test_durations(seconds: float | None, shown: str) -> None:
         (10**400, "8.882e284 PiB"),
     ],
 )
-def test_sizes(value: int, shown: str) -> None:
+def test_a_size_is_shown_in_binary_units(value: int, shown: str) -> None:
     assert text.size(value) == shown
 
 
@@ -172,7 +172,7 @@ def test_moments_are_shown_in_utc() -> None:
     assert text.moment(None) == text.NOTHING
 
 
-def test_no_duration_from_moments_that_do_not_fit() -> None:
+def test_moments_in_the_wrong_order_or_of_unlike_kinds_give_no_duration() -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     assert text.elapsed(start, start + timedelta(seconds=5)) == timedelta(seconds=5)
     assert text.elapsed(start, start - timedelta(seconds=5)) is None
@@ -181,7 +181,7 @@ def test_no_duration_from_moments_that_do_not_fit() -> None:
 
 
 @pytest.mark.parametrize(("shown", "cells"), [("abc", 3), ("日本", 4), ("e\u0301", 1), ("✓", 1)])
-def test_width_in_cells(shown: str, cells: int) -> None:
+def test_the_width_of_a_text_is_its_number_of_terminal_cells(shown: str, cells: int) -> None:
     assert text.width(shown) == cells
 
 

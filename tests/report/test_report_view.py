@@ -50,7 +50,7 @@ def reference(**bounds: float) -> Reference:
         (judgement(1), None),
     ],
 )
-def test_deviation(one: Judgement, expected: float | None) -> None:
+def test_the_deviation_is_relative_to_the_reference(one: Judgement, expected: float | None) -> None:
     assert view.relative_deviation(one) == (None if expected is None else pytest.approx(expected))
 
 
@@ -64,7 +64,7 @@ def test_deviation(one: Judgement, expected: float | None) -> None:
         ({}, ""),
     ],
 )
-def test_bounds(bounds: dict[str, float], shown: str) -> None:
+def test_bounds_are_shown_as_values(bounds: dict[str, float], shown: str) -> None:
     assert view.bounds_text(reference(**bounds)) == shown
 
 
@@ -83,14 +83,14 @@ def test_the_gauge_shows_whether_a_value_is_within_its_bounds(value: float, insi
     ("value", "bounds"),
     [(150, {"low": 0.0}), (50, {"high": 0.0}), (150, {}), (50, {}), (150, {"low": -0.07})],
 )
-def test_an_open_side_has_room(value: float, bounds: dict[str, float]) -> None:
+def test_a_gauge_has_room_on_a_side_without_a_bound(value: float, bounds: dict[str, float]) -> None:
     gauge = view.judgement_gauge(judgement(value, reference(**bounds)))
     assert gauge is not None
     assert 0 < gauge.reference < 100
     assert 0 < gauge.value < 100
 
 
-def test_no_gauge_without_anything_to_compare() -> None:
+def test_a_value_without_a_reference_or_range_has_no_gauge() -> None:
     assert view.judgement_gauge(judgement(1)) is None
     assert view.judgement_gauge(judgement(100, reference(low=0.0, high=0.0))) is None
 
@@ -157,7 +157,7 @@ def test_one_wrong_value_is_not_hidden_by_right_ones(direction: Direction | None
     assert view.main_measurements(run)[0].value == "3"
 
 
-def test_a_number_that_is_none_is_not_hidden_by_good_ones() -> None:
+def test_nan_is_not_hidden_by_good_numbers() -> None:
     values = (1.0, math.nan, 2.0)
     run = example_runs.healthy(
         judgements=(), measurements=tuple(Measurement(name="loss", value=value, unit="") for value in values)
@@ -165,14 +165,14 @@ def test_a_number_that_is_none_is_not_hidden_by_good_ones() -> None:
     assert view.main_measurements(run)[0].value == "NaN"
 
 
-def test_judged_numbers_lead() -> None:
+def test_judged_numbers_come_first() -> None:
     names = [one.name for one in view.main_measurements(example_runs.healthy())]
     assert names[:2] == ["samples per second", "eval accuracy"]
     assert len(names) == 4
 
 
 @pytest.mark.parametrize("throughput", THROUGHPUT)
-def test_what_a_training_reports_as_its_throughput_leads(throughput: str) -> None:
+def test_time_to_train_and_throughput_of_a_training_come_first(throughput: str) -> None:
     numbers = {"seconds_per_epoch": 3.0, "all_else": 1.0, throughput: 2.0, "time_to_train": 1.0}
     measured = tuple(Measurement(name=name, value=value, unit="") for name, value in numbers.items())
     run = example_runs.healthy(measurements=measured, judgements=())
@@ -190,7 +190,7 @@ def test_a_probe_has_no_time_to_train() -> None:
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
-def test_there_is_always_a_reason(verdict: Verdict) -> None:
+def test_every_verdict_has_a_reason(verdict: Verdict) -> None:
     bare = Run(run_id="r", benchmark="b", verdict=verdict, reasons=("", "\x1b[31m"))
     assert all(view.verdict_reasons(bare))
     assert view.verdict_reasons(bare)
@@ -291,7 +291,7 @@ def test_a_rate_is_compared_with_that_of_the_same_cpu() -> None:
     assert times_cpu([cpu, gpu.model_copy(update={"verdict": Verdict.FAIL})]) == ["1.0", NOTHING]
 
 
-def test_points_sort_by_number_whatever_they_are() -> None:
+def test_points_are_sorted_by_number_even_among_other_values() -> None:
     values = ["huge", 10**400, 512, math.nan, 64, 128.0, None]
     runs = [example_runs.healthy(parameters={"batch_size": value}) for value in values]
     shown = [row[3].text for row in view.sweep_table(runs).rows]
@@ -339,7 +339,7 @@ def test_a_speed_is_shown_with_the_spread_of_its_samples() -> None:
     "spread",
     [None, Spread(count=9, low=100, median=100.1, high=100.2), Spread(count=9, low=0, median=0, high=0)],
 )
-def test_a_spread_of_nothing_is_not_shown_in_short(spread: Spread | None) -> None:
+def test_a_missing_or_tiny_spread_is_not_shown_in_short(spread: Spread | None) -> None:
     measured = Measurement(name="gemm_best", value=100, unit="TFLOP/s", spread=spread)
     run = example_runs.healthy(measurements=(measured,), judgements=())
     assert view.main_measurements(run)[0].value == "100 TFLOP/s"

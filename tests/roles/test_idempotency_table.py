@@ -35,7 +35,10 @@ def test_each_row_names_a_test_that_exists(root: Path) -> None:
 
 
 def test_molecules_roles_are_those_that_its_scenarios_run(root: Path) -> None:
-    """Every scenario runs provision.yml, and no scenario leaves out the step `idempotence`."""
+    """Check that the rows of Molecule have the roles that provision.yml includes.
+
+    Every scenario must run provision.yml, and none may leave out the step `idempotence`.
+    """
     folder = root / "roles/provision/tasks"
     tasks = "".join((folder / name).read_text() for name in ("check.yml", "install.yml"))
     included = set(re.findall(r"_role:\n\s+name: (\w+)", tasks)) | {"provision"}

@@ -94,7 +94,7 @@ def test_a_misspelt_variable_is_refused_with_the_near_name(name: str, near: str)
         ("image_url", ""),
     ],
 )
-def test_a_misspelt_prefix_is_refused_and_an_operators_own_name_is_taken(name: str, near: str) -> None:
+def test_a_misspelt_prefix_is_refused_and_an_operators_own_name_is_accepted(name: str, near: str) -> None:
     if not near:
         check_misspelt_prefixes([name], KNOWN, PREFIXES)
         return
@@ -133,11 +133,11 @@ def test_a_name_that_is_like_no_other_is_refused_too(name: str) -> None:
         "ansible_host",
     ],
 )
-def test_what_roles_know_or_register_and_what_is_not_theirs_is_taken(name: str) -> None:
+def test_variables_of_roles_and_of_no_role_are_accepted(name: str) -> None:
     check_names([name], KNOWN, PREFIXES)
 
 
-def test_of_many_hosts_one_of_each_set_of_groups_is_asked() -> None:
+def test_of_many_hosts_one_of_each_set_of_groups_is_checked() -> None:
     hosts = [f"n{number}" for number in range(1000)]
     # Four combinations of groups, each with one host, and n77, which has a file in host_vars.
     groups = {"all": hosts, "odd": hosts[1::2], "third": hosts[::3]}
@@ -182,7 +182,7 @@ def test_the_playbooks_refuse_a_misspelt_variable_before_they_reach_a_node(
 @pytest.mark.parametrize(
     "name", ["validate_closed", "bench_recorded", "validate_answers", "reimage_started", "rackproof_node"]
 )
-def test_what_tasks_find_out_cannot_be_given(name: str) -> None:
+def test_a_result_of_a_task_cannot_be_given(name: str) -> None:
     with pytest.raises(UnknownVariableError, match=rf"given with -e.*{name}"):
         check_settable(["bench_sku", "suite", name], RESULTS)
 
@@ -191,7 +191,7 @@ def test_what_tasks_find_out_cannot_be_given(name: str) -> None:
     "name",
     ["validate_drain", "bench_repeats", "validate_nodes", "slurm_sku_cpus", "ansible_connection", "mine"],
 )
-def test_what_is_documented_or_not_ours_can_be_given(name: str) -> None:
+def test_a_documented_or_foreign_variable_can_be_given(name: str) -> None:
     check_settable([name], RESULTS)
 
 
@@ -217,13 +217,13 @@ def test_what_is_documented_or_not_ours_can_be_given(name: str) -> None:
         ("provision_reboot_timeout_s", 10**400),
     ],
 )
-def test_a_number_that_cannot_be_meant_is_refused(name: str, value: object) -> None:
+def test_a_value_that_is_no_number_within_its_bounds_is_refused(name: str, value: object) -> None:
     with pytest.raises(VariableValueError, match=rf"{name} is .*a number from"):
         check_bounds({name: value})
 
 
 @pytest.mark.parametrize("value", [1, "3", 2.0, "{{ some_number }}"])
-def test_a_number_within_its_bounds_is_taken(value: object) -> None:
+def test_a_number_within_its_bounds_is_accepted(value: object) -> None:
     check_bounds({"bench_repeats": value, "ansible_host": "n1"})
 
 
@@ -257,7 +257,7 @@ def test_a_secret_in_the_plain_environment_is_refused_before_anything_shows_it(n
 
 
 @pytest.mark.parametrize("name", ["bench_mlperf06_sources", "bench_mnist_url", "bench_mlcommons_metadata"])
-def test_a_login_in_what_jobs_are_started_with_is_refused(name: str) -> None:
+def test_a_login_in_an_address_that_jobs_get_is_refused(name: str) -> None:
     with pytest.raises(VariableValueError, match=f"^{name}: a login or key") as refused:
         check_environment({"bench_sku": "h100", name: "https://ops:canary@mirror.example/x.tar.gz"})
     assert "canary" not in str(refused.value)
@@ -276,7 +276,7 @@ def test_a_login_in_what_jobs_are_started_with_is_refused(name: str) -> None:
         ("provision", "provison_batch", "provision_batch"),
     ],
 )
-def test_what_is_nearly_a_variable_is_refused_with_its_name(role: str, name: str, near: str) -> None:
+def test_a_misspelt_choice_or_variable_is_refused_with_the_near_name(role: str, name: str, near: str) -> None:
     with pytest.raises(UnknownVariableError, match=rf"{name} \(did you mean {near}\?\)"):
         check_given({name: "x"}, ROOT, role)
 
@@ -285,7 +285,7 @@ def test_what_is_nearly_a_variable_is_refused_with_its_name(role: str, name: str
     ("role", "name"),
     [("bench", "suite"), ("bench", "rack_of_ours"), ("bench", "ansible_user"), ("provision", "site")],
 )
-def test_a_choice_and_a_sites_own_variables_are_taken(role: str, name: str) -> None:
+def test_a_choice_and_a_sites_own_variables_are_accepted(role: str, name: str) -> None:
     check_given({name: "x"}, ROOT, role)
 
 
@@ -392,10 +392,10 @@ def test_a_word_of_e_that_ansible_ignores_is_refused(typed: str, ignored: str) -
         {"mine": None},
     ],
 )
-def test_what_may_be_empty_may_be_given_so(given: dict[str, object]) -> None:
+def test_a_variable_that_may_be_empty_is_accepted_without_a_value(given: dict[str, object]) -> None:
     check_not_empty(given, ROOT)
 
 
-def test_as_many_repeats_as_a_result_needs_can_be_asked_for() -> None:
-    """The value 0 requests as many repeats as a result needs."""
+def test_the_number_of_repeats_may_be_0() -> None:
+    # The value 0 requests as many repeats as a result needs.
     check_bounds({"bench_repeats": 0})

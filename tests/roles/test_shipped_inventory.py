@@ -1,8 +1,8 @@
 """Test that the shipped inventory describes a real rack, and that the test rack's values override it.
 
 The test rack is made of containers, and needs other values, such as smaller problem sizes. They are in
-testrack/overlay, and are laid over the inventory only while the rack is up. Records of the test rack state
-where they come from.
+testrack/overlay, and override the inventory only while the rack is up. Records of the test rack state where
+they come from.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ TEST_RACK: dict[str, Any] = yaml.safe_load((ROOT / "testrack/overlay/gb300-rack.
         "ngc_registry",
     ],
 )
-def test_what_holds_for_the_test_rack_alone_is_not_shipped(variable: str) -> None:
+def test_variables_for_the_test_rack_alone_are_not_shipped(variable: str) -> None:
     assert variable not in SHIPPED
     assert variable in TEST_RACK
 
 
-def test_nothing_shipped_names_the_test_rack_s_hosts_or_sends_anything_in_the_clear() -> None:
+def test_the_shipped_inventory_names_no_host_of_the_test_rack_and_no_plain_http() -> None:
     text = (ROOT / "inventory/group_vars/gb300-rack/main.yml").read_text()
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert not [line for line in lines if "http://" in line or "gb300-r01" in line or ".rackproof" in line]
@@ -50,12 +50,12 @@ def test_nothing_shipped_names_the_test_rack_s_hosts_or_sends_anything_in_the_cl
         assert "gb300-r01-svc" not in path.read_text(), path.name
 
 
-def test_the_test_rack_names_itself_in_every_record() -> None:
+def test_records_of_the_test_rack_name_it() -> None:
     assert TEST_RACK["bench_test_rack"] is True
     assert "'test rack' if bench_test_rack" in (ROOT / "roles/bench/tasks/run.yml").read_text()
 
 
-def test_the_values_of_the_test_rack_come_last_and_go_with_it(tmp_path: Path) -> None:
+def test_the_values_of_the_test_rack_are_read_last_and_removed_with_it(tmp_path: Path) -> None:
     for part in ("inventory/group_vars/gb300-rack", "testrack/overlay"):
         shutil.copytree(ROOT / part, tmp_path / part, symlinks=True, ignore=lambda *_: ["test-rack.yml"])
     assert overlay.lay(tmp_path)
@@ -70,7 +70,7 @@ def test_the_values_of_the_test_rack_come_last_and_go_with_it(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("there", ["file", "dangling link", "link elsewhere"])
-def test_what_is_in_the_place_is_put_right(tmp_path: Path, there: str) -> None:
+def test_another_file_in_the_place_of_the_values_is_replaced(tmp_path: Path, there: str) -> None:
     for part in ("inventory/group_vars/gb300-rack", "testrack/overlay"):
         shutil.copytree(ROOT / part, tmp_path / part, symlinks=True, ignore=lambda *_: ["test-rack.yml"])
     path = overlay.place(tmp_path)

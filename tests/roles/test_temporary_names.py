@@ -1,7 +1,7 @@
-"""Test that Rackproof uses no file that another user could have put into /tmp or /run/lock.
+"""Test that Rackproof trusts no file that another user could have put into a folder such as /tmp.
 
-Every user can create files, links and pipes there, so a predictable name is not safe. The tests search the
-code for such names, and run the commands that look for files of Rackproof there.
+Every user can create files, links and pipes in /tmp, /run/lock and /dev/shm, so a predictable name is not
+safe. The tests search the code for such names, and run two commands that look for files in /tmp.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VERSION = "24.10-1.1.4.0"
 
 
 def find_command(root: Path, folder: Path) -> list[str]:
-    """Return the command by which role ofed looks for a generated installer, in another folder than /tmp."""
+    """Return role ofed's command that finds a generated installer, with ``folder`` in place of /tmp."""
     (block, *_) = [
         task
         for task in yaml.safe_load((root / "roles/ofed/tasks/mlnx.yml").read_text())
@@ -34,9 +34,9 @@ def find_command(root: Path, folder: Path) -> list[str]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
-def test_an_installer_that_is_not_root_s_is_not_started(root: Path, tmp_path: Path) -> None:
-    # Only root can write to own and own-too. The others are writable, belong to another user, are below
-    # such a folder, or are no folder. 12345 is the id of a user that does not exist.
+def test_an_installer_that_another_user_can_change_is_not_found(root: Path, tmp_path: Path) -> None:
+    # Only root can write to own and own-too. The others are writable by all, belong to another user, are in
+    # a folder of another user, or are not folders. 12345 is the id of a user that does not exist.
     name = f"MLNX_OFED_LINUX-{VERSION}-%s-ext"
     for folder in ("own", "work/own-too", "open", "users", "users-work/own"):
         path = tmp_path / Path(folder).parent / (name % Path(folder).name)
@@ -54,7 +54,7 @@ def test_an_installer_that_is_not_root_s_is_not_started(root: Path, tmp_path: Pa
     }
 
 
-def test_tasks_write_no_predictable_name_below_tmp(root: Path) -> None:
+def test_tasks_use_no_path_below_tmp(root: Path) -> None:
     named = re.compile(r"(?:src|dest|path|deb|chdir|creates|copy|template): *\"?'?/(?:var/)?tmp/")
     texts = {path: path.read_text() for path in sorted((root / "roles").rglob("*.yml"))}
     texts |= {path: path.read_text() for path in sorted((root / "playbooks").rglob("*.yml"))}
@@ -62,7 +62,7 @@ def test_tasks_write_no_predictable_name_below_tmp(root: Path) -> None:
     assert [str(path) for path, text in texts.items() if named.search(text)] == []
 
 
-# A name that can be foreseen in a folder where every user writes, or a search for such names there.
+# A predictable name in a folder where every user can write, or a call that returns such a folder or name.
 FORESEEN = re.compile(
     r"(?:/var)?/tmp/[\w$.{]|/run/lock/|/dev/shm/[\w$]|gettempdir\(\)|TMPDIR:-"
     r"|tempfile\.mktemp|mktemp (?:-u|\S*/tmp/)"
@@ -74,7 +74,7 @@ JUDGED = {
     "src/rackproof/jobs/validate/nightly.py": 1,
     "src/rackproof_ansible/pair_half.py": 1,
     "roles/validate/tasks/cancel_leftovers.yml": 1,
-    # Only files of root in folders of root are started. Messages name the logs.
+    # These lines are messages and documentation. The test above checks which installer is used.
     "roles/ofed/tasks/mlnx.yml": 3,
     "roles/ofed/tasks/main.yml": 1,
     "roles/ofed/meta/argument_specs.yml": 1,
@@ -82,15 +82,15 @@ JUDGED = {
     "roles/bench/defaults/main.yml": 1,
     "roles/bench/meta/argument_specs.yml": 1,
 }
-"""The number of lines with such a name, by file. Each line was reviewed, and a new one must be."""
+"""The number of lines with such a name, by file. Each line was reviewed. Review new ones, too."""
 
 
 def foreseen_names(text: str) -> int:
-    """Return the number of lines with a name that can be foreseen."""
+    """Return the number of lines with a predictable name."""
     return sum(bool(FORESEEN.search(line)) for line in text.splitlines())
 
 
-def test_no_program_uses_a_name_that_can_be_foreseen(root: Path) -> None:
+def test_only_reviewed_lines_have_a_predictable_name(root: Path) -> None:
     found = {}
     for folder in ("src", "plugins", "workloads", "roles", "playbooks", "tools"):
         for path in sorted((root / folder).rglob("*")):
@@ -115,7 +115,7 @@ def test_no_program_uses_a_name_that_can_be_foreseen(root: Path) -> None:
         ("the size of /dev/shm", 0),
     ],
 )
-def test_names_that_can_be_foreseen_are_found(line: str, found: int) -> None:
+def test_predictable_names_are_found(line: str, found: int) -> None:
     assert foreseen_names(line) == found
 
 
@@ -126,8 +126,8 @@ def old_halves(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True)
 
 
-def test_of_halves_that_were_left_only_the_own_are_ended(tmp_path: Path) -> None:
-    """A half is one node's part of a pair measurement. A killed playbook leaves it running."""
+def test_only_the_own_halves_that_were_left_are_ended(tmp_path: Path) -> None:
+    # A half is one node's part of a pair measurement. A killed playbook leaves it running.
     own, other, link = (tmp_path / f"rackproof-night.n1.{name}" for name in ("own", "other", "link"))
     own.mkdir()
     with subprocess.Popen(["sleep", "3600"], cwd=own, start_new_session=True) as half:

@@ -1,7 +1,8 @@
 """Define the rules by which the plain output of a program is read, and check the rules. No I/O.
 
-The rules (``result.lines`` of a benchmark's definition) contain one pattern for each metric, and one for a
-good end. A definition states them for a program that logs no events (STREAM, HPL)::
+The rules (``result.lines`` of a benchmark's definition) contain one pattern for each metric, one for a good
+end, and optional ones for failures. A definition states them for a program that logs no events (STREAM,
+HPL)::
 
     lines:
       good_end: "^Solution Validates"
@@ -104,7 +105,7 @@ class LineRules(Record):
 
     @model_validator(mode="after")
     def _end_is_no_failure(self) -> LineRules:
-        """Refuse a line that means both a good end and a failure."""
+        """Refuse a pattern that means both a good end and a failure."""
         if self.good_end in self.failures:
             raise ValueError("good_end is one of failures, too")
         return self

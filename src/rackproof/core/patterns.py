@@ -30,11 +30,11 @@ _REMEDIES = (
     (r"^pattern too large", "write smaller counts, or * and +"),
     ("", "correct it; a special character that is meant literally needs a backslash"),
 )
-"""Pairs of a pattern of RE2's reason and the remedy for the operator. The first pair that matches counts."""
+"""Pairs of a pattern for RE2's reason, and the operator's remedy. The first pair that matches counts."""
 
 
 def compiled_pattern(text: str) -> Any:
-    """Return an operator's pattern as a pattern of :mod:`re2` for lines in UTF-8, as bytes.
+    """Compile an operator's pattern with :mod:`re2`. It searches lines that are bytes in UTF-8.
 
     Raises:
         ValueError: RE2 does not accept the pattern. The message completes a sentence that begins with the
@@ -48,7 +48,7 @@ def compiled_pattern(text: str) -> Any:
     # RE2 would write its reason to the standard error, too.
     options.log_errors = False
     try:
-        # Half a surrogate pair of UTF-16 is no error of the encoding. Such a pattern matches no line.
+        # Half a surrogate pair of UTF-16 raises no error here. A pattern with one matches no line.
         return re2.compile(text.encode("utf-8", "surrogatepass"), options)
     except re2.error as error:
         reason = error.args[0].decode("utf-8", "replace")

@@ -67,7 +67,7 @@ def read_published_events() -> tuple[PublishedEvents, ...]:
 
 
 def _rows(text: str) -> Iterator[PublishedEvents]:
-    """Return the rows of the table, with short names replaced by their events."""
+    """Yield the rows of the table, with short names replaced by their events."""
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             notation, benchmark, since, names, _logs = (cell.strip() for cell in line.split("|"))

@@ -55,7 +55,7 @@ def message_text(message: object) -> str:
 
 
 def _reason_of_result(result: Mapping[str, Any]) -> str:
-    """Return the message of a result, or lines of the program if the message does not explain.
+    """Return the message of a result, or lines of the program if the message gives no reason.
 
     These are the last lines, and errors shortly before them. dpkg, for example, prints the failed package and
     the cause, continues with other packages, and ends with the names of the failed packages.

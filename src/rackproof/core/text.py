@@ -106,7 +106,7 @@ def shell_word(text: str) -> str:
     text = _IN_NO_WORD.sub("\N{REPLACEMENT CHARACTER}", text)
     if text.isprintable():
         return shlex.quote(text)
-    # Bytes and not characters, because a name that is not UTF-8 has no characters.
+    # Escape bytes and not characters, because a name that is not UTF-8 cannot be split into characters.
     letters = [
         chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\{byte:03o}"
         for byte in text.encode("utf-8", "surrogateescape")

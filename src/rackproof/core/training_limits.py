@@ -267,8 +267,8 @@ def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | No
 def fastest_published(benchmark: str, product_name: str, gpus: int) -> float | None:
     """Return the samples per second that GPUs would reach at the fastest published speed per GPU, or None.
 
-    The published speed per GPU is the fastest of the results with as many GPUs or, if there is no such entry,
-    of the nearest entry in the table. It is multiplied by the number of GPUs. The result is None if no
+    The published speed per GPU is that of the largest number of GPUs in the table that is not above ``gpus``
+    or, without such an entry, of the smallest one. It is multiplied by ``gpus``. The result is None if no
     published result is comparable. The arguments are as in :func:`fastest_possible`.
     """
     published = _published(benchmark, product_name, gpus)

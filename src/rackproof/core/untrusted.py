@@ -19,8 +19,8 @@ MOST_ENTRIES = 512
 The largest node of a rack needs fewer than half as many.
 """
 MOST_CHARACTERS = 4 << 20
-"""Largest number of characters of a text from a node. The modules on nodes return no longer output of a tool
-(``OUTPUT_BYTES`` in plugins/module_utils/rackproof_tools.py)."""
+"""Largest number of characters of a text from a node. The output of a tool is never longer, because the
+modules on nodes limit it (``OUTPUT_BYTES`` in plugins/module_utils/rackproof_tools.py)."""
 MOST_DEPTH = 12
 """Largest nesting depth of mappings and lists that :func:`bounded` keeps."""
 
@@ -94,7 +94,7 @@ def text_at(value: object, key: str) -> str:
 
 
 def stdout_of(tools: object, name: str) -> str:
-    """Return the output of a tool, or "" if it did not end well.
+    """Return the output of a tool, or "" if its status is not ``ok``.
 
     ``tools`` has the form ``{"lspci": {"status": "ok", "stdout": "…"}}``, and ``name`` is one of its keys.
     """

@@ -1,8 +1,9 @@
-"""Show every node in one table, for ``rackproof status``.
+"""Build the rows of the table of all nodes, for ``rackproof status``.
 
-The command calls :func:`read_rows` with the results folder and Slurm's answer (:func:`ask_slurm`). A row
-shows Slurm's state, the last night, provisioning, re-imaging, and the command to type next. Without an
-answer of Slurm, the row shows the state during the last night.
+The command calls :func:`read_rows` with the results folder, Slurm's answer (:func:`ask_slurm`), and the
+progress of re-imaging. A row shows Slurm's state, the last night, provisioning, re-imaging, and the command
+to type next. Without an answer of Slurm, the row shows the state at the end of the last night.
+``rackproof explain`` and ``rackproof audit`` read the names of the nodes from the rows.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from rackproof.store.night_store import NightRecord, NodeNight
 from rackproof.store.run_folder import ResultsError
 
 _ASK = ("sinfo", "--noheader", "--Node", "--format=%N\t%T\t%u\t%E")
-"""A line has a node's name, its state, the account that set the reason, and the reason: ``n07``, ``drained``,
-``root``, ``rackproof: 3 of 4 GPUs``. The texts are separated by tabs."""
+"""Command that prints a line for each node: its name, its state, the account that set the reason, and the
+reason, such as ``n07``, ``drained``, ``root``, ``rackproof: 3 of 4 GPUs``, separated by tabs."""
 _ASK_S = 60.0
 """Seconds after which sinfo counts as not answering."""
 
@@ -46,7 +47,7 @@ class Imaging(Protocol):
 
     @property
     def text(self) -> str:
-        """Return the node's step, and since when it runs."""
+        """Return the node's progress, such as ``failed at image (2 h 05 min)``."""
 
     @property
     def next_command(self) -> str:
@@ -64,8 +65,8 @@ class SlurmNow(Record):
 class NodeRow(Record):
     """The row of one node in the table.
 
-    ``night`` is when its last night ended. "" means unknown. ``health_only`` is whether this night has no
-    measurement of the node.
+    ``night`` is the end of its last night. An empty text means that a value is unknown or that there is none.
+    ``health_only`` states whether this night reached the node but has no measurement of it.
     """
 
     node: str
@@ -81,7 +82,7 @@ class NodeRow(Record):
 
 
 def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
-    """Return the current state of each node by name, and "" or why Slurm did not answer.
+    """Return the current state of each node by name, and the reason why Slurm did not answer, or "".
 
     ``run`` replaces :func:`subprocess.run` in tests.
     """
@@ -125,14 +126,17 @@ def read_sinfo(listed: str) -> dict[str, SlurmNow]:
 def read_rows(
     results: Path, slurm: Mapping[str, SlurmNow], imaging: Sequence[Imaging]
 ) -> tuple[list[NodeRow], list[str]]:
-    """Return a row for each node in Slurm, a night, a provisioning or an imaging, and remarks.
+    """Return the rows of all nodes in Slurm, a night, a provisioning or an imaging, and remarks.
 
-    The remarks state how many records could not be read.
+    The remarks state how many records and lines are damaged, and why a night could not be read.
 
     Args:
         results: The results folder.
         slurm: The result of :func:`ask_slurm`.
         imaging: The progress of nodes that are being re-imaged.
+
+    Raises:
+        ResultsError: A log or the results folder exists but cannot be read.
     """
     provisions, damaged = read_provisions(results)
     remarks = [amount(damaged, "damaged record") + " of provisioning"] if damaged else []
@@ -152,7 +156,7 @@ def read_rows(
         )
         for name in names
     ]
-    # A node that no night has is probably in the inventory of the newest night.
+    # A node that was in no night is probably in the inventory of the newest night.
     newest = next((night.inventory for night, _ in nights.values()), ())
     steps = [
         add_inventory(
@@ -164,7 +168,10 @@ def read_rows(
 
 
 def _last_nights(folders: Sequence[Path]) -> tuple[dict[str, tuple[NightRecord, NodeNight]], list[str]]:
-    """Return the newest night of each node, and a remark for each unreadable night."""
+    """Return the newest night of each node, and a remark for each unreadable night.
+
+    ``folders`` are in the order from the newest night to the oldest.
+    """
     nights: dict[str, tuple[NightRecord, NodeNight]] = {}
     remarks = []
     for folder in folders:
@@ -191,7 +198,7 @@ def build_row(
     Args:
         name: The name of the node.
         slurm: The current state, or None if Slurm was not queried or lacks the node.
-        night: The end of the last night that included it, and its findings.
+        night: The end of the last night that included it, and the night's record of it.
         provision: The last provisioning that included it.
         imaging: The progress of its re-imaging.
         act: The node's last act in the audit log.
@@ -215,7 +222,7 @@ def build_row(
 
 
 def _slurm_of_night(node_night: NodeNight | None) -> SlurmNow | None:
-    """Return a node's state in Slurm during its last night, or None if the night does not have it."""
+    """Return a node's state in Slurm at the end of its last night, or None if that is unknown."""
     if node_night is None or node_night.slurm is None or not node_night.slurm.known:
         return None
     return SlurmNow(
@@ -224,10 +231,10 @@ def _slurm_of_night(node_night: NodeNight | None) -> SlurmNow | None:
 
 
 def _drained_by(slurm: SlurmNow, act: AuditEntry | None) -> str:
-    """Return the job or person that drained a node.
+    """Return the person with the playbook, the account, or the job that drained a node.
 
-    The audit log names the person. Slurm names only the account through which the playbook reached its
-    controller.
+    For a drain by Rackproof, the audit log names the person. Slurm names only the account through which the
+    playbook reached its controller.
     """
     if act is not None and act.act == "drain" and act.reason == slurm.reason:
         return f"{act.actor}, {act.playbook}"
@@ -235,7 +242,7 @@ def _drained_by(slurm: SlurmNow, act: AuditEntry | None) -> str:
 
 
 def _provision_text(name: str, provision: ProvisionRecord | None) -> str:
-    """Return the end and the outcome of a node's last provisioning: ``11-27 18:02 3 changed``."""
+    """Return the end and the outcome of a node's last provisioning (``11-27 18:02 3 changed``), or ""."""
     if provision is None:
         return ""
     outcome = provision.nodes[name]
@@ -261,7 +268,10 @@ def _next(
 
 
 def _next_by_slurm(name: str, slurm: SlurmNow) -> str:
-    """Return the command after which a drained or down node can take jobs, or "" for another node."""
+    """Return the next command for a drained or down node, or "" for another node.
+
+    validate.yml judges the node. scontrol resumes a node that Rackproof did not drain.
+    """
     drained = is_drained(slurm.state)
     if (drained and slurm.reason.startswith("rackproof")) or (not drained and slurm.state.startswith("down")):
         return f"ansible-playbook validate.yml -l {name}"

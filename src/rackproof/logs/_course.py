@@ -53,8 +53,8 @@ _FEWEST_SHARE = 0.5
 """Smallest share of the evaluations that state a value. No published success of rounds 3.1 to 5.1, of which
 there are 6,328, is below it."""
 _GAP = 1.75
-"""If an interval is longer than this multiple of the median, an evaluation is missing. Published logs have at
-most 1.6 (llama31_405b, 5.1)."""
+"""Largest interval between evaluations, as a multiple of the median. In a longer one, an evaluation is
+missing. Published logs have at most 1.6 (llama31_405b, 5.1)."""
 _FIRST_EPOCH = {
     "bert": 0.0, "dlrm_dcnv2": 0.0, "gnn": 1.0, "gpt3": 0.0, "resnet": 1.0, "retinanet": 0.0, "rgat": 1.0,
     "ssd": 0.0,
@@ -279,7 +279,7 @@ class Course:
 
     @property
     def samples(self) -> float | None:
-        """Return the number of samples trained at the last evaluation."""
+        """Return the number of samples trained at the last evaluation, or None if unknown."""
         counted = self.progress.get(("samples_count", ""))
         return counted.last if counted is not None else None
 
@@ -300,7 +300,7 @@ class Course:
         self.before_block, self.block_began, self.first_step = counts, time, step
 
     def block_stopped(self, time: float, counts: tuple[int, ...], step: float | None) -> None:
-        """Record the same for a block's stop. The differences are the block's statistics and steps."""
+        """Record a block's stop: its time, the statistics of each kind until then, and its last step."""
         if self.pairs["block"].open:
             self.trained_s += time - self.block_began
             if len(self.of_blocks) < _MOST_KEPT:

@@ -175,7 +175,7 @@ TARGETS_06: Mapping[str, tuple[QualityTarget, ...]] = {
 """Targets of round 0.6 by ``submission_benchmark``."""
 
 _FRACTIONS = frozenset({"minigo", "ncf"})
-"""Benchmarks without a target above whose metric, a rate of games won or of hits, is a fraction."""
+"""Benchmarks that are not in :data:`TARGETS`. Their metric, a rate of games won or of hits, is a fraction."""
 _IN_WHOLE_BATCHES = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b", "stable_diffusion"})
 """Benchmarks that are evaluated after whole batches in all 2,860 published logs of rounds 4.0 to 5.1."""
 _COUNTS = ("global_batch_size", "train_samples", "eval_samples", "gradient_accumulation_steps")
@@ -512,9 +512,9 @@ class Events(LogParser):
     first_event_line = 0
     init_start_line = 0
     begun: tuple[str, str, int] | None = None
-    """The event that the training started from a trained model, as key, value and line."""
+    """The event that shows a start from a trained model, as key, value and line."""
     largest_loss: tuple[float, int] | None = None
-    """The first loss above the start of any MLPerf benchmark, and its line."""
+    """The first loss of :data:`MOST_LOSS` or more, and its line."""
     is_steady = False
     """True between the start and the stop of a run, while only the order of its statistics is checked."""
 
@@ -679,7 +679,7 @@ class Events(LogParser):
     def pass_time(self, time: float, position: int, counts: bool = True) -> None:
         """Follow the clock.
 
-        With ``counts``, an event after run_stop counts as logged after run_stop.
+        If ``counts`` is false, an event after run_stop is not counted as such.
         """
         if self.first_time is None:
             self.first_time = self.latest = time
@@ -972,14 +972,17 @@ class Events(LogParser):
                 return
         curve.last, curve.position = value, position
         if curve.skip:
-            # The same as Curve.add, but inlined and without the time since run_start.
+            # This is Curve.add, inlined so that points to skip need no time since run_start.
             curve.skip -= 1
         elif curve.above < value < inf:  # the speed of a step without time is undefined
             start = self.run_start
             curve.keep(self.at(time) if start is None else time - start, value)
 
     def odd_stat(self, name: str, curve: Curve, raw: object, position: int) -> float | None:
-        """Return a statistic outside its curve's limits or of another type. Record an impossible one."""
+        """Return a statistic outside its curve's limits or of another type, or None if it is no number.
+
+        Record an impossible one.
+        """
         stat = number(raw)
         if stat is not None and curve.above < stat < curve.below:
             return stat
@@ -1597,7 +1600,7 @@ class Events(LogParser):
             return
         if self.benchmark in STATES_PROCESS:
             return
-        # The first ones are of the warm-up.
+        # The first values are from the warm-up.
         stepped = statistics.median(rates[1:] or rates) * statistics.median(times[1:] or times)
         least, most = SHARES_OF_BATCH
         if not least <= stepped / self.batch_size <= most:

@@ -91,7 +91,7 @@ class Figures:
             self.of_kind[kind] = self.of_kind.get(kind, 0) + 1
 
     def contradictions(self, name: str, factor: float) -> Iterator[tuple[int | None, str]]:
-        """Yield the contradictions in the rows: a line, or None if it is of no single row, and a message.
+        """Yield the contradictions in the rows: the line (None if it concerns several) and a message.
 
         Args:
             name: The name of the collective, such as ``all_reduce``.
@@ -130,7 +130,7 @@ class Figures:
 
 
 def _by_time(size: int, time: str) -> tuple[float, float] | None:
-    """Return the smallest and largest GB/s of some bytes in a printed time, or None if it is no number."""
+    """Return the smallest and largest GB/s that fit a size and a printed time, or None if it is no number."""
     try:
         seconds = float(time)
     except ValueError:
@@ -180,12 +180,12 @@ class Devices:
 
         GPUs of one host may share an address without a domain (``0x1b``, ``1b:00``). The number of the device
         in its process then distinguishes them. A host with Grace processors has several domains, and a
-        process that sees only its own GPU calls it 0, so only the process distinguishes those GPUs.
+        process with only one GPU lists it as device 0, so only the process distinguishes those GPUs.
         """
         pid, host, device, bus = where
         own = (pid, device) if _GRACE.search(name) else (bus.lower(), device)
         key = (host, bus.lower()) if bus.count(":") >= 2 else (host, *own)
-        # Several hosts may be called so. The process id also counts, because two hosts rarely share one.
+        # Several hosts may have such a name. The process id also counts, because hosts rarely share one.
         key = (*key, pid) if host in ("localhost", "") else key
         if len(self.ranks) < _MOST_RANKS:
             if self.twice is None and key in self.places and self.places[key] != rank:
@@ -196,7 +196,7 @@ class Devices:
             self.names.setdefault(name.strip(), rank)
 
     def contradictions(self) -> Iterator[tuple[int | None, str]]:
-        """Yield missing, duplicate and different entries of the list of devices, with a line or None."""
+        """Yield missing, duplicate and different entries of the list of devices: line or None, and text."""
         if not self.ranks:
             return
         listed, expected = len(self.ranks), max(self.ranks) + 1

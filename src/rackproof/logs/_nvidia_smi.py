@@ -186,7 +186,7 @@ class GpuReadings:
     """Number of memory banks without a spare row."""
     remapped_rows: float | None = None
     sram_corrected: float | None = None
-    """Number of errors in the SRAM that ECC corrected in the GPU's lifetime, and below in the DRAM."""
+    """Number of errors that ECC corrected in the GPU's lifetime in its SRAM, and below in its DRAM."""
     dram_corrected: float | None = None
     fabric_state: str = ""
     fabric_status: str = ""
@@ -266,7 +266,7 @@ def fabric_fault(state: str, status: str, *, in_domain: bool) -> tuple[str, str,
 
 
 def _judge_settings(log: Log, gpu: GpuReadings, at: int | None) -> None:
-    """Judge settings that prevent a sound GPU from doing its work."""
+    """Judge the compute mode, the power limit and the SM clock of a GPU."""
     if gpu.compute_mode == "Prohibited":
         message = (
             f"{gpu.label}: no program may compute on it (compute mode Prohibited): nvidia-smi -c DEFAULT"

@@ -26,7 +26,7 @@ from rackproof.core.training_limits import (
 )
 
 SINCE = date(2023, 3, 1)
-"""Only logs from this day on are compared. The oldest log of round 3.1 is from April 2023."""
+"""Day of the oldest logs that are compared. The oldest log of round 3.1 is from April 2023."""
 LATE_S = 1.0
 """Seconds by which training may begin before run_start, because the clocks of ranks differ."""
 _START_SHARE, _START_S = 0.05, 5.0
@@ -137,7 +137,7 @@ class Pace:
 
     @property
     def amount(self) -> float | None:
-        """Return the progress at the last evaluation."""
+        """Return the progress at the last evaluation, or None without an evaluation."""
         return self.evaluations[-1].amount if self.evaluations else None
 
     def early_start(self, start: float, stop: float) -> Iterator[str]:

@@ -50,9 +50,9 @@ BLOCK = 1 << 18
 """Number of bytes to read at once. It is small enough for a core's cache while the block is searched a
 dozen times."""
 LONGEST_LINE = 1 << 20
-"""At most this number of bytes is added to a block to end its last line. A longer line is cut in two."""
+"""Largest number of bytes that are added to a block to complete its last line. A longer line is cut."""
 MAX_LINE = 1 << 16
-"""Bytes of one line that parsers of single lines read."""
+"""Largest number of bytes of one line that parsers of single lines read."""
 # The limits below bound the record of a log, whatever the log contains.
 MAX_FINDINGS_PER_CODE = 5
 """Largest number of findings with one code. The last one states how many more there are."""
@@ -75,7 +75,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2
 _ANSI_BYTES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0e-\x1f\x7f]")
 """Pattern of a colour or a control character in bytes. Tabs and line ends are not among them."""
 
-# Stricter than float(), which accepts "8_00" as 800, and digits of every script.
+# This is stricter than float(), which accepts "8_00" as 800, and digits of every script.
 _NUMBER = re.compile(
     r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?|nan|inf|infinity)\s*",
     re.IGNORECASE | re.ASCII,
@@ -205,7 +205,7 @@ class Curve:
         self.x: list[float] = []
         self.y: list[float] = []
         self._stride = 1
-        """One of this number of points is stored. It doubles each time that the curve is full."""
+        """Number of points of which one is stored. It doubles each time that the curve is full."""
 
     def add(self, x: float, y: float) -> None:
         """Add one point. Only every stride-th point is stored."""
@@ -430,11 +430,11 @@ class KnownShapes:
 
     @property
     def kept(self) -> Iterator[bytes]:
-        """Yield the stored shapes."""
+        """Return an iterator over the stored shapes."""
         return chain(self._harmless, self._suspects)
 
     def literals_in(self, text: bytes) -> tuple[set[bytes], int]:
-        """Return the literals that the lines of a text may hold, among them all that they do hold.
+        """Return the literals that the lines of a text may contain. No literal in the text is missing.
 
         Returns:
             The literals, and the number of the text's line feeds.
@@ -500,7 +500,7 @@ def _hits(text: bytes) -> tuple[list[tuple[int, bytes]], int]:
     hits: list[tuple[int, bytes]] = []
     for literal in literals:
         if literal == b"inf":
-            # Not in lower case, because every line of NCCL contains INFO.
+            # Search the text itself and not the one in lower case, because every line of NCCL contains INFO.
             places = sorted([*find_all(text, b"inf"), *find_all(text, b"Inf")])
         else:
             places = find_all(lowered, literal)
@@ -954,7 +954,7 @@ class LogParser(ABC):
     ) -> Measurement:
         """Return a measurement with the place where it was read, and the spread of its samples.
 
-        ``direction`` is the good one, or None if no value is better than another.
+        ``direction`` is the direction in which a value is better, or None if no value is.
         """
         return Measurement(
             name=name,

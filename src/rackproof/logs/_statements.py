@@ -28,8 +28,8 @@ _SLACK_S, _SLACK_SHARE = 1.0, 0.02
 """Differences of times up to these are no contradiction. In published logs, they are at most 0.05 s and
 0.002."""
 _WALL_SLACK_S = 3.0
-"""A run takes at most this many seconds less than its program states. In published logs, it takes at least
-5.8 s more."""
+"""Seconds by which the time that a program states may exceed the time of its events. In published logs, the
+stated time is at least 5.8 s shorter."""
 _SECONDS = re.compile(r"\s*(\d{1,9}(?:\.\d{1,20})?)\s*(?:s|sec|seconds)?\b")
 """Pattern of the ``duration`` that run_stop states: ``1234.5 sec``, or a number alone."""
 _WHOLE_STEP = 0.02
@@ -59,9 +59,9 @@ class Statements:
 
     def __init__(self) -> None:
         self.block_gap: tuple[float, float] | None = None
-        """Time of the block that fits its steps worst, and the time of these steps, in seconds."""
+        """Time of the block that differs most from the time of its steps, and the latter, in seconds."""
         self.eval_gap: tuple[float, float] | None = None
-        """Time of the evaluation that is shortest beside the stated time, and that time, in seconds."""
+        """Time of the evaluation that is most below its stated time, and the stated time, in seconds."""
         self.wall_s = 0.0
         """Largest excess of the stated time of the run over the time of its events, in seconds."""
         self.duration: str = ""
@@ -238,7 +238,7 @@ class Statements:
 
 
 def _is_after_whole_steps(epoch: float, of_epoch: float) -> bool:
-    """Return whether so many epochs are whole steps, because only whole steps are trained.
+    """Return whether a number of epochs is a whole number of steps, because only whole steps are trained.
 
     Args:
         epoch: The epochs of an evaluation.

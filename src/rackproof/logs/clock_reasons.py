@@ -32,7 +32,7 @@ class ClockReason:
 CLOCK_REASONS = (
     ClockReason(0x1, "gpu_idle", "idle"),
     ClockReason(0x2, "applications_clocks_setting", "clocks that a user set"),
-    # No fault: a healthy GPU under full load is at its power limit.
+    # This is no fault, because a healthy GPU under full load is at its power limit.
     ClockReason(0x4, "sw_power_cap", "power limit"),
     ClockReason(0x8, "hw_slowdown", "hardware slowdown", is_slowdown=True),
     ClockReason(0x10, "sync_boost", "in step with other GPUs"),

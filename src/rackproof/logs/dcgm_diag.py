@@ -1,7 +1,7 @@
 """Parse the table and the JSON of ``dcgmi diag``, NVIDIA's test of GPUs, for :func:`rackproof.logs.parse`.
 
 DCGM 2 and 3 print one row for each test, with the GPUs that failed. DCGM 4 prints one more row for each GPU.
-The JSON (``-j``) has the same words. Rows of DCGM 4, and the message of a failed test::
+The JSON (``-j``) has the same words. These are rows of DCGM 4, and the message of a failed test::
 
     | pcie                      | Fail                                           |
     |                           | GPU0: Fail                                     |
@@ -133,7 +133,7 @@ class DcgmDiagParser(LogParser):
         if section := _SECTION.match(text):
             self.section = section[1]
         elif _FOOTER.match(text):
-            # The same rule also stands above the heading, so it ends the table only after a section.
+            # The line of dashes also stands above the heading, so it ends the table only after a section.
             self.is_open = self.is_open and not self.section
         elif _TITLE in text:
             self.tables += 1
@@ -170,7 +170,7 @@ class DcgmDiagParser(LogParser):
             self._find_unreadable(at, text)
 
     def _find_unreadable(self, at: int, text: str) -> None:
-        """Record a row of the table that is damaged, and may have been of a fault."""
+        """Record a row of the table that is damaged, and that may have reported a fault."""
         self.log.find("damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _end_remark(self) -> None:
@@ -262,7 +262,7 @@ class DcgmDiagParser(LogParser):
             self.log.find("rows_missing", message, Verdict.UNPROVEN)
 
     def _judge_names(self) -> None:
-        """Find a missing number of GPUs, and tests that do not state what they tested. DCGM 4 has both."""
+        """Find a missing number of GPUs, and tests that do not state what they tested. DCGM 4 states both."""
         if not self.gpus:
             message = "the number of detected GPUs is missing: results of GPUs may be, too"
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
@@ -327,7 +327,7 @@ class _Result(NamedTuple):
 
 
 def _is_setting(error: object) -> bool:
-    """Return whether an error of the JSON is of a setting, and of nothing that can be a fault."""
+    """Return whether an error of the JSON is about a setting, and cannot be caused by a fault."""
     if not isinstance(error, dict):
         return False
     return error.get("error_severity") == _CONFIG and error.get("error_id") not in _MAYBE_HARDWARE

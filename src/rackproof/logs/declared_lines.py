@@ -1,10 +1,11 @@
-"""Check an operator's declarations of harmless lines of the kernel log, and find the one for a line. No I/O.
+"""Check an operator's declarations of harmless kernel log lines, and find the one for a given line. No I/O.
 
 ``rackproof parse`` and job validate pass the declarations to :func:`read_declared`. Each is a mapping::
 
     {pattern: "foo_driver: link training retried", why: "vendor's ticket 123", until: 2027-01-31}
 
-They apply only to lines that no rule recognizes, so that a declared line with a known fault still counts.
+They apply only to lines that no rule recognizes. A known fault therefore counts even if a declaration matches
+its line.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _NO_LETTERS = re.compile(
     r"(?s)\\Q.*?(?:\\E|$)|\\[pPx](?:\{[^}]*\}|[0-9A-Fa-f]{2}|.)|\\[0-7]+|\\."
     r"|\[\^?\]?(?:\[:[^]]*:\]|\\.|[^]\\])*\]|\(\?[A-Za-z-]*\)"
 )
-"""Pattern of quotations, escapes, sets and flags of RE2, which count as no letter."""
+"""Pattern of the quotations, escapes, sets and flags of RE2, in which no letter is counted."""
 _COUNT = re.compile(r"\{(0*(?=[,}]))?\d*(?:,\d*)?\}\??")
 """Pattern of a repetition such as ``{2,5}``. Its group matches if zero repetitions suffice."""
 _GROUP = re.compile(r"\((?:\?[A-Za-z-]*:|\?P?<\w+>)?([^()]*)\)([*?]\??)?")
@@ -49,15 +50,15 @@ class DeclaredLine(Record):
 
 
 class DeclaredLines:
-    """The declarations of harmless lines, and the day on which they are compared with logs."""
+    """The declarations of harmless lines, and the day on which their last days are checked."""
 
     def __init__(self, lines: Sequence[DeclaredLine], today: date) -> None:
         self._today = today
         self._lines = [(line, compiled_pattern(line.pattern)) for line in lines]
 
     def declaration(self, message: str) -> DeclaredLine | None:
-        """Return the declaration that matches a message, if possible one that is still valid."""
-        # A byte that is not UTF-8 is a lone surrogate in the message, which cannot be encoded.
+        """Return a declaration that matches a message, if possible one that is still valid, or None."""
+        # A byte that is not UTF-8 is a lone surrogate in the message. It cannot be encoded and becomes "?".
         begin = message[:500].encode("utf-8", "replace")
         fitting = [line for line, pattern in self._lines if pattern.match(begin)]
         return min(fitting, key=self.is_past, default=None)
@@ -68,7 +69,7 @@ class DeclaredLines:
 
 
 def read_declared(raw: object, today: date, where: str) -> DeclaredLines:
-    """Return an operator's declarations after checking them.
+    """Check an operator's declarations, and return them.
 
     Args:
         raw: The list of mappings with ``pattern``, ``why`` and optionally ``until``.
@@ -91,7 +92,7 @@ def _entry(raw: object, where: str) -> DeclaredLine:
     """Return one entry of the list of harmless lines.
 
     Raises:
-        DeclaredLinesError: It lacks a key, has an unknown one, or its pattern cannot be used.
+        DeclaredLinesError: It lacks a key or has an unknown one, or one of its values cannot be used.
     """
     if not isinstance(raw, Mapping) or not {"pattern", "why"} <= set(raw) <= set(_KEYS):
         raise DeclaredLinesError(f"{where}: it has to have pattern and why, may have until, and nothing else")
@@ -144,7 +145,7 @@ def _why_unusable(pattern: str) -> str:
 
 
 def _letters(pattern: str) -> int:
-    """Return the number of letters and digits that a text needs to match a pattern of RE2, or fewer."""
+    """Return a lower bound of the number of letters and digits in a text that matches a pattern of RE2."""
     text = _NO_LETTERS.sub(".", pattern)
     text = _COUNT.sub(lambda count: "" if count[1] is None else "?", text)
     text = re.sub(r"\w[*?]\??", "", text)
@@ -155,5 +156,5 @@ def _letters(pattern: str) -> int:
 
 
 def _fewest(alternatives: str) -> str:
-    """Return the letters and digits of the alternative with the fewest."""
+    """Return the letters and digits of the alternative (``a|b``) that has the fewest of them."""
     return min(("".join(filter(str.isalnum, one)) for one in alternatives.split("|")), key=len)

@@ -14,8 +14,8 @@ HEAD_BYTES = 64
 """Number of bytes from the start of a log that are examined."""
 
 _COMPRESSED = (
-    # First bytes, format, and program that unpacks it: RFC 1952, the xz and zstd formats, bzip2's and zip's
-    # manuals.
+    # Each entry has the first bytes of a format, its name, and the program that unpacks it. The sources are
+    # RFC 1952, the specifications of xz and zstd, and the manuals of bzip2 and zip.
     (b"\x1f\x8b", "gzip", "gunzip"),
     (b"\xfd7zXZ\x00", "xz", "unxz"),
     (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
@@ -25,7 +25,7 @@ _COMPRESSED = (
 
 
 def encoding_problem(head: bytes) -> str:
-    """Return the format of a log that is not plain text, with the remedy, or "" if it seems to be plain text.
+    """Return why a log is not plain text, with a remedy if there is one, or "" if it seems to be plain text.
 
     Args:
         head: The first bytes of the log, :data:`HEAD_BYTES` of them or more.

@@ -166,14 +166,14 @@ def _make_rule(code: str, triggers: bytes, *patterns: bytes) -> _Rule:
 _LIBRARY = rb"\b(?:CU(?:DNN|BLAS|FFT|SOLVER|SPARSE|RAND|TENSOR)|HIP\w{2,8}|ROC\w{2,8}|HSA|MIOPEN)_"
 """Pattern of the beginning of an error's name in libraries of CUDA and ROCm."""
 _GPU_ERROR_SENTENCES = (
-    # What cudaGetErrorString and hipGetErrorString return. Programs print it after prefixes of their own.
+    # cudaGetErrorString and hipGetErrorString return these texts. Programs print them after own prefixes.
     rb"\b[Aa]n illegal (?:memory access|address|instruction) (?:was|has been) encountered|"
     rb"\bunspecified launch failure|\b(?<!no )device-side assert triggered|"
     rb"\bthe launch timed out and was terminated|\b[Uu]ncorrectable NVLink error (?:was )?detected|"
     rb"\boperation not supported on global/shared address space|"
     # These words are also in texts about such errors. As an error, they stand behind a prefix.
     rb"(?:^|[:'\"\]] ?)(?:misaligned address|hardware stack error|invalid program counter)(?!\w| ?[:=] ?0\b)|"
-    # A debugger's words for the same errors.
+    # A debugger uses these words for the same errors.
     rb"\bWarp (?:Illegal (?:Address|Instruction)|Misaligned Address)\b"
 )
 _NO_ERROR = rb"(?!\W{0,3}(?:0+\b|0x0+\b|(?i:none|no error|success|off|on|ok)\b))"
@@ -198,7 +198,7 @@ _RULES = (
         rb"terminate called (?:after|recursively|without)|Fatal Python error: |Process received signal",
         rb"Signal \d+ \(SIG\w+\) received by PID|exited on signal [1-9]|(?:is|was) killed by signal",
         rb"[Cc]aught signal \d|[Rr]eceived signal (?:[4678]|11)\b|Fatal signal \d|\*\*\* SIG\w+ \(",
-        # The C library's messages about a damaged heap or stack.
+        # The C library prints these messages about a damaged heap or stack.
         rb"double free or corruption|\bcorrupted (?:size|double-linked|unsorted)|smashing detected \*\*\*",
         rb"buffer overflow detected \*\*\*|\b(?:free|malloc|realloc|calloc|munmap_chunk)\(\): [a-z]",
         rb"\bAssertion .{1,300} failed|(?:^|\d: )Assertion failed",
@@ -208,7 +208,7 @@ _RULES = (
     _make_rule(
         "gpu_error",
         (
-            # Not " error" alone, because a pattern takes longer than many triggers.
+            # " error" alone is in many lines, and these patterns take longer than a search for many triggers.
             b"CUDA error|CUDA Error|CUDA ERROR|Cuda error|Cuda Error|cuda error|HIP error|HIP Error|"
             b"HIP ERROR|hip error|system error|untime error|untime Error|river error|river Error|API error|"
             b"API Error|ernel error|ernel Error|aunch error|aunch Error|blas error|BLAS error|BLAS Error|"
@@ -225,7 +225,7 @@ _RULES = (
         rb"(?i:\b(?:Runtime|Driver) API error)(?: ?[:=(]| (?=\d)| in file | code )" + _NO_ERROR,
         # The best-known macro for checks of CUDA prints this only for an error.
         rb"(?i:\bGPU_?assert: ?)(?=[a-z])" + _NO_ERROR,
-        # The codes of EXECUTION_FAILED, INTERNAL_ERROR and MAPPING_ERROR.
+        # The numbers are the codes of EXECUTION_FAILED, INTERNAL_ERROR and MAPPING_ERROR.
         rb"(?i:\b(?:cu|hip|roc)blas(?:lt)? error)"
         rb"(?::? ?\(?(?:11|13|14)\b|: (?:internal error|execution failed))",
         _LIBRARY
@@ -251,7 +251,7 @@ _RULES = (
         rb"(?i:\b(?:CUDA|HIP) (?:call |API |kernel |function )?failed with )" + _NO_ERROR,
         # JAX ends with this exception and a status. With "Out of memory", another rule also applies.
         rb"(?<![`'\"])\bXlaRuntimeError: [A-Z_]{5,30}: ",
-        # nvidia-smi and programs that use its library.
+        # nvidia-smi and programs that use its library print these messages.
         rb"Failed to initialize NVML: |NVIDIA-SMI has failed because|^No devices were found\s*$",
         rb"\binfoROM is corrupted at gpu ",
     ),
@@ -275,7 +275,7 @@ _RULES = (
     _make_rule(
         "dcgm_fault",
         b"fatal|Fatal|Link error|faulty mem|uncontained error|no error was|errors and row| Fail",
-        # A row in the table of dcgmi diag.
+        # This is a row in the table of dcgmi diag.
         rb"^\|[^|]{1,60}\| Fail\b",
         rb"(?i:(?<!no )(?<!0 )\bnv-?link fatal(?! ?(?:errors?|count)? *[:=]? *(?:0|none|no|ok|pass)\b))",
         rb"(?i:(?<!no )(?<!non-)\bfatal (?:nvlink|nvswitch)(?! errors? *[:=] *(?:0|none)\b))",
@@ -301,7 +301,7 @@ _RULES = (
         rb"(?i:\b[NR]CCL (?:(?:runtime )?error|failure)(?: in)?)(?:: | \S{1,200}:\d| \d)",
         rb"\b[NR]CCL communicator was aborted on rank",
         rb"(?<![`'\"])\bnccl(?:SystemError|InternalError|RemoteError)\b",
-        # The tests of NCCL and RCCL.
+        # The tests of NCCL and RCCL print this message.
         rb"\bTest failure \S{1,100}:\d",
     ),
     _make_rule(
@@ -322,12 +322,12 @@ _RULES = (
         rb"\bUCX +(?:ERROR|FATAL) .{0,160}(?:[Cc]onnection reset|[Ee]ndpoint timeout|is unreachable|"
         rb"peer failure|keepalive|IB Async event|port error|[Ff]atal error)",
         rb"\bIB Async event on \w{2,40}:? .{0,60}(?:error|fatal|catastrophic)",
-        # Open MPI without UCX, and MVAPICH.
+        # Open MPI without UCX, and MVAPICH, print these messages.
         rb"error polling [A-Z]{2} CQ with status [A-Z]|stack has reported a network error event",
         rb"retry count between two MPI processes has been exceeded|\bSend desc error in msg to \d",
         rb"\bwc\.status ?= ?[1-9]",
         rb"\bbtl_tcp_.{1,120} failed: Connection (?:reset by peer|timed out)",
-        # Cornelis Networks and Intel: PSM2 and PSM3.
+        # PSM2 and PSM3 of Cornelis Networks and Intel print these messages.
         rb"(?i:\bpsm[23]?_ep_\w{1,30}(?:\(\))?(?::| returned| failed).{0,80}"
         rb"(?:error|timed out))|\bPSM[23]? Endpoint connection error",
     ),
@@ -342,7 +342,7 @@ _RULES = (
         "job_aborted",
         b"MPI_ABORT|MPI_Abort|ChildFailedError|Abort(|Fatal error in |error occurred in MPI_|ARE_FATAL (",
         rb"MPI_ABORT was (?:invoked|called)|application called MPI_Abort\(",
-        # MPICH, and programs that were built from it, of Intel and of Cray.
+        # MPICH and the programs that Intel and Cray built from it print these messages.
         rb"\bAbort\(-?\d{1,12}\) on node \d|\bFatal error in (?:internal_|P?MPI_)[A-Z]\w{2,40}: ",
         rb"\*\*\* An error occurred in MPI_[A-Z]|\*\*\* MPI_ERRORS_ARE_FATAL \(",
         # A colon follows the exception that ended the launcher. Without it, this is a name in a warning.
@@ -421,7 +421,7 @@ because they are no faults of a run."""
 _OF_PROGRAMS = ("program_crashed", "out_of_memory", "damaged_line", "xid", "sxid")
 """Kinds of kernel events in lines of syslog that other rules of this module read."""
 _PLAIN_WORDS = ("machine_check", "kernel_error", "memory_error", "task_hung")
-"""Kinds of kernel events in whose lines programs use the same words."""
+"""Kinds of kernel events whose words are also in lines of programs."""
 _OF_KERNEL = re.compile(
     rb"Hardware Error\]|\bmce: |\bEDAC |Kernel panic - |kernel BUG at |LOCKUP|lockup - CPU|"
     rb"\bINFO: task \S{1,80}:\d{1,10} blocked for more than "
@@ -430,7 +430,7 @@ _OF_KERNEL = re.compile(
 
 
 def _read_xid(line: bytes) -> str | None:
-    """Return the code for the severity of an XID, with or without the driver's prefix."""
+    """Return the code for the severity of an XID, with or without the driver's prefix, or None."""
     if (at := line.find(b"SXid (")) >= 0:
         event = read_kernel_line(_text(line[at:]))
         return _kernel_code(event) if event is not None else "xid_unknown"

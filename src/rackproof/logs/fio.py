@@ -240,12 +240,12 @@ class _Job:
         self.options = {**shared, **_members(clones[0], "job options")}
         self.rw = str(self.options.get("rw", self.options.get("readwrite", "read"))).partition(":")[0]
         self.count = whole(self.options.get("numjobs", 1)) or 0
-        """Number of clones that the options ask for."""
+        """Number of clones that the options request."""
         self.size = _as_bytes(self.options.get("io_size", self.options.get("size"))) * self.count
-        """Bytes that the options ask for from all clones, or 0 if they do not state them."""
+        """Bytes that the options request from all clones, or 0 if they state no size."""
 
     def names(self, way: str) -> bool:
-        """Return whether the options ask for a direction."""
+        """Return whether the options request a direction (read, write or trim)."""
         return way in self.rw or (self.rw in ("rw", "randrw") and way != "trim")
 
     def moved(self, way: str) -> int:
@@ -288,7 +288,7 @@ class _Job:
         return self._moved_once() >= (1 - _AGREE) * self.size > 0
 
     def verified_mb(self) -> float:
-        """Return the MB that were written, read back and compared, or 0 if these are not all."""
+        """Return the MB that were written, read back and compared, or 0 if not all written data were."""
         written = self.moved("write")
         is_whole = self._is_verified() and self.moved("read") >= written >= (1 - _AGREE) * self.size
         return written / 1e6 if is_whole else 0.0

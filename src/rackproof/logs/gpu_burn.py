@@ -46,7 +46,7 @@ without TF32."""
 _WITHOUT_TF32 = ("V100", "T4")
 """Models whose figure above is that of fp16."""
 _FP16_SHARE = 2
-"""With -tc, cuBLAS may multiply fp32 in fp16, which has twice the speed of TF32."""
+"""Ratio of the speeds of fp16 and TF32. With -tc, cuBLAS may multiply fp32 in fp16."""
 _DOUBLES_SHARE = 1 / 7
 """Largest fp64 speed of a GPU, as a share of its speed in :data:`_MOST_TFLOP_S`."""
 _FASTEST_GFLOP_S = 1e7
@@ -74,8 +74,8 @@ class GpuBurnParser(LogParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.uuids: dict[int, str] = {}
-        # Of each GPU, by its index: the last speed in GFLOP/s, the highest temperature in °C, and the sum of
-        # all errors, each with its line.
+        # These contain, by the index of each GPU, the last speed in GFLOP/s, the highest temperature in °C,
+        # and the sum of all errors, each with its line.
         self.speeds: dict[int, tuple[float, int]] = {}
         self.hottest: dict[int, tuple[float, int]] = {}
         self.errors: dict[int, tuple[float, int]] = {}

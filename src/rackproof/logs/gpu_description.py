@@ -33,7 +33,7 @@ class Described(Protocol):
         """Return the text of this element."""
 
     def find(self, path: str) -> Described | None:
-        """Return the first element at a path of tags."""
+        """Return the first element at a path of tags, or None."""
 
     def get(self, path: str) -> str:
         """Return the cleaned text at a path, or "" for a missing element or ``N/A``."""
@@ -173,7 +173,7 @@ _BESIDE: tuple[str, ...] = tuple(
     )
     for name in names
 )
-"""Paths of the judged readings. If one GPU has such a reading, all GPUs of its model in the machine do."""
+"""Paths of the judged readings. If a GPU has such a reading, all GPUs of its model in the machine have it."""
 _LISTS = frozenset(
     {
         *("processes", "accounted_processes", "mig_devices", "mig_device", "retired_pagelist"),

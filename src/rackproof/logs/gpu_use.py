@@ -89,7 +89,9 @@ def read_gpu_state(value: object) -> GpuState | None:
 
 
 def note_gpu_state(log: Log, value: object, line: int | None, rank: int | None = None) -> None:
-    """Find other uses of a GPU in a ``gpu_state`` event. A state with all evidence becomes a tag of the log.
+    """Add findings about other use, missing evidence and lowered clocks of a GPU in a ``gpu_state`` event.
+
+    A state with all evidence becomes a tag of the log.
 
     Args:
         log: The log.

@@ -113,7 +113,8 @@ _NVME = r"nvme\w*: (?:[\w ]{0,20}: )?"
 
 _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     # Drivers before 530 write "NVRM" without a colon before the name of a function.
-    # Only messages of the driver about a GPU that does not answer or must be reset. The GPU survives others.
+    # These messages are about a GPU that does not answer, must be reset, or cannot be used. A GPU survives
+    # the errors in other messages.
     (
         "gpu_driver_error",
         Verdict.FAIL,
@@ -158,7 +159,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     # A function that is not ready only for a while is reported with "waiting".
     ("pcie_error", Verdict.FAIL, r"\bpci \S{1,20}: not ready \d{1,9}ms after .{1,40}; giving up"),
     ("pcie_error", Verdict.DEGRADED, r"broken device, retraining non-functional downstream link"),
-    # A device accessed memory that is not its own, or a slot is too narrow for a fast card.
+    # A device accessed memory that is not its own.
     ("pcie_error", Verdict.UNPROVEN, r"\bDMAR: \[.{0,60}\] Request device|\bAMD-Vi: .{0,40}IO_PAGE_FAULT"),
     # Arm's IOMMU reports such an access, too. The kernel gives most of these lines the level info.
     (
@@ -166,6 +167,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         Verdict.UNPROVEN,
         r"\barm-smmu\S{0,10} \S{1,60}: (?:event 0x[0-9a-f]{2} received|event: [CF]_|Unhandled context fault)",
     ),
+    # A slot is too narrow for a fast card.
     (
         "pcie_error",
         Verdict.UNPROVEN,
@@ -223,7 +225,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         r"\bmd\d{1,4}: mismatch sector in range|device-mapper: multipath: .{0,40}Failing path|"
         r"\bLustre: .{0,200}Connection to .{0,100} was lost; in progress",
     ),
-    # An array that started without all its disks. The kernel gives this line the level info.
+    # An array started without all its disks. The kernel gives this line the level info.
     ("storage_error", Verdict.DEGRADED, r"\bmd/raid\S{0,20}: .{0,20}\bactive with (\d+) out of (?!\1 )\d+ "),
     # The server is on another machine and may be back. Another check tests whether the mount works.
     ("storage_error", Verdict.DEGRADED, r"\bnfs: server \S+ not responding"),
@@ -443,7 +445,10 @@ def _read_xid(line: str) -> KernelEvent | None:
 
 
 def _read_sxid(line: str) -> KernelEvent | None:
-    """Return a fault of an NVSwitch. Only one that the driver calls non-fatal is degraded, not failed."""
+    """Return a fault of an NVSwitch, or None. A fault fails, unless the driver calls it non-fatal.
+
+    A line with only registers is unproven.
+    """
     match = _SXID.search(line)
     if match is None:
         return None
@@ -472,7 +477,7 @@ def _read_failed_init(line: str) -> KernelEvent | None:
 
 
 def _read_gpu_fault(line: str, pattern: re.Pattern[str], kind: Kind) -> KernelEvent | None:
-    """Return a failed event with the GPU's address, if the line matches the pattern."""
+    """Return a failed event with the GPU's address if the line matches the pattern, or else None."""
     match = pattern.search(line)
     if match is None:
         return None
@@ -482,7 +487,7 @@ def _read_gpu_fault(line: str, pattern: re.Pattern[str], kind: Kind) -> KernelEv
 
 
 def _read_memory_error(line: str) -> KernelEvent | None:
-    """Return a memory error. An uncorrected one fails, and one of unknown outcome is unproven."""
+    """Return a memory error, or None. An uncorrected one fails, and one of unknown outcome is unproven."""
     if decoded := _DECODED.search(line):
         is_lost = int(decoded[1], 16) & _UNCORRECTED_BIT
         text = sanitize(line[decoded.start() :], 300)
@@ -498,7 +503,7 @@ def _read_memory_error(line: str) -> KernelEvent | None:
 
 
 def _read_machine_check(line: str) -> KernelEvent | None:
-    """Return a machine check. An uncorrected one fails, and any other is degraded."""
+    """Return a machine check, or None. An uncorrected one fails, and any other is degraded."""
     match = _MACHINE_CHECK.search(line)
     if match is None:
         return None

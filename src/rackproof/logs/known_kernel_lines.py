@@ -23,7 +23,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         r"^-- (?:No entries|Reboot|Boot [0-9a-f]{8,64}|(?:Logs begin|Journal begins) at .{1,200}) --$",
         "remarks of journalctl, for example that a night has no entry",
     ),
-    # Start of the machine: firmware, processor and chipset.
+    # Lines from the start of the machine, about firmware, processors, chipset and other devices of the board.
     (
         r"^ACPI BIOS Error \(bug\): (?:Could not resolve symbol|Failure creating named object)",
         "github.com/ublue-os/bazzite/issues/1608, void-linux/void-packages/issues/53934 (kern.err)",
@@ -167,7 +167,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         r"^tegra-qspi \S+: (?:device reset failed|cannot use DMA: -19)",
         "the kernel's mailing list, patches of Breno Leitao on spi-tegra210-quad: each boot of Grace servers",
     ),
-    # Devices that are absent, or that need no action.
+    # Lines about devices that are absent, or that need no action.
     (
         r"^\S+ \S+: (?:DPC:? )?error containment capabilities: Int Msg #\d",
         "drivers/pci/pcie/dpc.c (level info): each boot with DPC; "
@@ -188,7 +188,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
     ),
     (r"renesas_usb_fw\.mem", "github.com/spectrocloud/CanvOS/pull/700: a healthy HGX B200"),
     (r"watchdog did not stop!", "drivers/watchdog/watchdog_dev.c: every shutdown with systemd's watchdog"),
-    # GPUs and network cards.
+    # Lines about GPUs, network cards and disks.
     (
         r"^NVRM: loading NVIDIA UNIX .{0,40}Kernel Module ",
         "own measurement: dmesg --level=err of a virtual machine with an H100, driver 580.159.04; each start",
@@ -271,7 +271,7 @@ _PREFIX = re.compile(
     r"(?:\[\s*[CT]\d{1,10}\] ?)?"
 )
 """Pattern of the prefixes of lines of dmesg, journalctl, syslog and /dev/kmsg."""
-# The same forms as _LEVEL_PREFIX, with the level in a group.
+# Pattern of the forms that _LEVEL_PREFIX has, with the level in a group.
 _LEVEL = re.compile(r"<(\d{1,3})>|kern\s*:(\w+)\s*: |(\d{1,4}),\d{1,20},\d{1,20},[^;\n]{1,40};")
 _ERROR_LEVELS = ("emerg", "alert", "crit", "err")
 """Names of the levels 0 to 3."""

@@ -177,10 +177,10 @@ class HplParser(_KnownProgramParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.rows: Counter[tuple[str, ...]] = Counter()
-        """Number of rows of each N, NB, P and Q that the parameters ask for."""
+        """Number of rows with each combination of N, NB, P and Q that the parameters request."""
         self.lists: dict[str, list[str]] = {}
         self.open_list: list[str] = []
-        """The list that the next line may go on with."""
+        """The list that the next line may continue."""
         self.ignores_lists = False
         self.bound = 0.0
         """Largest residual of a test that passes."""
@@ -207,7 +207,7 @@ class HplParser(_KnownProgramParser):
             self._fact(at, text)
 
     def _fact(self, at: int, text: str) -> None:
-        """Read version, bound of the residual, errors of HPL, and remark and progress of NVIDIA's HPL."""
+        """Read the version, the bound of the residual, HPL's errors, and lines of NVIDIA's HPL only."""
         if _HPL_ERROR.search(text):
             message = "HPL reports an error of its own"
             self.log.find("tool_error", message, Verdict.UNPROVEN, line=at, excerpt=text)
@@ -274,7 +274,7 @@ class HplParser(_KnownProgramParser):
             self.contradiction(at, text, message)
 
     def _asked(self) -> tuple[list[str], list[str], list[tuple[str, str]]]:
-        """Return the sizes, blocks and process grids that the parameters ask for."""
+        """Return the sizes, blocks and process grids that the parameters request."""
         sizes, blocks, rows, columns = (self.lists.get(name, []) for name in _HPL_SIZES)
         return sizes, blocks, list(zip(rows, columns, strict=False))
 
@@ -357,7 +357,7 @@ class StreamParser(_KnownProgramParser):
             return
         # STREAM counts with 1 microsecond if the clock is finer.
         tick = max(1.0, self.facts.get("granularity", 1.0)) / 1e6
-        # Half a digit is rounded off.
+        # The printed time may be rounded down by half a digit.
         if least + 0.5e-6 < _STREAM_TICKS * tick:
             message = f"{row[1]} takes {least / tick:.0f} ticks, and STREAM asks for {_STREAM_TICKS}"
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)

@@ -34,7 +34,7 @@ TOKEN = b":::MLL "
 _EVENT = re.compile(rb":::MLL ([0-9.eE+-]{1,30}|nan) ([A-Za-z0-9_]{1,80}): *")
 """Pattern of an event up to its JSON, with its time and key."""
 _NUMBER = rb"(?P<%b>[0-9.eE+-]{1,30}|-?(?i:nan|inf))"
-"""Pattern of a number in a group of a name to be inserted. NaN and infinity match, and become a finding."""
+"""Pattern of a number in a group, whose name is inserted. NaN and infinity match, and become a finding."""
 # Each group is named after the meaning of its number. Text or the line's end must follow the number, so that
 # a number that was cut within a log does not match.
 _SPEED = re.compile(
@@ -214,7 +214,8 @@ class Mll06Parser(Events):
             log.find("target_not_beaten", message, Verdict.UNPROVEN, line=max(1, log.lines))
             return False
         seconds, iteration, line, logged = self.beaten
-        least, most = self._least_time(iteration), logged - self.run_start
+        # The log has milliseconds. In floats, their difference can be slightly below what the program logged.
+        least, most = self._least_time(iteration), round(logged - self.run_start, 3)
         if not least <= seconds <= most:
             message = (
                 f"a model beat the target after {seconds:g} s by its eval_result, which must be from "

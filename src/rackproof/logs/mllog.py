@@ -1,6 +1,6 @@
 """Parse MLLOG, the notation of MLPerf Training 0.7 to 6.x and of Rackproof's own workloads.
 
-:func:`rackproof.logs.parse` makes the parser. An event is one line, with a time in milliseconds since 1970:
+:func:`rackproof.logs.parse` creates the parser. An event is one line, with a time in milliseconds since 1970:
 
     :::MLLOG {"namespace": "", "time_ms": 1759852232919, "event_type": "POINT_IN_TIME",
               "key": "eval_accuracy", "value": 0.921, "metadata": {"samples_count": 3072}}
@@ -53,7 +53,7 @@ class MllogParser(Events):
                 self.lenient(piece[_REST_OF_NAME:end], position)
                 continue
             metadata = entry.get("metadata")
-            # Each key is followed by a colon. Nearly no line contains other colons, which saves a call.
+            # Each key is followed by a colon. Few lines contain other colons, so the call is rarely needed.
             keys = len(entry) + (len(metadata) if type(metadata) is dict else 0)
             keys += len(value) if type(value) is dict else 0
             if piece.count(b":", _REST_OF_NAME, end) != keys and has_key_twice(
@@ -100,7 +100,7 @@ class MllogParser(Events):
 
 
 def _milliseconds(entry: dict[str, object]) -> float | None:
-    """Return an event's time. A submitter of 0.7 logged seconds, under the key ``time_s``."""
+    """Return an event's time, or None. A submitter of 0.7 logged seconds, under the key ``time_s``."""
     if "time_ms" in entry or "time_s" not in entry:
         return number(entry.get("time_ms"))
     seconds = number(entry["time_s"])

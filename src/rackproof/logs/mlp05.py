@@ -97,7 +97,11 @@ class Mlp05Parser(Events):
         self.event(key, value, value if isinstance(value, dict) else {}, time, position)
 
     def _counts_as_end(self, value: Mapping[str, object]) -> bool:
-        """Return whether a run_final states how the run ended. A success counts only after the run's end."""
+        """Return whether a run_final counts as the run's end.
+
+        Before run_stop, it counts only if it states a failure. After run_stop, it counts if it states an
+        outcome or has no value.
+        """
         if self.run_stop is None:
             outcome = str(value.get("status", value.get("success", True))).strip().lower()
             return outcome not in ("true", "1", "success")
@@ -117,8 +121,8 @@ class Mlp05Parser(Events):
 def _end_value(value: object) -> Mapping[str, object]:
     """Return the value of an end as an object with the outcome, which is empty if none is stated.
 
-    A bare word states the outcome, too. Without one, run_stop gives only the time of the end, and run_final
-    the outcome.
+    A bare word states the outcome, too. In some logs, run_stop gives only the time of the end, and run_final
+    gives the outcome.
     """
     if isinstance(value, dict):
         return value

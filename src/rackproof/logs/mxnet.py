@@ -4,14 +4,15 @@
     INFO:root:Epoch[0] Time cost=19.978
     INFO:root:Epoch[0] Validation-accuracy=0.974609
 
-The format lacks an end marker. Either of two facts proves that a run ended:
+The format has no end marker. Either of two statements proves that a run ended:
 
-* It reached the number of epochs in the line ``start with arguments Namespace(… num_epochs=20 …)``.
-* The script prints its total time (``fit 43.4``, ``total 7.8``) after the last epoch.
+* Its last epoch is the one that the line ``start with arguments Namespace(… num_epochs=20 …)`` requests.
+* There is no such line, and the script prints its total time (``fit 43.4``, ``total 7.8``) after the last
+  epoch.
 
 Rackproof's own training states on lines before and after it whether other programs used its GPUs.
 
-:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`MxnetParser.line`.
+:func:`rackproof.logs.parse` creates the parser. Begin with :meth:`MxnetParser.line`.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ class MxnetParser(LogParser):
         return self.curves.setdefault(name, Curve(name, unit, "epoch"))
 
     def finish(self) -> ParsedLog:
-        """Return the parsed log. It passes if its last epoch is complete and the last requested one."""
+        """Return the parsed log. It is unproven unless it shows that the run ended (:meth:`judge_end`)."""
         log = self.log
         proven = self.judge_end()
         self._judge_course()
@@ -205,7 +206,7 @@ class MxnetParser(LogParser):
         return log.parsed(self.format, base, measurements, list(self.curves.values()))
 
     def _judge_course(self) -> None:
-        """Find missing epochs and batches, and numbers that decrease."""
+        """Find missing epochs and batches, numbers that decrease, and times that contradict the speeds."""
         ended = sorted(self.ended_epochs)
         # Without a finished epoch, nothing is proven anyway (judge_end).
         first = min(self._argument("load_epoch") or 0, ended[0]) if ended else self.last_epoch

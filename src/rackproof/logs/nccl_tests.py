@@ -11,7 +11,7 @@ rounding makes slightly more than 0 (``5e-07``).
 
 A file may contain several tables, also of several processes whose lines a launcher labelled.
 
-:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`NcclTestsParser.line`.
+:func:`rackproof.logs.parse` creates the parser. Begin with :meth:`NcclTestsParser.line`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _HEADER = re.compile(r"^#\s+size\s+count\s+.*algbw\s+busbw")
 _ROW = re.compile(r"^\s*\d{1,20}\s+\d{1,20}\s+[a-z][a-z0-9_]{1,20}\s")
 """Pattern of the beginning of a row: size, count and data type."""
 _NO_OUT_OF_PLACE = re.compile(r"\S {30,}\S")
-"""In a replay of a trace, thirty blanks replace the out-of-place figures."""
+"""Pattern of thirty blanks or more, which replace the out-of-place figures in a replay of a trace."""
 _BOUNDS = re.compile(r"^# Out of bounds values\s*: (\d{1,20}) (\w+)")
 _AVERAGE = re.compile(r"^# Avg bus bandwidth\s*: (\S{1,30})(?:\s+(\w{1,20}))?")
 _DEVICE = re.compile(
@@ -86,7 +86,7 @@ _DEVICE = re.compile(
 """Pattern of a rank's GPU: rank, group, process, host, number, bus address and product, as in ``#  Rank  0
 Group  0 Pid      1 on host device  0 [0000:1b:00] NVIDIA H200``. Group, process and host may be missing."""
 _LARGE = 1 << 20
-"""Messages of this size in bytes or more must have a printed bandwidth above 0.00 GB/s."""
+"""Smallest size in bytes of a message whose printed bandwidth must be above 0.00 GB/s."""
 _RATIO_TOLERANCE = 0.03
 """Tolerance for the ratio of busbw to algbw. Both are rounded to two digits."""
 _REDUCED = re.compile(r"^# Reducing maxBytes to (\d{1,20})")
@@ -110,7 +110,7 @@ _FAILED = re.compile(
     r"Test (?:NCCL|CUDA) failure|unhandled (?:cuda|system) error|NCCL error|ncclSystemError|ncclInternalError"
 )
 _MOST_RANKS_OF_NODE = 16
-"""With more ranks, the NVLink of one GPU does not bound the bandwidth."""
+"""Largest number of ranks for which the NVLink of one GPU bounds the bandwidth."""
 MAX_JSON = 32 << 20
 """Largest number of bytes of the JSON."""
 MAX_MEASUREMENTS = 8000
@@ -133,7 +133,7 @@ _HEAD = re.compile(
 
 @dataclass(slots=True, eq=False)
 class BandwidthTable:
-    """One table of nccl-tests, with the facts that identify its collective."""
+    """One table of nccl-tests, with the properties that identify its collective."""
 
     program: str = ""
     """Collective that was stated for exactly this table."""
@@ -175,7 +175,7 @@ class BandwidthTable:
     """Places (:data:`PLACES`) with a value that was checked, and with one that was not. Both may have one."""
 
     def take_row(self, redop: str, root: str, algbw: float, busbw: float) -> None:
-        """Record the facts of one row that identify the collective."""
+        """Record the figures of one row that identify the collective."""
         self.row_count += 1
         self.fastest = max(self.fastest, busbw)
         self.reduces = self.reduces or redop not in ("", "none")
@@ -396,7 +396,7 @@ class NcclTestsParser(LogParser):
                 self.unknown = self.unknown or (message, at, text)
 
     def _judge_unknown_program(self, stream: LabelledLines) -> None:
-        """Record an unknown program above a table, unless a known one is named: then it may be a launcher."""
+        """Record an unknown program above a table. If a known one is named, the unknown may be a launcher."""
         if self.unknown and not stream.stated and not self.named_is_new:
             message, line, text = self.unknown
             self.log.find("unknown_collective", message, Verdict.UNPROVEN, line=line, excerpt=text)
@@ -526,7 +526,7 @@ class NcclTestsParser(LogParser):
         self.log.tag("device", device[7])
 
     def _take_fact(self, at: int, text: str, stream: LabelledLines) -> bool:
-        """Read a fact from a comment. Return whether the comment states one."""
+        """Read a comment that states something about the test. Return False for any other comment."""
         if average := _AVERAGE.match(text):
             self._take_average(at, text, stream, average)
         elif device := _DEVICE.match(text):
@@ -726,7 +726,7 @@ class NcclTestsParser(LogParser):
             self.log.tag("device", table.device)
             keys = ("pid", "hostname", "device", "device_hex")
             texts = [text_of(device.get(key, ""), 200) for key in keys]
-            # Without the host and the number of the device, its place is unknown.
+            # Without the host or the number of the device, its place is unknown.
             unknown = not (texts[1] and texts[2])
             where = (texts[0], texts[1], f"rank {rank}" if unknown else texts[2], texts[3])
             listed.take(None, rank // step, where, table.device)

@@ -90,11 +90,12 @@ class LinkHistory:
         self._downs_since_boot[port] = self._downs_since_boot.get(port, 0) + (seconds >= 0)
 
     def harmless_ports(self) -> set[str]:
-        """Return the ports that went down only while the machine started.
+        """Return the ports that did not go down, or only while the machine started.
 
-        Such a port is up again, or it has no cable: it is reported down once, soon after the boot, and never
-        up. Other checks read state and counters of the ports that a node needs. Names of interfaces change
-        during a start, and several ports have one name in turn, so one name may go down more than once.
+        Such a port is up after its last change, or it has no cable: it is reported down once, soon after the
+        boot, and never up. Other checks read state and counters of the ports that a node needs. Names of
+        interfaces change during a start, and several ports have one name in turn, so one name may go down
+        more than once.
         """
         return {
             port
@@ -104,7 +105,7 @@ class LinkHistory:
         }
 
     def _went_down_at_start_only(self, port: str) -> bool:
-        """Return whether a port went down only before the boot, or a few times during the start."""
+        """Return whether a port went down only before the boot, or at most a few times during the start."""
         is_early = self._latest_down.get(port, 0) <= START_S
         return is_early and self._downs_since_boot.get(port, 0) <= MOST_LINK_CHANGES
 

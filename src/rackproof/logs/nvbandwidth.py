@@ -359,7 +359,7 @@ class NvbandwidthParser(LogParser):
         return any(ended) and False not in ended
 
     def _read_process(self, text: str) -> bool | None:
-        """Return whether each document of a process contains a test that passed, None without a document."""
+        """Return whether each document of a process has a test that passed, or None without a document."""
         ended = None
         for part in _documents(text):
             if isinstance(part, str):
@@ -395,7 +395,7 @@ class NvbandwidthParser(LogParser):
         return passed > 0
 
     def _note_heading(self, top: dict[str, Any]) -> None:
-        """Keep the versions and the devices, as in the text's heading."""
+        """Store the versions and the devices, which the text has in its heading."""
         for key in ("CUDA Runtime Version", "Driver Version", "version", "git_version"):
             if top.get(key) is not None:
                 self.log.tag(key.lower().replace(" ", "_"), top[key])
@@ -492,7 +492,7 @@ class NvbandwidthParser(LogParser):
         return self.sums > 0 and self.noted
 
     def finish(self) -> ParsedLog:
-        """Return the cells of all matrices."""
+        """Return the parsed log. Its measurements are the cells of all matrices."""
         log = self.log
         self.close()
         proven = self.document is None or self.read_documents(self.document)

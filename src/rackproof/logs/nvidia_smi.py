@@ -1,4 +1,4 @@
-"""Parse ``nvidia-smi -q``, as XML (``-x``) and text, for :func:`rackproof.logs.parse` and nodes' snapshots.
+"""Parse ``nvidia-smi -q``, as XML (``-x``) and text, for logs, and for the facts and snapshots of nodes.
 
 Both notations become one tree of elements with the tags of the XML. A path such as
 ``fb_memory_usage/total`` names the element in
@@ -6,6 +6,8 @@ Both notations become one tree of elements with the tags of the XML. A path such
     <gpu id="00000000:00:06.0"> … <fb_memory_usage><total>143771 MiB</total> … </fb_memory_usage> … </gpu>
 
 A GPU divided by MIG shows instances, its parts. The fabric is the network of NVSwitches.
+:func:`rackproof.logs.parse` makes the parsers. Facts and snapshots call :func:`read_gpus` and
+:func:`read_gpu_texts`.
 """
 
 from __future__ import annotations
@@ -651,7 +653,7 @@ def _counter_faults(element: _Element) -> Iterator[str]:
 
 
 def _readings(gpu: Gpu, element: _Element) -> GpuReadings:
-    """Return the judged readings of a GPU in any notation."""
+    """Return the judged readings of a GPU in the form that all notations share."""
     link = "pci/pci_gpu_link_info/"
     return GpuReadings(
         label=f"GPU {gpu.index} {gpu.uuid}",

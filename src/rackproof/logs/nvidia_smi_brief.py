@@ -3,7 +3,7 @@
     |   0  Tesla V100-SXM2...  Off  | 00000000:00:00.0 Off |                    0 |
     | N/A   40C    P0    43W / 300W |      0MiB / 32510MiB |      0%      Default |
 
-Both show faults: a GPU that does not answer, uncorrected memory errors, heat. They show no repairs of memory,
+Both show faults: a GPU that does not answer, uncorrected memory errors, or heat. They show no memory repairs,
 no links, and no reason for low clocks, so a log without a fault is unproven. :func:`rackproof.logs.parse`
 makes the parsers, and reads tables in the logs of jobs with :class:`TableFaults`.
 """

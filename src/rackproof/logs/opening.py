@@ -1,8 +1,8 @@
 """Open logs, also compressed ones (gzip, xz, bzip2), and find files that cannot be read as a log.
 
-Callers are :func:`rackproof.logs.parse_path`, job bench and the scores, which begin with :func:`open_log`.
-The first bytes of a file show its type, whatever its name is. Unpacking is bounded, because a few bytes may
-expand to terabytes.
+:func:`rackproof.logs.parse_path`, imports of logs and the scores call :func:`open_log`. Imports and
+``rackproof parse`` call :func:`why_no_log` about a file that is no log. The first bytes of a file show its
+type, whatever its name is. Unpacking is bounded, because a few bytes may expand to terabytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEAD = 512
 _BLOCK = 1 << 16
 """Number of compressed bytes that are read at once."""
 _MOST_MEMORY = 256 << 20
-"""Largest number of bytes of memory for unpacking xz. Its highest setting, -9, needs a quarter of it."""
+"""Largest number of bytes of memory for unpacking xz. The highest setting of xz, -9, needs a quarter."""
 _Decompressor = lzma.LZMADecompressor | bz2.BZ2Decompressor
 
 
@@ -74,7 +74,7 @@ class _Unpacked(io.RawIOBase):
                 return len(block)
 
     def _next_stream(self) -> bytes:
-        """Return bytes from the begin of the next stream, or none at the end of the file."""
+        """Return bytes from the beginning of the next stream, or none at the end of the file."""
         while packed := self._raw.read(_BLOCK):
             if packed := packed.lstrip(b"\0"):
                 return packed
@@ -172,7 +172,7 @@ def open_log(path: str | Path) -> Iterator[LogStream]:
 
 
 def with_problem(log: ParsedLog, problem: str) -> ParsedLog:
-    """Return the log. If a reason says that it could not be read whole, it is unproven, with a finding."""
+    """Return the log. If it has a problem, it is at best unproven, and the problem is a finding."""
     if not problem:
         return log
     finding = Finding(

@@ -2,8 +2,8 @@
 
 :func:`rackproof.logs.parse` uses the parsers and :func:`named_by_suite`. HPC logs the same events as Training
 (``:::MLLOG``) for other benchmarks with other rules. LoadGen, the load generator of Inference, writes
-``mlperf_log_summary.txt`` (``Scenario : Offline``) and ``mlperf_log_detail.txt``, before round 1.0 without
-MLLOG events.
+``mlperf_log_summary.txt`` (``Scenario : Offline``) and ``mlperf_log_detail.txt``. The second file has no
+MLLOG events before round 1.0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HPC_BENCHMARKS = frozenset({"cosmoflow", "deepcam", "oc20", "openfold"})
 _LOADGEN = (b"MLPerf Results Summary", b'"loadgen_version"', b": LoadgenVersionInfo:", b'"qsl_idx"')
 """Texts of LoadGen: in summaries, events, the details before 1.0, and the JSON of an accuracy run."""
 _OLD_ACCURACY = b"No warnings encountered during test."
-"""First text in the summary of an accuracy run before 1.0."""
+"""Beginning of the summary of an accuracy run before 1.0."""
 _HEAD_BYTES = 4096
 """Number of bytes of a log in which these texts are searched."""
 _FACT = re.compile(r"^(SUT name|Scenario|Mode|Result is)\s*: (.{1,100})$")
@@ -29,14 +29,14 @@ _FACTS = {"SUT name": "system", "Scenario": "scenario", "Mode": "mode", "Result 
 
 
 class MlperfHpcParser(MllogParser):
-    """The parser of HPC's events, if this format is requested by name. It judges the end of the run."""
+    """The parser of HPC's events if this format is requested by name. It judges the end of the run."""
 
     format: ClassVar[str] = "mlperf_hpc"
     description: ClassVar[str] = "MLPerf HPC: recognized; only `rackproof score DIR --usage hpc` judges it"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return False, because the events look like Training's. :func:`named_by_suite` finds them later."""
+        """Return False, because the events look like Training's. :func:`named_by_suite` tells them apart."""
         return False
 
 
@@ -58,7 +58,7 @@ class MlperfInferenceParser(LogParser):
             self.log.tag(_FACTS[match[1]], match[2])
 
     def finish(self) -> ParsedLog:
-        """Return a log that only states its suite."""
+        """Return an unproven log with its facts and a finding that names its suite, without measurements."""
         message = (
             "a log of MLPerf Inference (LoadGen), of which nothing is judged here: "
             "use the submission checker of mlcommons/inference"
@@ -69,7 +69,7 @@ class MlperfInferenceParser(LogParser):
 
 
 def named_by_suite(log: ParsedLog) -> ParsedLog:
-    """Return a log of Training unchanged, and one of HPC as unproven, because other rules apply to it."""
+    """Return a log of Training unchanged. A log of HPC is at best unproven, because it has other rules."""
     benchmark = log.tags.get("submission_benchmark", "")
     if benchmark not in HPC_BENCHMARKS:
         return log

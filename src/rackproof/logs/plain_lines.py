@@ -18,7 +18,7 @@ from rackproof.core.records import Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, number
 
 MOST_BYTES = 2000
-"""Patterns are tried on this number of bytes of a line. The largest pattern takes 0.2 ms for one."""
+"""Largest number of bytes of a line on which patterns are tried. The slowest pattern takes 0.2 ms."""
 MOST_REPETITIONS = 10_000
 """Largest number of repetitions with a median. More are unproven."""
 PROGRAM_LINE = re.compile(r"^rackproof: program (\S.{0,1000}), sha256 ([0-9a-f]{64})$")
@@ -80,7 +80,7 @@ class PlainLinesParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return False: only a definition states the format of its program's output."""
+        """Return False, because only a definition states the format of its program's output."""
         return False
 
     def __init__(self, log: Log, rules: LineRules) -> None:

@@ -384,7 +384,7 @@ def _mxnet_changes(line: bytes) -> dict[str, Any] | None:
 
 
 def _round06_changes(line: bytes) -> dict[str, Any] | None:
-    """Read the progress lines of ssd, gnmt and maskrcnn in MLPerf training 0.6."""
+    """Return the changes that a line of ssd, gnmt or maskrcnn of MLPerf training 0.6 makes, or None."""
     if ssd := _SSD.search(line):
         return {
             "step": int(ssd[1]),
@@ -406,7 +406,7 @@ def _round06_changes(line: bytes) -> dict[str, Any] | None:
 
 
 def _tool_changes(line: bytes) -> dict[str, Any] | None:
-    """Read the progress lines of nccl-tests and gpu_burn."""
+    """Return the changes that a line of nccl-tests or gpu_burn makes to the progress, or None."""
     if row := _NCCL.match(line):
         return {
             "step": int(row[1]),

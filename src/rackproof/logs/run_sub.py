@@ -79,8 +79,8 @@ MAX_NCCL = 1 << 20
 SLOW_SCORE = 0.7
 """Relative performance below which a node slows the others down: NeMo's own threshold."""
 SLOW_REPEAT, REMARKABLE_REPEAT = 0.1, 0.04
-"""Share of the usual throughput (the median of earlier repeats) that a degraded repeat, and one with a
-remark, lacks at least."""
+"""Smallest shares of the usual throughput (the median of earlier repeats) by which a degraded repeat, and one
+with a remark, is slower."""
 
 START, STOP = "RUNANDTIME_START", "RUNANDTIME_STOP"
 """Markers that run.sub prints right before and after the training."""

@@ -62,7 +62,7 @@ _STEP_ROUNDING = 0.05
 _MAX_TOTAL_TO_CLOCK, _MIN_TOTAL_TO_CLOCK = 1.25, 0.5
 """Limits for the ratio of the total to the speed by the times of the steps."""
 _MIN_TOTAL_WITH_PAUSES = 0.5
-"""Replaces ``_MIN_TOTAL_TO_STEPS`` if the run did other work between its steps."""
+"""Limit in place of ``_MIN_TOTAL_TO_STEPS`` if the run did other work between its steps."""
 _PAUSE = re.compile(r"checkpoint|[Ss]aving|[Ss]ummar(?:y|ies)|Accuracy @")
 """Pattern of lines that show work between the steps. Such work lowers only the total."""
 _HEADING_TAGS = frozenset({"model", "global_batch_size"})
@@ -196,7 +196,7 @@ class TfCnnParser(LogParser):
         elif total := _TOTAL.match(text):
             self._read_total(at, text, total[1])
         elif _HALF_STEP.match(text):
-            # Its lost loss may have been NaN.
+            # The loss that the line lost may have been NaN.
             self.log.find(
                 "damaged_line", "a step that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
             )

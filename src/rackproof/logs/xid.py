@@ -159,7 +159,7 @@ class XidParser(LogParser):
             return True
         if _DATED.match(head) is not None and _SUBSYSTEM.search(head) is not None:
             return True
-        # Every block of a log without a known format is tested: the plain words are found much faster.
+        # Search for the plain words first. This is much faster, and every block of an unknown log is tested.
         return b"Linux version " in head and _START.search(head) is not None
 
     def __init__(self, log: Log) -> None:

@@ -128,7 +128,7 @@ def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int
 
 
 def _is_answer_lost(answer: Mapping[str, Any]) -> bool:
-    """Return whether an answer may have had any GPUs, because it is truncated or the tool hung.
+    """Return whether the GPUs in an answer are unknown, because it is truncated or the tool hung.
 
     A tool that fails is different, because it fails if a GPU is lost or the driver does not respond.
     """
@@ -144,7 +144,7 @@ def sku_findings(
         name: The name of the node.
         gpus: The GPUs of the node. If there are none, their model cannot be checked, and
             :func:`findings_from_facts` reports them as missing.
-        sku: The SKU of the node in the inventory. Without a SKU, nothing is expected.
+        sku: The SKU of the node in the inventory. Without a SKU and a ``gpu_name``, nothing is expected.
         gpu_name: The text that its GPUs' product name must contain. Empty means the SKU's own name.
         expected_gpus: The number of GPUs in the SKU, or 0 if unknown.
     """

@@ -72,15 +72,15 @@ from rackproof.nodes.night_evidence import (
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, reboot_counter_key
 
 MOST_FINDINGS = 200
-"""A node's record lists at most this many findings, the worst first."""
+"""Largest number of findings in a node's record, which has the worst first."""
 REBOOTS_UNTIL_INSPECTION = 2
-"""After this many reboots for the same XID of a GPU, the hardware must be inspected."""
+"""Number of reboots for the same XID of a GPU after which the hardware must be inspected."""
 
 _BOUND_TO_DRIVER = ("fabricmanager", "gsp", "module.nvidia", "module.nvidia_peermem")
 """Components that are built for one driver version, and fail or misbehave with any other."""
 
 _HARMLESS_THROTTLES = ("sw_power_cap", "sync_boost")
-"""A healthy GPU under load is throttled for these reasons, too."""
+"""Reasons for which a healthy GPU under load is throttled, too."""
 
 _COUNTER_LIMITS: Mapping[str, str] = {
     "symbol_error": "symbol_errors",
@@ -116,9 +116,9 @@ LIMIT_BY_CODE: Mapping[str, str] = {
 }
 """The limit in :class:`Limits` with which the finding of a code compares. A finding of the code names it."""
 _RARE_ON_PORTS = ("link_recoveries", "link_downs")
-"""A single such event degrades a port. Only many fail it, because the restart of a switch causes one, too."""
+"""Limits of events of which one degrades a port. Only many fail it, because a restarted switch causes one."""
 _RATES_OF_PACKETS = ("receive_errors", "transmit_discards")
-"""These limits are rates of many packets, so that one hour allows a 24th of the day's number."""
+"""Limits that are rates of many packets, so that one hour allows a 24th of the day's number."""
 
 
 def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthFinding]:
@@ -555,7 +555,7 @@ def _lacking_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _uncorrectable_sram(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find uncorrectable errors in SRAM."""
+    """Find uncorrectable errors in SRAM, and more errors in SRAM than the vendor allows."""
     gpu = subject.gpu
     if gpu.sram_uncorrectable or gpu.sram_threshold:
         exceeded = "; the threshold of the aggregate is exceeded" if gpu.sram_threshold else ""
@@ -596,7 +596,7 @@ def _correctable_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _ecc_mode(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU without ECC."""
+    """Find a GPU whose ECC is off."""
     if subject.gpu.ecc_enabled is False:
         yield subject.finding("ecc_off", Verdict.FAIL, "configure", "ECC is off")
 
@@ -661,7 +661,7 @@ def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _pcie_link(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a PCIe link with lost lanes, or else one of a lower generation."""
+    """Find a PCIe link with lost lanes, or else with a lower generation or a contradictory width."""
     gpu = subject.gpu
     # If a slot is built with fewer lanes than the card, the SKU states their number. A worn contact also
     # lowers the maximum, so last night's maximum counts, too.
@@ -1099,7 +1099,7 @@ def _xid_action(event: XidEvent, reboots: Mapping[str, int]) -> tuple[Action, Co
 # The kernel log also reports faults of hardware without an XID.
 
 _UNKNOWN_SHOWN = 5
-"""The finding on unknown errors lists this many of them."""
+"""Largest number of unknown errors that the finding on them lists."""
 
 
 def _hardware_events(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -1205,7 +1205,7 @@ def _port_link(subject: PortSubject) -> Iterator[HealthFinding]:
 
 
 def _port_down(subject: PortSubject) -> Iterator[HealthFinding]:
-    """Find a port that is down. It is unused if it was never active and enough others are."""
+    """Find a port that is down. It is unused if it was never active and enough other ports are active."""
     port, ports = subject.port, subject.node.snapshot.ports
     needed, active = subject.node.expected.ports, sum(other.state == "active" for other in ports)
     physical = f", physically {port.physical}" if port.physical else ""

@@ -120,7 +120,7 @@ class Expectation:
 
     Attributes:
         gpu_name: Text that each GPU's product name must contain. Empty means the SKU's name.
-        hostname: The node's own name without its domain. An address is not a name.
+        hostname: The node's own name without its domain. An address is not compared.
         versions: The required versions, named as in :attr:`NodeSnapshot.versions`.
         ports: The number of ports of network cards (InfiniBand or RoCE).
         port_gbps: The rate of a port, in Gb/s.
@@ -180,13 +180,13 @@ class Limits:
     shm_bytes: int = 8 * GIB
     """Least size of shared memory (`/dev/shm`), in bytes."""
     foreign_memory_bytes: int = 2 * GIB
-    """An idle node fails if this much memory in bytes is in use on one of its GPUs."""
+    """Bytes of memory that, if they are in use on a GPU of an idle node, fail the node."""
     disk_free: float = 0.05
     """Least share of a file system that must be free."""
     inodes_free: float = 0.02
     """Least share of a file system's inodes that must be free."""
     clock_s: float = 2
-    """A node's clock may be wrong by this number of seconds."""
+    """Number of seconds by which a node's clock may be wrong."""
     margin_c: float = LEAST_MARGIN_C
     """A GPU is degraded if it is within this number of °C of its slowdown temperature. At 0, it fails."""
     gpu_c: float = HOTTEST_GPU_C

@@ -24,13 +24,13 @@ from rackproof.logs.network_links import LinkHistory, read_link_change
 
 MOST_XIDS = 500
 MOST_HARDWARE_EVENTS = 500
-"""A log with more events counts as truncated. A damaged or hostile node may send any number."""
+"""A log with more XIDs or other events counts as truncated. A damaged or hostile node may send any number."""
 MOST_DECLARED_LINES = 50
-"""At most this many lines that an operator declared harmless are shown. They affect no verdict."""
+"""Largest number of lines shown that an operator declared harmless. They affect no verdict."""
 MOST_LATE_LINES = 500
-"""At most this many lines are recognized by the next night. It counts further ones again."""
+"""Largest number of lines that the next night recognizes, the last ones. It counts other lines again."""
 LATE_S = 60
-"""The times of two readings of one line differ by fewer seconds. They differ if a clock is corrected."""
+"""Largest difference between the times of a line in two nights, in seconds, if the clock was corrected."""
 _STAMP = re.compile(r"\[\s*(\d{1,12}\.\d{6})\]|(\d{9,12}\.\d{6}) ")
 """Time of a line of dmesg (group 1, since the boot) or of a journal (group 2, since 1970), in seconds."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
@@ -187,7 +187,7 @@ def resolved_by_boot(event: XidEvent) -> bool:
 
 
 _HEALED_BY_BOOT = ("gpu_lost", "gpu_init_failed", "gpu_driver_error", "kernel_error")
-"""Codes of hardware events that a boot heals, because it starts GPUs and kernel again. So is any SXid."""
+"""Codes of hardware events that a boot heals, as it does SXids, because it starts GPUs and kernel again."""
 
 
 def is_healed_by_boot(event: XidEvent | HardwareEvent) -> bool:
@@ -198,7 +198,7 @@ def is_healed_by_boot(event: XidEvent | HardwareEvent) -> bool:
 
 
 class _Reader:
-    """The events of a log so far, each part, code and requested action once."""
+    """The events of a log so far, with one event for each part, code and requested action."""
 
     def __init__(self, booted: float, uuids: Mapping[str, str]) -> None:
         self.booted, self.uuids = booted, uuids

@@ -79,7 +79,7 @@ def _state(value: Any) -> EvidenceState:
 
 
 def _numbers_state(values: Iterable[Any]) -> EvidenceState:
-    """Return the state of several values. Each must be a number from 0."""
+    """Return the state of several numbers. Each must be finite and not negative."""
     numbers = list(values)
     if not numbers:
         return EvidenceState.ABSENT
@@ -97,7 +97,7 @@ def tool_state(snapshot: NodeSnapshot, tool: str) -> EvidenceState:
 
 
 def root_remedy(snapshot: NodeSnapshot, lacking: LackingEvidence) -> str:
-    """Return the remedy if a node was queried without root and may lack the evidence for that, or ""."""
+    """Return the remedy if a node may lack the evidence because it was queried without root, or ""."""
     if snapshot.asked_as_root is not False:
         return ""
     return _ROOT_REMEDIES.get((lacking.name, lacking.state), "")
@@ -134,7 +134,7 @@ def _is_host(node: NodeSubject) -> bool:
 def _has_systemd(node: NodeSubject) -> bool:
     """Return whether systemd runs. A container that can list units can also list failed ones."""
     tools = node.snapshot.tools
-    # Every night asks for both. Without an answer on the failed ones, it was lost.
+    # Every night queries both. If there is no answer about failed units at all, it was lost.
     runs = tools.get("units") == "ok" and tools.get("failed_units") != "absent"
     return _is_host(node) or (_is_judged(node) and runs)
 
@@ -178,7 +178,7 @@ def _needs_services(node: NodeSubject) -> bool:
 
 
 def _needs_controller(node: NodeSubject) -> bool:
-    """Return whether the node runs slurmd, which needs a controller."""
+    """Return whether the node must run slurmd, which needs a controller."""
     return any("slurmd.service" in service_units(service) for service in node.expected.services)
 
 

@@ -167,6 +167,9 @@ def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str
 
     Returns:
         The choice, with method "" if there is no driver, or if no method is possible.
+
+    Raises:
+        ValueError: The method, the node's OFED or the version of the kernel does not exist.
     """
     _refuse_unknown(node, method, dmabuf_kernel)
     if method == "none":

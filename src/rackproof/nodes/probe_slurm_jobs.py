@@ -31,29 +31,29 @@ from rackproof.core.text import sanitize
 JOB_NAME = "rackproof-night"
 """Name of all jobs of a night. The jobs of an interrupted night are found by it, and ended."""
 MARK = ":::RACKPROOF-PROBE "
-"""Begin of the lines that a job prints around the output of a program. ``begin NAME`` or ``end STATUS``
+"""Beginning of the lines that a job prints around the output of a program. ``begin NAME`` or ``end STATUS``
 follows."""
 FABRIC = "fabric"
 """Name of the probes between nodes."""
 _START_S = 30
-"""Slurm may take this many seconds to allocate nodes that were idle a moment ago."""
+"""Seconds that Slurm may take to allocate nodes that were idle a moment ago."""
 _BEGIN_S = 20
-"""The output file of a started job exists within this many seconds. Otherwise, its srun did not begin."""
+"""Seconds within which the output file of a started job exists. If it does not, its srun did not begin."""
 _GRACE_S = 60.0
-"""Slurm counts whole minutes, so it may end a job this many seconds later."""
+"""Seconds after a job's time limit in which Slurm may still end it, because Slurm counts whole minutes."""
 _POLL_S = 3.0
 """Longest pause between two polls in seconds."""
 _LARGEST = 4 << 20
-"""Only the last bytes of a job's output are read, at most this many."""
+"""Largest number of bytes that are read from the end of a job's output."""
 _PORT = 29400
 """Port of the rendezvous on the first node of a job."""
 _LOST_POLLS = 20
-"""A night gives up after this many failed polls in a row."""
+"""Number of failed polls in a row after which a night gives up."""
 _BUSY = re.compile(
     r"(?mi)^srun: .*(?:are busy|immediate|queued and waiting|has been revoked|\(down, drained or reserved\))"
 )
-"""srun prints such a line if it refuses nodes that are in use. Any other refusal is an error of the request,
-and proves nothing about a node."""
+"""Pattern of the line that srun prints if it refuses nodes that are in use. Any other refusal is an error of
+the request, and proves nothing about a node."""
 OUT_OF_TIME = (None, 124, 137)
 """Statuses of a program that did not end in time. ``timeout`` gives 124, or 137 if it had to kill it."""
 
@@ -123,7 +123,7 @@ PROBES = (
         optional=True,
         adds_s=180,
     ),
-    # The probe runs as long as its benchmark. A shorter run would prove less under the same name.
+    # The probe runs as long as its benchmark. A shorter run would be a weaker test with the same name.
     Probe(
         "soak", "probe_soak.py", "soak",
         ("--seconds", "600"),
@@ -155,7 +155,7 @@ FABRIC_PROBE = Probe(
     ("--ranks", "1", "--sizes-mib", "1", "--seconds", "1"),
 )  # fmt: skip
 DOMAIN_PROBE = replace(FABRIC_PROBE, gpu=(*(FABRIC_PROBE.gpu or ()), "--mnnvl"))
-"""The same probe for nodes of one NVLink domain. Network cards alone do not suffice for a pass."""
+""":data:`FABRIC_PROBE` for nodes of one NVLink domain. Network cards alone do not suffice for a pass."""
 
 SHARED_FILES = ("bytecode_cache.py", "common.py", "gpu_state.py", "samples.py")
 
@@ -270,7 +270,8 @@ def job_script(plan: ProbePlan, probes: Sequence[Probe], nodes: Sequence[str], l
         nodes: The nodes of the job. With several nodes, the programs run on all of them together.
         limit_s: The time limit of the job in seconds, which is also the limit of each program.
 
-    The script ends with 97 if it cannot unpack its files, and with 98 if the node has no PyTorch.
+    The script ends with 97 if it cannot unpack its files, and with 98 if the interpreter does not provide
+    PyTorch and mlperf-logging.
     """
     lines = [
         "set -u",
@@ -389,7 +390,7 @@ class JobRunner:
             raise ProbeError("Slurm's host made no temporary folder")
 
     def end(self) -> None:
-        """End running jobs and remove the folder. If the host no longer answers, nothing is lost."""
+        """End running jobs and remove the folder. A failure of the host is ignored."""
         for number, (job, _) in list(self._running.items()):
             self._cancel(job)
             del self._running[number]

@@ -2,7 +2,7 @@
 
 :mod:`rackproof.nodes.slurm_listing` calls :func:`read_gres` with a node's resources
 (``gpu:h100:8(S:0-1)``), and gives lines of gres.conf (``Name=gpu Type=h100 File=/dev/nvidia[0-7]``) to
-:class:`GresConf`. The source is the manual page gres.conf(5) of releases 21.08 to 25.05.
+:class:`GresConf`. The formats are from the manual page gres.conf(5) of releases 21.08 to 25.05.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ class GresConf:
 
     def complete(self, name: str, stated: Mapping[str, int]) -> dict[str, int]:
         """Return the GPUs of a node by type, with types of gres.conf if its Gres has only a number.
+
+        If the Gres has no GPUs, those of the lines that name the node are returned.
 
         Args:
             name: The node.

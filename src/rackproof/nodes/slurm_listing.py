@@ -5,8 +5,8 @@
 Except for lines of sinfo, a statement begins with ``NodeName=``, ``NodeSet=``, ``PartitionName=``,
 ``SwitchName=``, ``BlockName=`` or ``SlurmctldHost``. In gres.conf, it may also begin with ``Name=gpu``.
 ``scontrol show`` breaks a statement into several lines. In slurm.conf, a backslash continues a line. The
-sources are the manual pages slurm.conf(5), topology.conf(5), scontrol(1) and sinfo(1) of releases 21.08 to
-25.05.
+formats are from the manual pages slurm.conf(5), topology.conf(5), scontrol(1) and sinfo(1) of releases 21.08
+to 25.05.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from rackproof.nodes.slurm_gres import GresConf, has_uncounted_gpus, read_gres
 from rackproof.nodes.slurm_sinfo import SINFO_FORMAT, SinfoTable
 
 MOST_NODES = 10_000
-"""No inventory has more nodes. A longer list is a mistake, or hostile."""
+"""Largest number of nodes in a list. A longer one is a mistake, or hostile."""
 
 _BEGIN = re.compile(
     r"(?:(NodeName|NodeSet|PartitionName|SwitchName|BlockName|SlurmctldHost|ControlMachine)\b(?:\[\d+\])?"
     r"\s*=|Name\s*=\s*gpu\b)",
     re.I,
 )
-"""Begin of a statement, such as ``NodeName=n[01-16]``. A number in brackets counts several SlurmctldHost."""
+"""Pattern of the beginning of a statement, such as ``NodeName=n[01-16]``. ``SlurmctldHost[1]`` is the second
+of several hosts."""
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_/-]*)=(\"[^\"]*\"|\S*)")
-"""A key with its value, such as ``CPUs=128`` or ``Reason="fan failed"``."""
+"""Pattern of a key with its value, such as ``CPUs=128`` or ``Reason="fan failed"``."""
 _EMPTY = frozenset({"", "(null)", "n/a", "none"})
 """Words that Slurm writes in place of a missing value."""
 _ONLY_SCONTROL = frozenset({"arch", "cpualloc", "cputot"})
-"""Only scontrol prints these keys of a node, and then a Gres in each case. slurm.conf may have none."""
+"""Keys of a node that only scontrol prints. It prints a Gres for each node. slurm.conf may have none."""
 _NO_GRES = "no gres"
 """Key of a node for which Slurm states that it has no generic resources."""
 _DEFAULT = "default"
@@ -173,7 +174,7 @@ class _Reader:
         self._remarks: list[str] = []
 
     def read(self, statement: str) -> None:
-        """Read a statement of slurm.conf or of scontrol."""
+        """Read a statement of slurm.conf, gres.conf, topology.conf or scontrol."""
         pairs: dict[str, str] = {}
         for name, value in _PAIR.findall(re.sub(r"\s*=\s*", "=", statement, count=1)):
             # The first value is used, because a reason or comment at the end may contain anything.
@@ -228,7 +229,7 @@ class _Reader:
         """Read a line of sinfo, whose fields bars separate. Skip any other line.
 
         Raises:
-            SlurmListingError: The fields are in another order.
+            SlurmListingError: The fields are in another order, or the list of hosts is invalid.
         """
         if "|" not in line or _BEGIN.match(line):
             return
@@ -307,7 +308,7 @@ class _Reader:
         )
 
     def _gres_remarks(self) -> list[str]:
-        """Return the remark on nodes of gres.conf alone. If no other line names nodes, keep these nodes."""
+        """Return the remark on nodes that only gres.conf names. If there are no other nodes, add these."""
         unknown_hosts = [host for host in self._gres.hosts if host not in self._nodes]
         hosts_text = sanitize(compress_hostlist(unknown_hosts), 200)
         if not unknown_hosts:

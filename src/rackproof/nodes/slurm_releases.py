@@ -13,9 +13,10 @@ _NINE_MONTHLY = (
     *((16, 5), (17, 2), (17, 11), (18, 8), (19, 5)),
     *((20, 2), (20, 11), (21, 8), (22, 5), (23, 2), (23, 11), (24, 5)),
 )
+"""The releases of the years in which one came out every nine months, oldest first."""
 _HALF_YEARLY_FROM = 24
 _THREE_BACK_FROM = (24, 11)
-"""Controllers from this release work with nodes of the three releases before, older ones with two."""
+"""First release whose controllers work with nodes up to three releases older. Before, it was two releases."""
 _RELEASE = re.compile(r"(?:\d+:)?(\d\d)\.(\d\d)(?!\d)")
 
 
@@ -28,7 +29,7 @@ def parse_release(version: str) -> tuple[int, int] | None:
 def _ordinal(release: tuple[int, int]) -> int:
     """Return a release's number. It is 1 for 16.05, and 0 for every release before.
 
-    Until 24.05 there was a release every nine months. Since then, there is one each May and November.
+    Until 24.05, there was a release every nine months. Since then, there is one each May and November.
     """
     if release <= _NINE_MONTHLY[-1]:
         return sum(nine_monthly <= release for nine_monthly in _NINE_MONTHLY)

@@ -1,7 +1,7 @@
 """Read lines of ``sinfo`` with bars between the fields, such as ``n07|gpu|gpu:h100:8|ib``. No I/O.
 
-:mod:`rackproof.nodes.slurm_listing` gives each line to a :class:`SinfoTable`. The source is the manual page
-sinfo(1) of releases 21.08 to 25.05.
+:mod:`rackproof.nodes.slurm_listing` gives each line to a :class:`SinfoTable`. The format is from the manual
+page sinfo(1) of releases 21.08 to 25.05.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 
 SINFO_FORMAT = "%N|%R|%G|%f"
-"""A line of ``sinfo --Node --noheader --format=…`` has these fields, which are node, partition, generic
-resources and features."""
+"""The format for ``sinfo --Node --noheader --format=…``, with the fields node, partition, generic resources
+and features."""
 _FIELDS = ("node", "partition", "gres", "features")
 _HEADINGS: Mapping[str, str] = {
     "nodelist": "node",
@@ -22,14 +22,14 @@ _HEADINGS: Mapping[str, str] = {
     "active_features": "features",
     "features": "features",
 }
-"""The fields above by sinfo's headings. Columns with other headings are not read."""
+"""The name of each field by sinfo's headings. Columns with other headings are not read."""
 _HOSTS = re.compile(r"(?=[\w.-])(?:[\w.,-]|\[[0-9,-]+\])+")
 _PARTITION = re.compile(r"[\w.-]+\*?")
 _GRES = re.compile(r"|\(null\)|n/a|[^:|]+:.+", re.I)
 
 
 class SinfoTable:
-    """The fields of sinfo's lines. A heading, if there is one, states their order."""
+    """The reader of sinfo's lines. A heading, if there is one, states the order of the fields."""
 
     def __init__(self) -> None:
         self._order: tuple[str, ...] = _FIELDS

@@ -1,7 +1,8 @@
-"""Read a node's state from Slurm, and the partitions. No I/O.
+"""Interpret the states, drains and partitions that Slurm reports. No I/O.
 
-All jobs that drain nodes read the partitions and the owner of a drain here, and job validate calls
-:func:`check_slurm_state`. The forms are those of releases 21.08 to 25.05: ``DOWN*+DRAIN``,
+Jobs provision, reimage and validate parse the partitions here, and job validate calls
+:func:`check_slurm_state`. Jobs provision and validate, and the commands status and explain, call
+:func:`drain_owner`. The forms of a state are those of releases 21.08 to 25.05: ``DOWN*+DRAIN``,
 ``DOWN+DRAIN+NOT_RESPONDING``, ``IDLE+DRAIN+INVALID_REG``, and the symbols at the end of sinfo's states.
 """
 
@@ -25,9 +26,10 @@ _SYMBOLS = {
     "-": "PLANNED",
     "+": "",
 }
-"""Slurm's words for the symbols at the end of a state. "+" means no word of its own."""
+"""Slurm's words for the symbols at the end of a state. "+" separates words, and has no word itself."""
 _SILENT = "its slurmd does not answer; check slurmd, munge and its key, the clock, the controller's address"
 _NO_RESPONSE = frozenset(("NOT_RESPONDING", "NO_RESPOND"))
+"""Words of a node whose slurmd does not answer."""
 _FAILED = {
     "NOT_RESPONDING": _SILENT,
     "NO_RESPOND": _SILENT,
@@ -45,11 +47,12 @@ _BASES = frozenset(
         *("RESERVED", "RESV", "RES", "MAINT", "MAINTENANCE", "BLOCKED", "PERFCTRS", "NPC"),
     )
 )
-"""A node in one of these states accepts work, or would without a reservation. scontrol and sinfo write some
-of them differently."""
+"""States in which a node accepts work, or would without a reservation. scontrol and sinfo spell some of them
+differently."""
 _SERVING = _BASES | {"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "EXTERNAL", "RUN_EPILOG", "UNDRAIN", "RESUME"}
 """The states above, and flags that do not change whether a node accepts work."""
 _DRAINED = frozenset(("DRAIN", "DRAINED", "DRAINING", "DRNG"))
+"""Words of a drained node, as scontrol and sinfo write them."""
 _REASONS_OF_SLURM = (
     *("Not responding", "Node unexpectedly rebooted", "Node silently failed", "Low ", "gres/", "Duplicate "),
     *(
@@ -68,14 +71,15 @@ _REASONS_OF_SLURM = (
         "Reboot ",
     ),
 )
-"""Slurm or one of its checks, and no person, writes reasons with these prefixes."""
+"""Prefixes of the reasons that Slurm or one of its health checks writes, and no operator."""
 _OWN_REASONS = ("rackproof-night:", "rackproof-reimage:")
-"""The jobs that prove a node before they resume it drain with these prefixes."""
+"""Prefixes of the drain reasons of jobs that validate a node before they resume it."""
 _OWNERS = {
     "rackproof-night:": "a night of Rackproof",
     "rackproof-reimage:": "reimage.yml",
     "rackproof:": "provision.yml",
 }
+"""The owner of a drain, by the prefix of its reason."""
 
 
 def drain_owner(reason: str) -> str:
@@ -93,7 +97,10 @@ def state_words(state: str) -> tuple[str, ...]:
 
 
 def takes_jobs(state: str) -> bool:
-    """Return whether Slurm gives jobs to a node in this state. A state that is not known takes none."""
+    """Return whether a node in this state accepts jobs, or would without a reservation.
+
+    A node without a known base state accepts none. Unknown flags are ignored.
+    """
     words = state_words(state)
     return bool(_BASES.intersection(words)) and not {*_FAILED, *_DRAINED}.intersection(words)
 
@@ -101,18 +108,18 @@ def takes_jobs(state: str) -> bool:
 def check_slurm_state(
     node: str, state: str, *, known: bool, reason: str = "", set_by: str = "", member: bool = True
 ) -> Iterator[HealthFinding]:
-    """Find Slurm's objections to a node.
+    """Yield the finding on a node's state in Slurm, if there is one.
 
-    Each objection is only a hint, because slurmd, the network or the controller may be at fault. Slurm gives
-    the node no job anyway, so no night has to drain it.
+    It has the confidence hint, because slurmd, the network or the controller may be at fault. Slurm gives a
+    broken or drained node no job anyway, so no night has to drain it.
 
     Args:
         node: The name in the inventory.
         state: The state that Slurm reports.
         known: Whether Slurm lists a node with this name.
         reason: The reason that Slurm stores.
-        set_by: The user that set the reason, and the time.
-        member: Whether the node must be in the cluster.
+        set_by: The user that set the reason, and the time, as ``USER@TIME``.
+        member: Whether the inventory expects the node in the cluster.
     """
     if not known:
         if member:
@@ -133,7 +140,7 @@ def check_slurm_state(
 def _state_findings(
     node: str, words: Sequence[str], shown: str, reason: str, set_by: str
 ) -> Iterator[HealthFinding]:
-    """Yield the findings on a node with these state words."""
+    """Yield the finding on a node with these state words, if there is one."""
     failed = [word for word in _FAILED if word in words]
     ordinary = {*_FAILED, *_SERVING, *_DRAINED}
     if failed:
@@ -156,7 +163,7 @@ def _broken(node: str, shown: str, failed: Sequence[str]) -> HealthFinding:
 
 
 def _drain(node: str, shown: str, reason: str, set_by: str) -> Iterator[HealthFinding]:
-    """Yield the finding on a drain. Nights and reimage.yml resume their own drains, which need no finding."""
+    """Yield the finding on a drain. A drain by a night or reimage.yml needs none, because they end it."""
     if reason.startswith(_OWN_REASONS):
         return
     if set_by.startswith("slurm@") or reason.startswith(_REASONS_OF_SLURM):
@@ -177,14 +184,14 @@ def missing_state(node: str, why: str) -> HealthFinding:
 
 
 def _finding(node: str, code: str, verdict: Verdict, action: Action, evidence: str) -> HealthFinding:
-    """Return a finding. Slurm's view is only a hint about the node."""
+    """Return a finding with the confidence hint, because the node itself may be healthy."""
     return HealthFinding(
         node=node, code=code, verdict=verdict, action=action, confidence="hint", evidence=evidence
     )
 
 
 def read_partitions(listed: str) -> dict[str, dict[str, str]]:
-    """Return by partition and node why the node is out of service. The reason ``none`` means in service.
+    """Return the reason of each node by partition and node. A node in service has the reason ``none``.
 
     Args:
         listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.

@@ -101,15 +101,15 @@ _LINK_ERRORS = re.compile(r"^\s*Link (\d{1,3}): \w[\w ]{0,40} Errors: (.{1,60})$
 _MOMENT = re.compile(r"\[\s*\d{1,12}\.\d{1,9}\]|\d{9,12}(?:\.\d{1,9})? ")
 """Time of a line of dmesg, or of a journal in seconds since 1970."""
 MOST_CARDS = 64
-"""At most this many network cards are read."""
+"""Largest number of network cards that are read."""
 MOST_GONE = 64
-"""At most this many missing GPUs, missing ports and incomplete answers are stored."""
+"""Largest number of missing GPUs, of missing ports and of incomplete answers that are stored."""
 MOST_LINKS = 64
 """Largest number of a GPU's NVLinks to read. Real GPUs show less than a third of this number."""
 MOST_UNLISTED = 8
-"""At most this many unlisted GPUs, unknown values and remarks are stored."""
+"""Largest number of unlisted GPUs, of unknown values and of remarks that are stored."""
 MOST_LINES = 100_000
-"""At most this many lines of an answer are read, because a damaged or hostile node may send any number."""
+"""Largest number of lines of an answer that are read. A damaged or hostile node may send any number."""
 
 
 class GpuSnapshot(Record):
@@ -283,7 +283,8 @@ class NodeSnapshot(Record):
     declared_lines: tuple[str, ...] = ()
     """Lines of the kernel log that an operator declared harmless, each with the reason."""
     journal_lost_before: float | None = None
-    """The time before which the journal lost messages of the kernel that no snapshot has, or None."""
+    """The time before which the journal lost messages of the kernel that no snapshot has, or None if no
+    message was lost or the time is unknown."""
     next_log_since: float | None = None
     """The time by the node's clock from which the next night reads the kernel log. At that time, the last
     gathering that read the log began. 0 means the whole boot. None is from an earlier version."""
@@ -565,7 +566,7 @@ def _with_best_states(
 ) -> tuple[PortSnapshot, ...]:
     """Return the ports with the highest rate and best state that each ever had.
 
-    So a port that became slow or went down is found every night.
+    A port that became slow or went down is therefore found every night.
     """
     before = {
         (port.device, port.port): port
@@ -624,10 +625,10 @@ def _unlisted_gpus(gpus: tuple[GpuSnapshot, ...], with_links: set[str]) -> tuple
 
 
 _INFOROM_STATUS = 14
-"""nvidia-smi ends with this status if its answer is complete but it warns of a corrupted infoROM."""
+"""Exit status of nvidia-smi if its answer is complete but it warns of a corrupted infoROM."""
 _END_OF_XML = "</nvidia_smi_log>"
 _SMI_TOOLS = ("nvidia_smi", "nvlink_")
-"""The tools with these prefixes call nvidia-smi."""
+"""Prefixes of the tools that call nvidia-smi."""
 
 
 def _without_texts_failed(tools: Mapping[str, Any]) -> dict[str, Any]:
@@ -844,7 +845,7 @@ _ERROR_PATHS = (
     "gpu_power_readings/current_power_limit",
     "performance_state",
 )
-"""A faulty GPU shows an error text at these paths."""
+"""Paths at which a faulty GPU shows an error text."""
 _ERROR = re.compile(r"(?i)\berr!|unknown error|requires reset|is lost|timed? ?out|insufficient")
 """Error text of the driver in place of a value, such as ``ERR!`` or ``GPU is lost``."""
 
@@ -1112,9 +1113,9 @@ def _error_lines(tools: Mapping[str, Any], health: Mapping[str, Any], uptime: st
 
 
 _START_S = 10.0
-"""A kernel logs its first message within this time after its start."""
+"""Seconds after its start within which a kernel logs its first message."""
 _JOURNAL_START_S = 180.0
-"""journald starts within this time after the kernel, whose ring buffer may be full before."""
+"""Seconds after the kernel's start within which journald starts. The kernel's ring may be full by then."""
 _JOURNAL_TIME = re.compile(r'"(__REALTIME|_SOURCE_MONOTONIC)_TIMESTAMP"\s*:\s*"(\d{1,16})"')
 
 
@@ -1129,7 +1130,8 @@ def _lost_before(
     if answer.get("status") != "ok":
         return None  # There is no log.
     if "oldest" not in answer:
-        # It is the ring's, or of a gatherer before this entry. The answer's seal shows a removed entry.
+        # The log is the kernel's ring, or an earlier version gathered it. If the entry was removed, the seal
+        # of the answer shows that.
         return 0.0 if _is_wrapped(log, health, uptime) else None
     if _is_ring(ring := text_at(answer, "ring")) and not _is_wrapped(ring, health, uptime):
         return None
@@ -1241,7 +1243,7 @@ _TABLE_LEAVES_OUT = frozenset(
 )
 """Types of file systems without storage. A node with containers has thousands of such mounts."""
 MOST_MOUNTS = 2000
-"""At most this many mounts are stored in the table."""
+"""Largest number of mounts that are stored in the table."""
 
 
 def _read_mount_table(mountinfo: str) -> dict[str, dict[str, str]]:

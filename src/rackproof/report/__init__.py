@@ -55,8 +55,8 @@ def render(
     Args:
         runs: One or more runs.
         form: One of :data:`FORMATS`.
-        title: The heading of a plan's report.
-        link: A function that returns the relative link from a plan's page to a run's.
+        title: The heading of a plan's report, and the name of a JUnit document.
+        link: A function that returns the relative link from a plan's page to a run's. Only HTML has links.
         folder: The folder of a single run. The run's page takes the end of the log from there.
         results: The results folder that commands in the report name, or None.
 
@@ -91,7 +91,7 @@ def render(
 def read_log_end(run: Run, folder: Path) -> tuple[str, ...]:
     """Return the sanitized last lines of the first log of a run that failed or is unproven.
 
-    Return nothing for other verdicts, for a night, and for a log that is not in the run's folder.
+    The result is empty for other verdicts, for a night, and for a log that is not in the run's folder.
     """
     if (
         run.verdict not in (Verdict.FAIL, Verdict.UNPROVEN)
@@ -112,7 +112,7 @@ def read_log_end(run: Run, folder: Path) -> tuple[str, ...]:
 def write_run_reports(run: Run, folder: Path) -> dict[str, Path]:
     """Write report.html, report.md and report.junit.xml of a run into its folder.
 
-    Commands in them name the folder above as the results folder.
+    Commands in the reports name the parent folder as the results folder.
 
     Returns:
         The paths of the files by form: ``html``, ``md``, ``junit``.
@@ -142,7 +142,7 @@ def write_plan_reports(
             results folder.
         title: The heading.
         link: A function that returns the relative link from this page to a run's own.
-        missing: Texts about requested runs that the plan lacks. The plan is then at best unproven.
+        missing: Texts about requested runs that are missing. The plan is then at best unproven.
         left_out: Texts about benchmarks that the nodes cannot run, which is not a fault. Only the page
             shows them.
 

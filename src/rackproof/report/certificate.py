@@ -76,7 +76,7 @@ def judged_text(certificate: Certificate) -> str:
 
 
 def _measured_text(certificate: Certificate) -> str:
-    """Return on how many nodes no speed was measured, or "" if runs or nights measured on each of them."""
+    """Return on how many nodes a speed was measured, or "" if runs or nights measured one on each node."""
     used = _used_pieces(certificate)
     measured = {name for piece in used for name in piece.measured}
     measured |= {node.name for piece in used if piece.judgements for node in piece.nodes}

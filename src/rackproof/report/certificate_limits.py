@@ -1,7 +1,8 @@
-"""Describe by what limits and expectations the nights of a certificate judged its nodes. No I/O.
+"""Describe the limits and expectations by which the nights of a certificate judged its nodes. No I/O.
 
 An operator can relax limits (``validate_limits``) and expect less of a node (``validate_expect``).
-:mod:`rackproof.report.certificate` shows both to the customer.
+:mod:`rackproof.report.certificate` shows both to the customer as tables, and ``rackproof evidence make``
+prints :func:`limits_text`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def limit_table(certificate: Certificate) -> Table:
 
 
 def limits_text(certificate: Certificate) -> str:
-    """Return one sentence about the limits of a certificate's nights, or "" if all are the defaults."""
+    """Return a text about the limits of a certificate's nights, or "" if all are the defaults."""
     names = sorted({name for _, (name, _, _) in _grouped(_limit_cells(certificate))})
     changed = [sanitize(name, 100) for name in names if name != _NOT_KNOWN]
     texts = []
@@ -42,7 +43,7 @@ def limits_text(certificate: Certificate) -> str:
 
 
 def expectation_table(certificate: Certificate) -> Table:
-    """Return what the inventory expected of the nodes, by groups of nodes."""
+    """Return the table of what the inventory expected of the nodes, by groups of nodes."""
     rows = [
         (Cell(nodes), Cell(sanitize(name, 100), "code"), Cell(sanitize(value, 1000)))
         for nodes, (name, value) in _grouped(_expectation_cells(certificate))
@@ -89,7 +90,7 @@ def _expectation_cells(certificate: Certificate) -> Iterator[tuple[str, tuple[st
 
 
 def _value_text(value: Any) -> str:
-    """Return a value of an inventory as text, with lists and mappings as words."""
+    """Return a value of an inventory as text, such as ``a, b`` for a list and ``key=value`` for a mapping."""
     if isinstance(value, Mapping):
         return " ".join(f"{key}={_value_text(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):

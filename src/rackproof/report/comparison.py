@@ -1,7 +1,7 @@
-"""Write a comparison of systems or runs as HTML page, Markdown and terminal text.
+"""Write a comparison of systems or runs as an HTML page, Markdown or text for a terminal.
 
 ``rackproof compare`` calls one of the functions ``comparison_*``, and task ``report`` of bench.yml calls
-:func:`write_comparison` if a plan ran on several systems. The input is a comparison that
+:func:`write_comparison` if a plan ran on 2 to 18 systems. The input is a comparison that
 :mod:`rackproof.analysis.compare` made: of systems, of two single runs (:class:`Comparison`), or of more
 (:class:`SeveralRuns`). Only the page shows charts. The terminal leaves out the list of single runs, and the
 columns of :data:`_PAGE_COLUMNS`.
@@ -42,7 +42,7 @@ _FAIRER = (
 
 
 def comparison_title(comparison: SystemComparison) -> str:
-    """Return the heading."""
+    """Return the heading of a comparison, which names its systems."""
     if len(comparison.systems) > _MOST_IN_TITLE:
         return f"{amount(len(comparison.systems), 'system')} beside {sanitize(comparison.systems[0], 200)}"
     return sanitize(" against ".join(comparison.systems), 300)
@@ -65,7 +65,7 @@ def summary_sentence(comparison: SystemComparison) -> str:
 
 
 def table_remarks(comparison: SystemComparison) -> tuple[str, ...]:
-    """Return remarks for the reader that accompany the tables."""
+    """Return the remarks that are shown above the tables."""
     remarks = []
     kinds = {row.kind for row in comparison.rows}
     if "minutes" in kinds:
@@ -94,7 +94,7 @@ def _benchmark(row: ComparedMetric) -> Cell:
 
 
 def _value(cell: Value) -> Cell:
-    """Return the cell of a mean with its unit, and as a note the number of its runs and its interval."""
+    """Return the cell of a mean, with a note on its runs, its interval and the runs that were left out."""
     runs = amount(len(cell.values), "run")
     if cell.published:
         runs = "published mean" if cell.value is not None else ""
@@ -119,9 +119,10 @@ def _ratio(ratio: Ratio) -> tuple[Cell, Cell, Cell]:
 
 
 def means_table(comparison: SystemComparison, kind: Kind) -> Table:
-    """Return a table with a column per system, and ratio, interval and conclusion of all but the first.
+    """Return the table of means, with ratio, interval and conclusion of each system but the first.
 
-    A row is a benchmark at a point. ``kind`` is that of the rows to show, such as ``throughput``.
+    A row is a benchmark at a point. With two systems, the ratio has columns, and with more it is a note below
+    the value. ``kind`` is that of the rows to show, such as ``throughput``.
     """
     epochs = {(row.benchmark, row.point): row for row in comparison.rows if row.kind == "epochs"}
     base = sanitize(comparison.systems[0], 40)
@@ -234,7 +235,7 @@ def _judged_row(
 
 
 def left_out_table(comparison: SystemComparison) -> Table:
-    """Return the table of runs that are part of no mean, each with the reason and its place in the log."""
+    """Return the table of the runs that no mean includes, each with the reason and its place in the log."""
     rows = [
         (
             view.verdict_cell(run.verdict),
@@ -277,7 +278,7 @@ def counted_table(comparison: SystemComparison) -> Table:
 
 
 def difference_table(runs: Comparison | None) -> Table:
-    """Return the table of other differences between two single runs."""
+    """Return the table of the differences between two single runs other than measurements."""
     rows = [
         (
             Cell(sanitize(difference.what, 100)),
@@ -292,7 +293,7 @@ def difference_table(runs: Comparison | None) -> Table:
 def table_sections(
     comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
 ) -> tuple[tuple[str, str, tuple[Table, ...]], ...]:
-    """Return all tables with rows, as (id of the page's section, heading, tables).
+    """Return all tables that have rows, each as (id of the page's section, heading, tables).
 
     Args:
         comparison: The comparison of the systems.
@@ -313,7 +314,7 @@ def table_sections(
 
 
 def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
-    """Return one chart per table, with each benchmark's ratio to the first system and its interval."""
+    """Return a chart for each table of means with a ratio. It shows each ratio and its interval."""
     base = sanitize(comparison.systems[0], 40)
     drawn = []
     for kind, heading in _HEADINGS:
@@ -332,7 +333,7 @@ def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
 
 
 def _has_ratio(row: ComparedMetric) -> bool:
-    """Return whether a chart can show anything of a row."""
+    """Return whether a row has a ratio that a chart can show."""
     return any(ratio.value is not None for ratio in row.ratios)
 
 
@@ -347,7 +348,10 @@ def _ratio_lines(systems: Sequence[str], rows: Sequence[ComparedMetric]) -> tupl
 
 
 def _better_side(rows: Sequence[ComparedMetric]) -> str:
-    """Return the better side of a chart as text for its axis, or "" if its rows disagree."""
+    """Return the better side of a chart as text for its axis, or "" if its rows have different directions.
+
+    Without a direction, higher counts as better.
+    """
     directions = {row.direction for row in rows}
     if len(directions) != 1:
         return ""
@@ -356,7 +360,7 @@ def _better_side(rows: Sequence[ComparedMetric]) -> str:
 
 
 def _chart_notes(ratios: Sequence[Ratio]) -> tuple[str, ...]:
-    """Return the notes below a chart about points that the chart cannot explain."""
+    """Return the notes below a chart on points without an interval, and on rates that cannot be compared."""
     notes = []
     if any(ratio.value is not None and ratio.low is None for ratio in ratios):
         notes.append("A point without a bar has no interval: fewer than two repeats on a side.")
@@ -402,7 +406,7 @@ def comparison_page(
 def comparison_markdown(
     comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
 ) -> str:
-    """Return the tables as GitHub-flavoured Markdown."""
+    """Return title, summary, remarks and tables as GitHub-flavoured Markdown."""
     parts = [f"# {escape(comparison_title(comparison))}", escape(summary_sentence(comparison))]
     parts.append("\n".join(f"- {escape(remark)}" for remark in table_remarks(comparison)))
     for _, heading, tables in table_sections(comparison, runs, several):
@@ -416,7 +420,7 @@ def comparison_markdown(
 def comparison_terminal(
     comparison: SystemComparison, width: int = 100, several: SeveralRuns | None = None
 ) -> str:
-    """Return the tables as text for a terminal of ``width`` cells."""
+    """Return title, summary, remarks and tables as text of ``width`` terminal cells."""
     lines = [
         comparison_title(comparison),
         summary_sentence(comparison),
@@ -425,7 +429,7 @@ def comparison_terminal(
     if several:
         lines = [amount(len(several.runs), "run"), summary_sentence(comparison)]
     for ident, heading, tables in table_sections(comparison, several=several):
-        # Some columns, such as single runs and their publications, are only on a page and in --json.
+        # The table of counted runs and the columns in _PAGE_COLUMNS are only on the page and in Markdown.
         if ident == "s-counted":
             continue
         left_out = () if ident == "s-runs" else _PAGE_COLUMNS
@@ -437,7 +441,7 @@ def comparison_terminal(
 
 
 _PAGE_COLUMNS = ("Published in", "Run")
-"""Columns of pages that a terminal has no room for."""
+"""Columns of the page and of Markdown for which a terminal has no room."""
 
 
 def _table_lines(shown: Table, width: int, left_out: Sequence[str]) -> list[str]:
@@ -474,7 +478,7 @@ def write_comparison(comparison: SystemComparison, folder: Path) -> dict[str, Pa
 
 
 def comparison_text(comparison: Comparison, width: int = 100) -> str:
-    """Return a comparison of two single runs as text for a terminal of ``width`` cells."""
+    """Return a comparison of two single runs as text of ``width`` terminal cells."""
     lines = [_side_line("first", comparison.first), _side_line("second", comparison.second)]
     for heading, columns, rows, flexible in (
         _measurement_section(comparison),
@@ -500,7 +504,7 @@ def _side_line(name: str, side: Side) -> str:
 
 
 def _measurement_section(comparison: Comparison) -> _Section:
-    """Return the measurements found in both runs."""
+    """Return the section of the measurements that both runs have."""
     columns = ("Metric", "Of", "First", "Second", "Ratio", "Difference", "Better")
     rows: list[tuple[str, ...]] = [
         (
@@ -518,7 +522,7 @@ def _measurement_section(comparison: Comparison) -> _Section:
 
 
 def _refused_section(comparison: Comparison) -> _Section:
-    """Return the measurements whose units differ."""
+    """Return the section of the measurements whose units differ."""
     rows: list[tuple[str, ...]] = [
         (
             sanitize(run.name, 200),
@@ -532,7 +536,7 @@ def _refused_section(comparison: Comparison) -> _Section:
 
 
 def _unmatched_section(comparison: Comparison) -> _Section:
-    """Return the measurements found in only one of the runs."""
+    """Return the section of the measurements that only one of the runs has."""
     rows: list[tuple[str, ...]] = [
         (
             sanitize(measurement.name, 200),
@@ -546,7 +550,7 @@ def _unmatched_section(comparison: Comparison) -> _Section:
 
 
 def _difference_section(comparison: Comparison) -> _Section:
-    """Return the other differences of the runs."""
+    """Return the section of the differences between the runs other than measurements."""
     rows: list[tuple[str, ...]] = [
         (
             sanitize(difference.what, 100),

@@ -106,7 +106,7 @@ def _add_outcome(element: ElementTree.Element, case: Case) -> str:
 
 
 def _details(judgement: Judgement) -> str:
-    """Return the measured value, its reference and its source, on one line each."""
+    """Return the measured value, its reference, the allowed range and its source, on one line each."""
     reference = judgement.reference
     lines = [f"measured: {quantity(judgement.value, judgement.unit)}"]
     if reference is not None:

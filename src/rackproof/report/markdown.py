@@ -1,7 +1,7 @@
 """Write reports in GitHub-flavoured Markdown, with the same tables as the pages but without charts.
 
 :mod:`rackproof.report` calls :func:`run_markdown` and :func:`plan_markdown`. Comparisons use
-:func:`table_text`. The texts are of nodes and logs, so they must not become markup.
+:func:`table_text`. The texts come from nodes and logs, so they must not become markup.
 """
 
 from __future__ import annotations

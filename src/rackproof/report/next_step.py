@@ -17,7 +17,7 @@ from rackproof.core.records import Run, Verdict
 from rackproof.core.text import sanitize, shell_command
 
 _LONGEST = 1000
-"""A command is cut after this many characters."""
+"""Largest number of characters of a ``rackproof bench`` command. A longer one is cut off."""
 
 
 def step_after_run(run: Run, results: Path | None = None) -> tuple[str, str]:

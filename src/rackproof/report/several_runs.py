@@ -44,7 +44,7 @@ def runs_table(compared: SeveralRuns) -> Table:
 
 
 def measurements_table(compared: SeveralRuns) -> Table:
-    """Return every measurement in a row, with a column for each run."""
+    """Return the table with a row for each measurement and a column for each run."""
     columns = ("Metric", "Better", *(f"Run {number}" for number in range(1, len(compared.runs) + 1)))
     caption = "Every measurement; below it, its difference from the first run that has it"
     return view.build_table(
@@ -68,7 +68,7 @@ def _row(measurement_of_runs: MeasurementOfRuns) -> Iterator[Cell]:
 
 
 def _difference(value: float, base: float | None) -> str:
-    """Return the relative difference of a value from the first, or "" if that is undefined."""
+    """Return the relative difference of a value from the first, or "" if there is none or it is undefined."""
     if not base or value == base or not math.isfinite(base) or not math.isfinite(value):
         return ""
     return percent((value - base) / abs(base))

@@ -1,6 +1,6 @@
 """Format tables for a terminal, such as the table of runs at the end of a playbook.
 
-All commands with a table call :func:`text_table`. The summary of a playbook calls :func:`terminal_table` with
+Commands call :func:`text_table` for their tables. The summary of a playbook calls :func:`terminal_table` with
 its runs. Widths are in cells, of which a wide (East Asian) character takes two.
 """
 
@@ -79,7 +79,9 @@ def text_table(
     flexible: Sequence[int],
     notes: Sequence[str] = (),
 ) -> list[str]:
-    """Format rows in columns of at most ``total`` cells, wrapping the ``flexible`` columns.
+    """Return the lines of a table that has a width of at most ``total`` cells.
+
+    The ``flexible`` columns are wrapped to at least 12 cells. A table that is still too wide remains so.
 
     Args:
         columns: Headings.
@@ -157,7 +159,7 @@ def _terminal_row(run: Run) -> tuple[str, ...]:
     main = "; ".join(
         headline.brief.replace(headline.amount, headline.amount.replace(" ", _KEEP)) for headline in headlines
     )
-    # On a terminal a plain pass needs no reason.
+    # On a terminal, a pass without reasons needs no text.
     why = "" if run.verdict is Verdict.PASS and not run.reasons else _reason_text(view.verdict_reasons(run))
     verdict = _verdict_mark(run.verdict)
     return (verdict, sanitize(run.benchmark, 80), view.point_text(run, 80), main or NOTHING, why)

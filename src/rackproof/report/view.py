@@ -1,9 +1,9 @@
 """Prepare the content of reports as tables of sanitized text, for HTML, Markdown, JUnit and the terminal.
 
 A report calls one function for each part, such as :func:`overview_table` and :func:`measurement_table`, which
-return a :class:`Table`. The texts in a record are of nodes and logs, so they pass through
+return a :class:`Table`. The texts in a record come from nodes and logs, so they pass through
 :func:`rackproof.core.text.sanitize` here. They may still contain markup, which the modules that write a
-format escape. Jobs validate and bench also use these functions.
+format escape. Jobs validate and bench and some commands also use these functions.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ def _short_spread(spread: Spread | None) -> str:
 
 
 def _sort_key(judgement: Judgement) -> tuple[int, int]:
-    """Return the sort key of judgements: first those that count, and then the worst."""
+    """Return the sort key of judgements: those that count come first, and among them the worst."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3}
     return (0 if judgement.gating else 1, order[judgement.verdict])
 

@@ -2,8 +2,9 @@
 
 ``rackproof accept`` and ``rackproof withdraw`` call :func:`note_acceptance`, which adds a line to
 ``results/acceptances.jsonl`` with the user, the time and the reason. Records of runs do not contain the
-acceptances, so a database that is built again from records lacks them. The history and ``rackproof status``
-therefore read them from this log, and name the runs that must be accepted again.
+acceptances, so a database that is built again from records lacks them. ``rackproof history --rebuild`` and
+jobs bench and validate therefore name the runs in this log that must be accepted again. ``rackproof audit``
+shows all acts of the log.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def standing_acceptances(results: Path) -> tuple[list[str], int]:
 
 
 def bounding_acceptances(results: Path) -> dict[str, datetime]:
-    """Return the runs that limit later acceptances, with the time when each was accepted.
+    """Return the runs that limit later acceptances, with the time when each was first accepted.
 
     A run no longer limits later acceptances if it was withdrawn with a reason, such as changed hardware. A
     withdrawal without a reason is not enough. Otherwise, an operator could accept slower and slower runs by

@@ -2,9 +2,10 @@
 
 The callback of every playbook calls :func:`acts_of` and :func:`append_acts` after each task that reports
 states of Slurm nodes (results of ``rackproof_slurm_node``). Drains by other means, such as an operator's
-``scontrol`` or Slurm itself, are not logged. ``rackproof audit``, ``status`` and ``nightly`` read the log.
+``scontrol`` or Slurm itself, are not logged. ``rackproof audit``, ``status`` and ``nightly`` read the log, as
+does the end of provision.yml.
 
-An entry has the user, the controller, the playbook, and for a drain its reason. Entries are only added, never
+An entry has the user, the machine, the playbook, and for a drain its reason. Entries are only added, never
 changed. The results of provisioning are in ``results/provisions``, with a file for each execution of
 provision.yml that got as far as the open problems of a node. ``rackproof status`` and ``explain`` read them.
 """

@@ -46,7 +46,7 @@ instead of ``snapshot``. Rackproof reads the files, and does not rename anything
 BENCHMARK = "health"
 """Benchmark of a night in the history and in its id."""
 DRAIN_PREFIX = "rackproof-night:"
-"""Nights drain with reasons of this prefix.
+"""Prefix of the reasons with which nights drain.
 
 Provisioning uses other prefixes, and nights do not change its drains.
 """
@@ -257,7 +257,7 @@ class NodeNight(Record):
         return ((self.unreached,) if self.unreached else ()) + texts
 
     def reason_texts_by_part(self) -> list[tuple[tuple[str, str], str]]:
-        """Return the findings as pairs of code and part, each with its text, in that order."""
+        """Return the code and part of each finding with its text, in the order of :meth:`reason_texts`."""
         texts = [
             (
                 not finding.is_own,
@@ -523,7 +523,7 @@ def _is_finished(folder: Path) -> bool:
 
 
 def last_snapshot(folders: Iterable[Path], node: str) -> StoredSnapshot | None:
-    """Return a node's latest snapshot in some nights, given newest first."""
+    """Return a node's latest snapshot in some nights (given newest first), or None if there is none."""
     return next((kept for folder in folders if (kept := read_snapshot(folder, node)) is not None), None)
 
 

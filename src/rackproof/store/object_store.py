@@ -35,14 +35,14 @@ from rackproof.core.time_limits import answer_within
 from rackproof.store.run_folder import RECORD_NAME
 
 MOST_BYTES = 5 << 30
-"""S3 accepts at most this many bytes in one piece."""
+"""Largest number of bytes that S3 accepts in one piece."""
 CONNECT_S, ANSWER_S = 5.0, 300.0
 """Largest number of seconds to connect, and between two bytes of an answer."""
 FOLDER_S, LEAST_BYTES_S = 600.0, 100_000
 """Time limit for the upload of a folder without its bytes, in seconds, and the lowest allowed rate of the
 bytes, in bytes per second. The time of the bytes at this rate is added to the limit."""
 PAUSES_S = (1.0, 4.0)
-"""A request that got no answer, status 429 or 5xx is repeated after each of these pauses, in seconds."""
+"""Seconds between the attempts of a request that got no answer, status 429 or 5xx."""
 DIGEST = "x-amz-meta-sha256"
 """Header with which the store keeps and returns the SHA-256 of an object."""
 _NOTHING = hashlib.sha256(b"").hexdigest()
@@ -52,7 +52,7 @@ _CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,60})</Code>")
 _CHUNK = 1 << 20
 """Largest number of bytes that are read at once."""
 _MOST_ERROR_BYTES = 4096
-"""At most this many bytes of an answer that is not an object are read."""
+"""Largest number of bytes that are read of an answer that is not an object."""
 
 
 class ObjectStoreError(RackproofError):
@@ -102,7 +102,7 @@ class Bucket:
                 one bucket, ``bucket``.
 
         Raises:
-            ObjectStoreError: The name is invalid, or there is no key for it.
+            ObjectStoreError: The name or the URL is invalid, or there is no complete key for the bucket.
         """
         name, _, prefix = source.partition(":")
         url = url or f"https://s3.{region}.amazonaws.com"

@@ -2,8 +2,8 @@
 
 Other users may be able to write the folder. A link there could lead to another file of this user, the opening
 of a pipe would wait for its other end, and a lock that another process never releases would stop every
-playbook. The jobs reimage and validate, and the other modules of this room, call :func:`open_plain` for
-journals and logs, and :func:`hold_lock` for locks.
+playbook. The jobs reimage and validate, and other modules of this folder, call :func:`open_plain` for
+journals and logs, and :func:`hold_lock` or :func:`open_lock` for locks.
 """
 
 from __future__ import annotations

@@ -108,5 +108,5 @@ def read_probes(folder: Path) -> ProbeNight | None:
 
 
 def probes_are_lost(folder: Path) -> bool:
-    """Return whether the file of a night's measurements exists but cannot be read."""
+    """Return whether the file of a night's measurements exists, but is damaged or another night's."""
     return (folder / PROBES_FILE).exists() and read_probes(folder) is None

@@ -1,8 +1,8 @@
 """Check that the folder of a run still contains its record and its raw logs, unchanged.
 
-Job bench, certificates, ``rackproof accept``, ``rackproof history`` and ``rackproof references`` call this
-module before they rely on a run. The input is the run from the history or from its folder, and the output is
-text for operators about each difference. Begin with :func:`record_objection`.
+Job bench, certificates, ``rackproof accept`` and ``rackproof references`` call this module before they rely
+on a run. The input is the run from the history or from its folder, and the output is text for operators about
+each difference. Begin with :func:`record_objection`. Nights use :func:`digest_file`.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
     by chance. A caller that makes hundreds of them at once must compare them.
 
     Args:
-        benchmark: The name of the benchmark. Letters become lower case, and each sequence of characters that
-            a path cannot contain becomes one ``-``.
+        benchmark: The name of the benchmark. Letters become lower case, and each sequence of characters other
+            than ASCII letters, digits, dots and underscores becomes one ``-``.
         now: The time to use, with a time zone. The default is the current time.
     """
     moment = (now or datetime.now(UTC)).astimezone(UTC)
@@ -89,7 +89,7 @@ def dump_run(run: Run) -> bytes:
 
 
 def load_run(data: bytes, name: str) -> Run:
-    """Return the run in the content of a ``run.json``. A run whose record has no digest is unproven.
+    """Return the run in the content of a ``run.json``. A run whose record has no digest is at best unproven.
 
     Args:
         data: The bytes of the record.
@@ -158,7 +158,7 @@ def _parsed_run(text: bytes, name: str) -> Run:
 
 
 def _unproven(run: Run) -> Run:
-    """Return a run as unproven, because its record lacks the digest that shows whether it was changed."""
+    """Return a run as at best unproven, because no digest in its record shows whether it was changed."""
     reason = "its record has no digest: an earlier version wrote it, or it was changed. Run it again"
     missing = Finding(code="no_digest", verdict=Verdict.UNPROVEN, message=reason)
     verdict = worst([run.verdict, Verdict.UNPROVEN])

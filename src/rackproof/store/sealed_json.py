@@ -1,6 +1,6 @@
-"""Write and read JSON files with a seal, which shows whether a file was changed. No I/O.
+"""Add and check the seal of JSON files, which shows whether a file was changed. No I/O.
 
-Plans, runs, nights, snapshots, probes and certificates are stored in this way:
+Plans, runs, nights, snapshots, probes, certificates and requests of reimage.yml are stored in this way:
 ``{"sha256":"0a1b…","night_id":…}``. The value of the first key is the SHA-256 of all bytes after this key and
 its comma. Without a digest, a lost entry would pass unnoticed, such as an XID of a snapshot or a rule of a
 plan. A file without a digest is from an earlier version, or its digest was removed.

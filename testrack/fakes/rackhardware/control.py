@@ -1,6 +1,7 @@
-"""Define the command ``hardware``, which makes the hardware, switches faults, and simulates a boot.
+"""Make a node's fake hardware, switch its faults, and simulate its boot (command ``hardware``).
 
-main.py starts it, on the call of testrack/rack.py and of testrack/node/boot.
+main.py calls :func:`hardware`. testrack/rack.py, programs and units of the node, and an apt hook
+(--link-tools) start the command.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from .faults import FAULTS, clear_fault, set_fault
 from .skus import SKUS
 from .state import at, changing, load, make, save, state_path
 
-# The distribution's own tools access a device. (ibstat and ibstatus read /sys through an overlay.)
+# Tools of the distribution that open a device, which a node lacks. Its ibstat and ibstatus work, because they
+# only read /sys, which is an overlay.
 REAL_TOOLS = ("ibv_devinfo", "ibv_devices")
 
 
 def link_tools() -> None:
-    """Put links before the real tools of InfiniBand if the distribution's packages brought them."""
+    """Link InfiniBand's fakes into /usr/local/bin if the real tools are installed. Otherwise, unlink them."""
     for tool in REAL_TOOLS:
         link = at(f"/usr/local/bin/{tool}")
         places = [at(f"{folder}/{tool}") for folder in ("/usr/sbin", "/usr/bin")]
@@ -33,7 +35,7 @@ def link_tools() -> None:
 
 
 def hardware(argv: list[str]) -> int:
-    """Run the command."""
+    """Run the command, and return its exit status."""
     parser = argparse.ArgumentParser(prog="hardware", description="The hardware of a node of the test rack.")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--init", metavar="SKU", choices=sorted(SKUS), help="make the hardware: %(choices)s")

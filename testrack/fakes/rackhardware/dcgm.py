@@ -1,6 +1,6 @@
 """Fake dcgmi of DCGM 4.
 
-main.py starts it. dcgmi reads the node's hardware from the state file, as all fakes here do.
+main.py calls :func:`dcgmi`, which reads the node's hardware from the state file, as all fakes here do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SYSTEMS = {
     "d": "Driver",
     "x": "ConnectX",
 }
-# By run level, the tests of each category.
+# The tests of each category, each with the lowest run level (-r) that includes it.
 TESTS = {
     "Deployment": (("software", 1),),
     "Hardware": (("memory", 2), ("diagnostic", 3), ("nvbandwidth", 3), ("pulse_test", 4)),
@@ -250,7 +250,7 @@ def _deployment(state: State, see: dict) -> list[tuple[int, int, int, str]]:
 
 
 def _others(test: str, see: dict) -> list[tuple[int, int, int, str]]:
-    """Return the objections of higher-level tests to a GPU."""
+    """Return (error, category, severity, text) of each fault that another test finds on a GPU."""
     index = see["index"]
     if test == "pcie" and (see["link_width"] != 16 or see["nvlinks_down"]):
         return [(20, 3, 2, f"PCIe or NVLink of GPU {index} is degraded: width x{see['link_width']}.")]

@@ -1,4 +1,7 @@
-"""Define the faults that `rack.py fault` can switch on, and their lines in the kernel's log."""
+"""Define and switch the faults of the hardware (`rack.py fault`), and write their lines to the kernel's log.
+
+control.py and kernel.py call the functions. The fakes of the tools show the effects of the faults.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ XIDS = {
     "0x00000000 0x00000000)",
     154: "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
 }
-# The XIDs that the driver logs about a fault.
+# The XIDs that the driver logs about a fault, by the fault's name.
 _LOGGED = {
     "missing-gpu": [79],
     "ecc-uncorrectable": [95, 154],
@@ -75,7 +78,7 @@ def xid_line(bus_id: str, number: int) -> str:
 
 
 def log_fault(state: State, name: str) -> None:
-    """Log the driver's line about a fault, once for each GPU that it hits."""
+    """Log the kernel's lines about a fault for each GPU or network card that it affects."""
     settings = state.fault(name)
     if settings is None or name not in FAULTS:
         return
@@ -98,7 +101,18 @@ def log_fault(state: State, name: str) -> None:
 
 
 def set_fault(state: State, name: str, device: int | None, number: int | None, component: str) -> None:
-    """Switch a fault on. If it is already on, switch it on for another device too."""
+    """Switch a fault on, and log its lines. If it is already on, switch it on for another device too.
+
+    Args:
+        state: The state of the node, which is changed.
+        name: The name of the fault.
+        device: The number of the GPU or network card, or None for the first one and for a fault of the node.
+        number: The number of the XID, or None. Only ``xid`` takes it.
+        component: The component that is older, or "". Only ``version-mismatch`` takes it.
+
+    Raises:
+        HardwareError: The fault, the device or an option does not exist.
+    """
     if name not in FAULTS:
         raise HardwareError(f"unknown fault {name!r}; there are: {', '.join(FAULTS)}")
     kind = FAULTS[name][0]
@@ -127,15 +141,18 @@ def set_fault(state: State, name: str, device: int | None, number: int | None, c
 
 
 def reset(state: State, minor: int) -> None:
-    """Apply the reset of a GPU, or a reboot, to its faults. A pending remapping is carried out."""
+    """Apply the reset of a GPU, or a reboot, to its faults. It ends only a pending remapping of a row."""
     if minor in state.faulty("row-remap-pending"):
         clear_fault(state, "row-remap-pending", minor)
 
 
 def clear_fault(state: State, name: str, device: int | None) -> None:
-    """Switch a fault off, on one device or on all.
+    """Switch a fault off, on one device, or on all if ``device`` is None.
 
-    Unknown faults can be switched off too, because other programs store theirs here.
+    An unknown fault can be switched off, too, if it is on, because other programs store theirs here.
+
+    Raises:
+        HardwareError: The fault is unknown and is not on.
     """
     if name not in state["faults"]:
         if name not in FAULTS:

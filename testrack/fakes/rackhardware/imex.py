@@ -1,4 +1,7 @@
-"""Fake nvidia-imex, with which the nodes of an NVLink domain share GPU memory, and its control tool."""
+"""Fake nvidia-imex, with which the nodes of an NVLink domain share GPU memory, and its control tool.
+
+main.py calls :func:`daemon` and :func:`control`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def version() -> str:
 
 
 def listed_nodes() -> list[str]:
-    """Return the addresses in nodes_config.cfg. Every line of the file is one."""
+    """Return the addresses in nodes_config.cfg, which has one per line."""
     try:
         with open(at(NODES), encoding="utf-8") as stream:
             return stream.read().split()
@@ -32,7 +35,10 @@ def own_addresses() -> list[str]:
 
 
 def daemon(argv: list[str]) -> int:
-    """Act as ``nvidia-imex``. Print the version, or run as the daemon, which forks as the unit expects."""
+    """Act as ``nvidia-imex``. Print the version, or run as the daemon, which forks as the unit expects.
+
+    The daemon does not start without a driver of its version, or if the file does not list this node.
+    """
     own, driver = version(), kernel.driver()
     if "-v" in argv or "--version" in argv:
         print(f"IMEX version is: {own}")

@@ -128,7 +128,7 @@ def ibdev2netdev(argv: list[str]) -> int:
     return 0
 
 
-# The answer of every mlx5 device to ibv_devinfo -v between its identity and its port.
+# The fields that ibv_devinfo -v prints for every mlx5 device between its identity and its port.
 _LIMITS = (
     ("max_mr_size", "0xffffffffffffffff"),
     ("page_size_cap", "0xfffffffffffff000"),

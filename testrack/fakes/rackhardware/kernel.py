@@ -35,7 +35,7 @@ from .state import (
 LOADED = "/run/rack/modules.json"
 INSTALLED = "/usr/lib/rack/modules"
 CONFIGURED = ("/etc/modules-load.d", "/run/modules-load.d", "/usr/lib/modules-load.d")
-# Modules of a stock kernel, which exist without a package, and for which nothing answers.
+# Modules of a stock kernel, which exist without a package.
 STOCK = {
     name: {"version": "", "depends": depends.split(), "size": size}
     for name, depends, size in (
@@ -60,7 +60,7 @@ STOCK = {
     )
 }
 SIZES = {"nvidia": 14299136, "nvidia_uvm": 1830912, "nvidia_modeset": 1900544, "nvidia_drm": 135168}
-# The numbers of the driver of 2025. Only 195 is fixed.
+# Major numbers of the device nodes, as with the driver of 2025. Of the driver's own, only 195 is fixed.
 MAJORS = {"nvidia": 195, "nvidia-uvm": 508, "nvidia-caps": 509, "uverbs": 231, "umad": 231, "rdma_cm": 10}
 IMEX_MAJOR = 234
 IMEX_CHANNEL = "/run/rack/imex-channel0"
@@ -127,12 +127,12 @@ def driver_title(about: dict) -> str:
 
 
 def driver() -> str:
-    """Return the version of the loaded driver, empty while it is not loaded."""
+    """Return the version of the loaded driver, or "" if it is not loaded."""
     return loaded().get("nvidia", {}).get("version", "")
 
 
 def _keep(modules: dict) -> None:
-    """Write the list of loaded modules whole or not at all."""
+    """Write the list of loaded modules completely or not at all."""
     os.makedirs(os.path.dirname(at(LOADED)), exist_ok=True)
     new = at(LOADED) + f".{os.getpid()}"
     with open(new, "w", encoding="utf-8") as stream:
@@ -142,7 +142,7 @@ def _keep(modules: dict) -> None:
 
 
 def users(modules: dict, name: str) -> list[str]:
-    """Return the loaded modules that need one."""
+    """Return the loaded modules that need a module."""
     return [other for other, about in modules.items() if name in about.get("depends", [])]
 
 
@@ -189,7 +189,7 @@ def load_modules(names: list[str]) -> tuple[list[str], list[str]]:
 
 
 def unload_module(name: str, with_unused: bool = False) -> None:
-    """Unload a module, and with it the driver that only it needed."""
+    """Unload a module and, with ``with_unused``, also the driver if only this module needed it."""
     with _alone():
         modules = loaded()
         about = modules.pop(plain(name))
@@ -214,7 +214,7 @@ def _loaded(new: list[str], modules: dict) -> None:
 
 
 def keep_imex_option() -> None:
-    """Store the driver's options, which the driver reads only when it is loaded."""
+    """Store whether the driver's options request IMEX channel 0. It reads them only when it is loaded."""
     texts = []
     for path in sorted(glob.glob(at("/etc/modprobe.d/*.conf"))):
         with open(path, encoding="utf-8") as stream:
@@ -228,10 +228,7 @@ def keep_imex_option() -> None:
 
 
 def settle() -> None:
-    """Update everything that the kernel shows to the state.
-
-    The kernel shows device nodes, and files in /sys and /proc.
-    """
+    """Update the device nodes, and the files in /sys and /proc, to the state."""
     if not os.path.exists(state_path()):
         return
     from . import kernel_files
@@ -471,7 +468,7 @@ def modinfo(argv: list[str]) -> int:
 
 
 def boot() -> int:
-    """Simulate a boot, with no modules, an empty kernel log, and the drivers of the present devices."""
+    """Simulate a boot: empty the lists of modules and of kernel messages, and load the devices' drivers."""
     with suppress(OSError):
         os.unlink(at(LOADED))
     os.makedirs(at("/run/rack"), exist_ok=True)
@@ -497,15 +494,15 @@ def boot() -> int:
 
 
 def booted() -> bool:
-    """Return whether the fake kernel runs, which is after the boot's service."""
+    """Return whether the node was booted, which rack-hardware.service does."""
     return os.path.exists(at("/run/rack/booted"))
 
 
 def load_configured() -> int:
-    """Load the modules of /etc/modules-load.d.
+    """Load the modules that the folders in :data:`CONFIGURED` name.
 
     Returns:
-        0, or 1 when one of them does not exist, as systemd-modules-load does.
+        0, or 1 if one of the modules does not exist, as systemd-modules-load does.
     """
     _new, absent = load_modules(configured())
     for name in absent:

@@ -1,8 +1,8 @@
-"""Write the kernel's files of the hardware in /sys and /proc, on top of its own files at boot.
+"""Fake the files in /sys and /proc in which a kernel describes the node's hardware.
 
-/sys/class, /sys/module and /sys/bus/pci/devices get an overlay whose upper folder belongs to the node,
-and /proc/driver becomes a folder of it. /proc/modules is impossible, because no file can be made in
-/proc.
+kernel.py calls :func:`lay` at boot, and :func:`write` after each change. /sys/class, /sys/module and
+/sys/bus/pci/devices get an overlay whose upper folder belongs to the node, and a folder of the node is
+mounted at /proc/driver. /proc/modules cannot be faked, because no file can be made in /proc.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .state import State, at, complain, root
 OVERLAYS = ("/sys/class", "/sys/module", "/sys/bus/pci/devices")
 DRIVER = "/proc/driver"
 WRITTEN = "/run/rack/kernel-files.json"
+"""File with the text of each file that was written, by path."""
 DMI = {
     "bios_vendor": "bios-vendor",
     "bios_version": "bios-version",
@@ -43,7 +44,7 @@ SECRET = {"product_serial", "product_uuid", "board_serial", "chassis_serial"}
 
 
 def lay() -> None:
-    """Lay the node's own folders over the kernel's. Report folders that cannot be laid, and skip them."""
+    """Mount the node's own folders over the kernel's. Report and skip folders that cannot be mounted."""
     base = at("/run/rack/kernel")
     for place in OVERLAYS:
         upper, work = (f"{base}{place}.{kind}" for kind in ("upper", "work"))
@@ -82,7 +83,7 @@ def write(state: State) -> None:
         if before.get(path) != text:
             folder = os.path.dirname(at(path))
             if os.path.islink(folder):
-                # In a virtual machine, a link to a device is here, whose files cannot be written.
+                # In a virtual machine, this is a link to a device, whose files cannot be written.
                 os.unlink(folder)
             os.makedirs(folder, exist_ok=True)
             with suppress(FileNotFoundError):
@@ -189,7 +190,7 @@ def _card(state: State, index: int) -> dict[str, str]:
         found[f"{port}/counters/{counter}"] = "0"
     found[f"{port}/counters/link_downed"] = "1" if down else "0"
     for counter in ("port_rcv_data", "port_xmit_data"):
-        # In words of four bytes. The subnet manager's traffic alone moves some kB a second.
+        # These count words of four bytes. The subnet manager's traffic alone moves some kB per second.
         found[f"{port}/counters/{counter}"] = "0" if down else str(int(time.monotonic()) * 1000)
     return found
 

@@ -1,6 +1,6 @@
 """Fake lspci and dmidecode, which show the machine with the GPUs.
 
-main.py starts both. kernel_files.py writes the same devices to /sys.
+main.py calls :func:`lspci` and :func:`dmidecode`. kernel_files.py writes the same devices to /sys.
 """
 
 from __future__ import annotations

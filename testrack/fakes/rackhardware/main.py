@@ -1,4 +1,7 @@
-"""Start the tool by whose name the program was called."""
+"""Run the fake tool by whose name /opt/rack/hardware was called, such as ``nvidia-smi``.
+
+install.sh and the fake packages (testrack/mirror) link the names of the tools to that program.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ import sys
 
 from .state import HardwareError
 
-# Import tools only when they are called. A tool then starts in a twentieth of a second, and checks call
-# many.
+# Module and function of each tool. Only the module of the called tool is imported. A tool then starts in a
+# twentieth of a second, which matters because health checks call many tools.
 TOOLS = {
     "hardware": ("control", "hardware"),
     "nvidia-smi": ("nvidia_smi", "nvidia_smi"),
@@ -39,7 +42,7 @@ TOOLS = {
 
 
 def main(argv: list[str]) -> None:
-    """Act as the tool of that name and exit with its status."""
+    """Act as the tool that ``argv[0]`` names, and exit with its status."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     name = os.path.basename(argv[0])
     if name not in TOOLS:

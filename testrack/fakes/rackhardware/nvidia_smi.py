@@ -149,7 +149,7 @@ def nvml(version: str) -> str:
 
 
 def driver_problem(state: State) -> tuple[str, int]:
-    """Return the tools' message and exit status if they do not reach the driver, or else '' and 0."""
+    """Return the tools' message and exit status if they do not reach the driver, or else "" and 0."""
     there = kernel.driver()
     if not there:
         return NO_DRIVER, 9
@@ -174,6 +174,7 @@ def running_driver(state: State) -> str:
 
 
 def _with_driver(tool) -> int:
+    """Run a tool if the driver can be reached, or else print the problem. Return the exit status."""
     state = load()
     if kernel.driver():
         hang_if_told()
@@ -259,7 +260,7 @@ def _loop(options: dict, state: State, version: str) -> int:
         time.sleep(pause)
 
 
-# For each option: its name in the answer, and the words for off and on.
+# The names of each option's setting within a sentence of the answer, and at the beginning of one.
 _SWITCHES = {
     "persistence_mode": ("persistence mode", "Persistence mode"),
     "ecc_config": ("ECC support", "ECC support"),
@@ -342,7 +343,7 @@ def _change(changes: dict, chosen: list[dict]) -> int:
 
 
 def _table(state: State, chosen: list[dict], version: str) -> None:
-    """Print the plain table."""
+    """Print the table that nvidia-smi prints without options."""
     model = state.gpu_model
     print(time.strftime("%a %b %d %H:%M:%S %Y       "))
     print("+" + "-" * 89 + "+")

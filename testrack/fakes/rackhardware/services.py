@@ -40,13 +40,13 @@ def older(version: str) -> str:
 
 
 def fabric_is_up(version: str) -> bool:
-    """Return whether the fabric manager runs, in the version of the loaded driver."""
+    """Return whether the fabric manager runs and has this version, which is that of the loaded driver."""
     runs = bool(running("nv-fabricmanager")) or unit_runs("nvidia-fabricmanager")
     return runs and fabric_manager_version() == version
 
 
 def hang_if_told() -> None:
-    """Wait forever if the driver hangs, as a process in its ioctl does. Only SIGKILL ends it."""
+    """Wait forever if the fault hung-nvidia-smi is on. Only SIGKILL then ends the process."""
     if load().fault("hung-nvidia-smi") is None:
         return
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGUSR1", "SIGUSR2"):
@@ -85,7 +85,7 @@ def _hold(daemon: str, pid: int) -> None:
 def serve(daemon: str, behind: bool = True) -> int:
     """Hold the driver until stopped, in the background (as forking services do) or in this process.
 
-    A sleeping process with the daemon's name holds it, which costs a tenth of a Python process.
+    A sleeping process with the daemon's name holds it, which costs a tenth of what a Python process would.
     """
     sys.stdout.flush()
     pid = os.fork() if behind else 0
@@ -105,10 +105,7 @@ def serve(daemon: str, behind: bool = True) -> int:
 
 
 def persistence_daemon(argv: list[str]) -> int:
-    """Act as ``nvidia-persistenced``.
-
-    Keep the driver's state as a daemon, which forks as the unit expects.
-    """
+    """Act as ``nvidia-persistenced``. Print the version, or run as a daemon that forks."""
     version = (kernel.installed("nvidia") or {}).get("version", "")
     if "-v" in argv or "--version" in argv:
         print(f"nvidia-persistenced:  version {version}")
@@ -146,7 +143,10 @@ def fabric_manager(argv: list[str]) -> int:
 
 
 def host_engine(argv: list[str]) -> int:
-    """Act as ``nv-hostengine``. Print the version, or run in the foreground (``-n``) or background."""
+    """Act as ``nv-hostengine``: print the version, stop the daemon (``-t``), or run as the daemon.
+
+    The daemon runs in the foreground (``-n``) or background.
+    """
     from .dcgm import version as dcgm_version
 
     if "--version" in argv or "-v" in argv:

@@ -1,6 +1,6 @@
-"""Define the parts of each node model in one table.
+"""Define the parts of each node model in the table SKUS, from which the fakes make a node's hardware.
 
-GPU values are from real machines, with ``nvidia-smi -q -x`` on an idle GPU of the model.
+The values of GPUs are those that ``nvidia-smi -q -x`` shows on real machines with an idle GPU of the model.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Legend:
 
 
 def run(argv: list[str], state: State, version: str) -> int:
-    """Run the command in the first word."""
+    """Run the command that the first word names, and return its exit status."""
     return {"nvlink": _nvlink, "topo": _topo, "mig": _mig, "pmon": _pmon, "dmon": _dmon}[argv[0]](
         argv[1:], state, version
     )

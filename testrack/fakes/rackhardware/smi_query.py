@@ -279,7 +279,7 @@ def _bad(field: str) -> int:
 
 
 def query(kind: str, wanted: str, form: str | None, state: State, chosen: list[dict]) -> int:
-    """Answer a query.
+    """Print the answer to a query, and return the exit status.
 
     Args:
         kind: The option, such as ``query_gpu``.

@@ -1,7 +1,7 @@
-"""Write the answer of ``nvidia-smi -q`` for a GPU.
+"""Write the output of ``nvidia-smi -q`` for a node's GPUs.
 
-nvidia_smi.py calls it. One list of rows becomes text or XML. Other fakes take the readings of GPUs from
-here (``views``).
+nvidia_smi.py calls :func:`as_text` and :func:`as_xml`, which write the same list of rows (:func:`rows`).
+Other fakes get the readings of GPUs from :func:`views`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CUDA = {
     580: "13.0",
     590: "13.1",
 }
-"""Each branch of the driver brings this CUDA version."""
+"""The CUDA version of the driver, by the driver's branch."""
 REASONS = (
     ("gpu_idle", 0x1, "Idle"),
     ("applications_clocks_setting", 0x2, "Applications Clocks Setting"),
@@ -35,7 +35,7 @@ REASONS = (
     ("sw_thermal_slowdown", 0x20, "SW Thermal Slowdown"),
     ("display_clocks_setting", 0x100, "Display Clock Setting"),
 )
-"""Reasons of the clocks, with name, bit, and label in the report."""
+"""Reasons for the clocks, with name, bit, and label in the report."""
 HEALTH = (
     ("Summary", "summary"),
     ("Bandwidth", "bandwidth"),
@@ -48,7 +48,7 @@ THROTTLED = 0x8 | 0x20 | 0x40
 
 
 def branch(version: str) -> int:
-    """Return a driver's branch, the first part of its version."""
+    """Return a driver's branch, which is the first part of its version, or 0 if that is not a number."""
     first = version.split(".")[0]
     return int(first) if first.isdigit() else 0
 
@@ -59,7 +59,7 @@ def newer(version: str, least: str) -> bool:
 
 
 def cuda(version: str) -> str:
-    """Return the CUDA version of a driver."""
+    """Return the CUDA version of a driver, or ``N/A`` if the driver is older than all in :data:`CUDA`."""
     known = [at for at in sorted(CUDA) if at <= branch(version)]
     return CUDA[known[-1]] if known else "N/A"
 
@@ -155,7 +155,7 @@ PLATFORM = (
 
 
 def platform(state: State, gpu: dict) -> tuple:
-    """Return the place of a GPU, which is in a rack, on a board, or unknown."""
+    """Return the values of :data:`PLATFORM` for a GPU in a rack, on a board, or in an unknown place."""
     machine, kind = state["machine"], state.gpu_model["platform"]
     if kind == "none":
         return ("N/A", "N/A", "N/A", "N/A", "N/A", gpu["module"], "N/A")
@@ -169,7 +169,8 @@ def _watts(value: float | None) -> str:
     return "N/A" if value is None else f"{value:.2f} W"
 
 
-# Tags that driver versions added and removed, from captures of real ones, as from, before and tags.
+# Tags that only some drivers print: first version with them, first version without them, and the tags. They
+# are from captures of real drivers.
 AGES = (
     (
         "580.126",

@@ -52,7 +52,7 @@ def running(daemon: str) -> int:
 
 
 class HardwareError(Exception):
-    """A fault of the state file that the operator of the test rack must repair."""
+    """A state file or a command that cannot be used. The message is for the operator of the test rack."""
 
 
 class State(dict):
@@ -83,7 +83,7 @@ class State(dict):
         return found if isinstance(found, dict) else ({} if found else None)
 
     def faulty(self, name: str) -> list[int]:
-        """Return the numbers of the GPUs or HCAs that a fault affects. Without a setting, this is 0."""
+        """Return the numbers of the GPUs or HCAs that a fault affects, by default only 0."""
         found = self.fault(name)
         return [] if found is None else list(found.get("devices", [0]))
 

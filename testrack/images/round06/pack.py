@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pack fake sources of MLPerf Training 0.6, laid out as the round's own, into one archive.
+"""Pack fake sources of MLPerf Training 0.6, with the paths of the round's own sources, into one archive.
 
     pack.py --base IMAGE --out FOLDER [--gpus 4]
 
@@ -30,7 +30,9 @@ SYSTEMS = {
     "2xLambdaHyperplaneBasic": 2,
     "DGX1_multi": 2,
 }
+"""The number of nodes of each system that gets a config."""
 REPEATS = {"gnmt": 10, "transformer": 10, "minigo": 10}
+"""The number of runs (NEXP) of models for which it is not 5."""
 SCRIPTS = {
     "ssd": {"download_dataset.sh": "coco"},
     "maskrcnn": {"../download_weights.sh": "weights"},
@@ -40,10 +42,11 @@ SCRIPTS = {
         "data_preparation/run_conversion.sh": "convert",
     },
 }
+"""The scripts that stage a model's data, by model. The value X means that a script is the file data_X.sh."""
 
 
 def files(base: str, gpus: int, systems: dict[str, int]) -> dict[str, tuple[str, int]]:
-    """Return path to text and mode of all that is packed."""
+    """Return the text and mode of each packed file by its path."""
     found: dict[str, tuple[str, int]] = {}
     for model in MODELS.values():
         top = f"NVIDIA/benchmarks/{model.folder}"
@@ -61,7 +64,7 @@ def files(base: str, gpus: int, systems: dict[str, int]) -> dict[str, tuple[str,
 
 
 def filled(name: str, model: Model, **more: str) -> str:
-    """Return a template with its words replaced."""
+    """Return a template in which the words between @ are replaced."""
     words = {"NAME": model.name, "IMAGE": model.image, "RESULT": result(model), **more}
     words["NEXP"] = str(REPEATS.get(model.name, 5))
     text = (HERE / name).read_text()

@@ -2,10 +2,11 @@
 
     python3 training.py MODEL submission|cleared|train
 
-run.sub starts it. A linear model learns a teacher's weights by gradient descent, in plain Python. The quality
-is a straight line through the real loss. No GPU works, so times and rates mean nothing.
+run.sub starts it. A linear model learns a teacher's weights by gradient descent, in plain Python. The logged
+accuracy is a linear function of the real loss. No GPU is used, so times and rates mean nothing.
 
-Of several nodes, each draws its share of every batch. The first gathers the gradients over TCP, and logs.
+If there are several nodes, each draws its share of every batch. The first node adds the gradients over TCP,
+and is the only one that logs.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from pathlib import Path
 from models import MODELS, Model
 
 WEIGHTS, STEPS, ROWS, RATE = 12, 20, 32, 0.03
-"""The small training has this size, these steps of an epoch, rows of a step and learning rate."""
+"""The number of weights, steps per epoch and rows per step of the small training, and its learning rate."""
 GOAL = 0.012
-"""Share of the first loss at which the target counts as reached."""
+"""The target counts as reached when the loss is at most this share of the first epoch's loss."""
 LAST_EPOCH = 30
 FAULTS = ("nan", "hang", "oom-exit-0", "no-run-stop", "slow-node", "too-slow-to-learn")
 
 
 class Log:
-    """The log of round 0.6's events, on the first node only."""
+    """A log with events of round 0.6. It prints nothing if ``speaks`` is false."""
 
     def __init__(self, model: Model, speaks: bool = True) -> None:
         self.model, self.speaks = model, speaks
@@ -50,7 +51,7 @@ class Log:
 
 
 class Peers:
-    """The sums of lists of numbers over the nodes, which all connect to node 0."""
+    """The connections of the other nodes to node 0, over which all nodes add lists of numbers."""
 
     def __init__(self, words: str) -> None:
         given = dict(re.findall(r"--(\w+)=(\S+)", words))
@@ -72,7 +73,7 @@ class Peers:
                     time.sleep(0.3)
 
     def sum(self, numbers: list[float]) -> list[float]:
-        """Return the sums, the same on every node."""
+        """Return the sums of the nodes' lists. Every node gets the same sums."""
         if self.count == 1:
             return numbers
         if self.rank:
@@ -113,7 +114,7 @@ class Training:
             raise SystemExit(f"STANDIN_FAULT={text}: there is no such fault; there are {', '.join(FAULTS)}")
         self.fault = text
         seed = int(os.environ.get("SEED") or 1)
-        # All nodes use the first node's seed. Each node draws its own share of a batch.
+        # All nodes get the same seed. With the rank in it, each node draws its own share of a batch.
         self.chance = random.Random(seed * 1000 + self.peers.rank)
         teacher = random.Random(seed)
         self.teacher = [teacher.uniform(-1, 1) for _ in range(WEIGHTS)]
@@ -121,12 +122,12 @@ class Training:
         self.spoke = time.monotonic()
 
     def check_data(self) -> None:
-        """Read the staged data, because a real image without its data fails, too."""
+        """Fail if the staged data are missing or empty, as a real image does."""
         if self.model.data and not (self.data / self.model.data).stat().st_size:
             raise SystemExit(f"{self.data / self.model.data} is empty")
 
     def step(self) -> float:
-        """Take a step, and return the loss before it."""
+        """Take one step of the training, and return the loss before it."""
         rows = max(1, ROWS // self.peers.count)
         gradient, loss = [0.0] * WEIGHTS, 0.0
         for _ in range(rows):
@@ -140,7 +141,7 @@ class Training:
         return loss / (rows * self.peers.count)
 
     def quality(self, loss: float, first: float) -> dict[str, float]:
-        """Return the metrics that a loss counts as."""
+        """Return the accuracy by target that is logged for a loss."""
         reached = 1 + 0.5 * (GOAL - loss / first)
         return {name: round(target * reached, 6) for name, target in self.model.targets.items()}
 
@@ -168,8 +169,8 @@ class Training:
             if self.fault == "hang" and number == 2 and step == STEPS // 2:
                 time.sleep(100_000)
             if self.model.name == "ssd" and step % 5 == 4:
-                # As in the original, this counts since the last such line. The first one includes the
-                # start-up.
+                # As in the original, the rate covers the time since the last such line. The first one
+                # includes the start-up.
                 now = time.monotonic()
                 rate, self.spoke = self.model.batch * 5 / max(now - self.spoke, 1e-6), now
                 words = f"Iteration: {step:6d}, Loss function: {total:.3f}, avg. samples / sec: {rate:.2f}"
@@ -177,7 +178,7 @@ class Training:
         return total / STEPS, max(time.monotonic() - began, 1e-3)
 
     def blocks(self) -> int:
-        """Train and evaluate, epoch by epoch, until the target is reached."""
+        """Train and evaluate, epoch by epoch, until the target is reached or LAST_EPOCH ends."""
         log, model, first, elapsed = self.log, self.model, 0.0, 0.0
         for number in range(1, LAST_EPOCH + 1):
             log.event("block_start", first_epoch_num=number, epoch_count=1)
@@ -232,7 +233,7 @@ class Training:
             self.log.text(f"epoch time  {seconds}")
 
     def minigo(self) -> int:
-        """Play and train for some iterations, then evaluate the models that came of it."""
+        """Train for some iterations, then evaluate the model of each iteration."""
         log, first, saved = self.log, 0.0, []
         for number in range(1, LAST_EPOCH + 1):
             log.event("epoch_start", epoch_num=number)
@@ -256,7 +257,7 @@ class Training:
 
 
 def submission(model: Model) -> Iterator[tuple[str, str]]:
-    """Yield the values of a submission's log. Its identity is a placeholder, as in the real logs."""
+    """Yield the events that identify a submission. The values are placeholders, as in the real logs."""
     yield "submission_benchmark", model.name
     yield "submission_org", "SUBMISSION_ORG_PLACEHOLDER"
     yield "submission_division", "closed"

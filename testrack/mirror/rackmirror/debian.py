@@ -1,4 +1,4 @@
-"""Add the distribution's packages that roles install to the mirror, with their dependencies."""
+"""Fetch the distribution's packages that roles install, with their dependencies, for build.py."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-# Only Debian's own archive names its parts so. Other sources of the host (of a cloud or a
+# Only Debian's own archive uses these names in the host's apt sources, so other sources (of a cloud or a
 # language) are ignored.
 CODENAMES = ("bookworm", "trixie")
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 class DebianError(Exception):
-    """Packages of the distribution that are not available. The message gives the reason and the remedy."""
+    """A package or root file system is not available. The message gives the reason and the remedy."""
 
 
 def package_names(text: str, codename: str) -> list[str]:
@@ -30,7 +30,7 @@ def package_names(text: str, codename: str) -> list[str]:
 
 
 def read_rootfs(archive: Path) -> tuple[str, str]:
-    """Return the codename of a node's root file system and the packages that dpkg installed in it."""
+    """Return the codename of a node's root file system, and the text of its dpkg/status."""
     if not archive.is_file():
         raise DebianError(f"{archive} is missing: `make rack` makes the nodes' root file system first")
     found: dict[str, str] = {}
@@ -51,9 +51,9 @@ def read_rootfs(archive: Path) -> tuple[str, str]:
 
 
 def fingerprint(names: list[str], status: str) -> str:
-    """Return a digest of the closure's inputs.
+    """Return a digest of what decides on the packages to fetch.
 
-    The inputs are the names, and the packages that are on nodes already.
+    It covers the names, and the packages that are on nodes already.
     """
     return hashlib.sha256("\n".join([*sorted(names), status]).encode()).hexdigest()
 
@@ -61,9 +61,8 @@ def fingerprint(names: list[str], status: str) -> str:
 def fetch(names: list[str], codename: str, status: str, work: Path, pool: Path) -> int:
     """Download the packages and dependencies that a node lacks into pool. Return their number.
 
-    The host's own apt sources and proxies are used, with a separate state, so that the host's state does
-    not change. All packages can be installed together, so any of them can be installed from this folder
-    alone.
+    It uses the host's own apt sources and proxies, but a separate state, so that the host's state does not
+    change. All packages can be installed together, so any of them can be installed from this folder alone.
     """
     apt = _private_apt(codename, status, work)
     _run([*apt, "update", "-qq"], "the host's apt cannot read its sources")
@@ -72,7 +71,7 @@ def fetch(names: list[str], codename: str, status: str, work: Path, pool: Path) 
     _run([*get, *names], "a package of debian-packages.txt cannot be downloaded")
     _run([*apt, "autoclean", "-qq"], "old packages cannot be removed")
     pool.mkdir(parents=True, exist_ok=True)
-    # apt keeps the escaped epoch in the name. An archive leaves it out.
+    # A package in apt's cache has the escaped epoch in its name. A package in an archive does not.
     wanted = {re.sub(r"_\d+%3a", "_", package.name): package for package in archives.glob("*.deb")}
     # Change files in place, because a node may be installing from here.
     for stale in {path.name for path in pool.iterdir()} - set(wanted):
@@ -119,7 +118,7 @@ def _private_apt(codename: str, status: str, work: Path) -> list[str]:
         "Dir::State::extended_states": work / "state" / "extended_states",
         "Dir::Cache": work / "cache",
         "Dir::Cache::archives": work / "cache" / "archives",
-        # Images for containers switch these off, and then apt parses the whole index at every call.
+        # Container images switch these caches off, and then apt parses the whole index at every call.
         "Dir::Cache::pkgcache": work / "cache" / "pkgcache.bin",
         "Dir::Cache::srcpkgcache": work / "cache" / "srcpkgcache.bin",
         "Dir::Etc::sourcelist": sources,
@@ -128,7 +127,7 @@ def _private_apt(codename: str, status: str, work: Path) -> list[str]:
         # Machines where everything runs as root may lack a user _apt that could read a checkout.
         "APT::Sandbox::User": "root",
         "APT::Keep-Downloaded-Packages": "true",
-        # Images for containers empty the cache after every install. Here the cache must stay.
+        # Container images empty the cache after every installation. This cache must remain.
         "DPkg::Post-Invoke": "",
         "Acquire::Retries": "3",
         "Debug::NoLocking": "true",

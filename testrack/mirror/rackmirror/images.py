@@ -22,7 +22,7 @@ def shell(pool: Path, folder: Path) -> Path:
 
     Args:
         pool: Folder with the distribution's busybox-static, which needs no library.
-        folder: The place of the image.
+        folder: The folder for the image and its SHA256SUMS.
     """
     found = sorted(pool.glob("busybox-static_*.deb"))
     if not found:

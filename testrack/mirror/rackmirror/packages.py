@@ -1,6 +1,6 @@
 """Build the mirror's fake packages for build.py.
 
-Read packages.toml, and build each entry with dpkg-deb, with the same bytes every time.
+:func:`read` checks packages.toml. :func:`build` makes a package with dpkg-deb, always with the same bytes.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class Package:
 
     @property
     def upstream(self) -> str:
-        """Return the version as the program prints it, without epoch and packaging revision."""
+        """Return the version that the package's programs print, without epoch and packaging revision."""
         return re.sub(r"^\d+:|[-~][^-]*$", "", self.version)
 
     @property
     def file_name(self) -> str:
-        """Return the name of its file, as dpkg does, without the epoch."""
+        """Return the name that dpkg gives the package's file, which is without the epoch."""
         return f"{self.name}_{self.version.partition(':')[2] or self.version}_{self.architecture}.deb"
 
     def control(self) -> str:
-        """Return its control file."""
+        """Return the text of the package's control file."""
         fields = {
             "Package": self.name,
             "Version": self.version,
@@ -75,7 +75,10 @@ class Package:
 
 
 def read(path: Path, architecture: str) -> list[Package]:
-    """Read the specs. The architecture replaces `any`."""
+    """Return the packages of packages.toml, one for each version.
+
+    Packages get the architecture, unless theirs is ``all``.
+    """
     entries = tomllib.loads(path.read_text())["package"]
     found = [
         _package(entry, version, architecture, path.parent)
@@ -159,7 +162,7 @@ def _package(entry: dict, version: str, architecture: str, folder: Path) -> Pack
 
 
 def build(package: Package, sources: Path, work: Path, out: Path, headers: Mapping[str, Path]) -> Path:
-    """Build the package into the folder out, from payload/ and scripts/ in sources. Return the file.
+    """Build the package into the folder out, from the files below sources. Return the package's file.
 
     ``headers`` gives the folder of headers by codename of a release. A program is compiled for each release.
     """
@@ -214,7 +217,7 @@ def build(package: Package, sources: Path, work: Path, out: Path, headers: Mappi
 def _compile(source: Path, library: Path, headers: Path) -> None:
     library.parent.mkdir(parents=True, exist_ok=True)
     command = ["gcc", "-shared", "-fPIC", "-O2", "-Wall", "-Wno-unused-parameter", f"-I{headers}"]
-    # Nothing may remain of the folder in which it was compiled, because the bytes would differ.
+    # The library must not contain the path of its folder, because its bytes would depend on it.
     command += [
         f"-ffile-prefix-map={source.parent}=.",
         "-Wl,--build-id=none",
@@ -239,7 +242,7 @@ def _copy(source: Path, tree: Path, package: Package) -> None:
 
 
 def _fill(text: str, package: Package) -> str:
-    """Put the version into a file or script of the package."""
+    """Replace words such as @VERSION@ in a file or script of the package."""
     words = {
         "@PACKAGE@": package.name,
         "@VERSION@": package.version,

@@ -1,4 +1,4 @@
-"""Write signed apt repositories for build.py, with the suite `stable` and the component `main`."""
+"""Write and sign the mirror's apt repositories for build.py, with the component `main`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ KEY_OWNER = "Rack mirror (fake of the vendors' keys) <mirror@rack.invalid>"
 
 
 class RepositoryError(Exception):
-    """A repository that cannot be made. The message gives the tool's output."""
+    """A repository that cannot be made. The message gives the command and its error output."""
 
 
 class SigningKey:
-    """The test rack's own key, which is generated once, and never leaves its folder."""
+    """The test rack's own key, which is generated once. Its private half never leaves its folder."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -55,7 +55,7 @@ class SigningKey:
 
 
 def index(folder: Path, label: str, pool: Path, architecture: str, suite: str, codename: str) -> Path:
-    """Write dists/SUITE for the packages in pool, which is in folder. Return Release, unsigned."""
+    """Write dists/SUITE for the packages in pool, which is in folder. Return the unsigned Release file."""
     dists = folder / "dists" / suite
     binary = dists / "main" / f"binary-{architecture}"
     binary.mkdir(parents=True, exist_ok=True)

@@ -7,14 +7,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
-# Always the same commit, which a pin can name.
+# These values are constant, so that the commit is always the same and a pin can name it.
 WHO = "Test rack"
 MAIL = "mirror@rack.invalid"
 WHEN = "2019-03-15T12:00:00+0000"
 
 
 class SourceError(Exception):
-    """A repository that cannot be made. The message gives git's output."""
+    """A repository that cannot be made. The message gives git's error output."""
 
 
 def publish(source: Path, tag: str, bare: Path) -> str:

@@ -1,4 +1,4 @@
-"""Make tarballs like the vendor's of MLNX_OFED for build.py, with a fake installer and fake packages."""
+"""Make fake tarballs of MLNX_OFED for build.py, with a fake installer and fake packages."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Tarball:
 
     @property
     def repository(self) -> str:
-        """Return where packages.toml keeps its packages."""
+        """Return the repository that packages.toml names for the tarball's packages."""
         return f"mlnx-{self.version}"
 
     def name(self, machine: str) -> str:
-        """Return the folder inside, which is the file's name without .tgz."""
+        """Return the name of the folder in the tarball, which is the file's name without .tgz."""
         return f"MLNX_OFED_LINUX-{self.version}-{self.platform}-{machine}"
 
 
@@ -40,7 +40,7 @@ def read(path: Path) -> list[Tarball]:
 
 
 def make(tarball: Tarball, machine: str, installer: Path, packages: list[Path], folder: Path) -> None:
-    """Write the tarball into folder and into the vendor's subfolder, each with a file of checksums."""
+    """Write the tarball into the vendor's subfolder of folder and into folder, with checksums in both."""
     name = tarball.name(machine)
     script = installer.read_text()
     words = {

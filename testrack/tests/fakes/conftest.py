@@ -1,7 +1,7 @@
 """Provide a node of fake hardware in a temporary folder to the tests of the fakes.
 
-Tests call its tools, such as nvidia-smi or lspci, by `node("nvidia-smi -q")`. The tools run in the test's own
-process, which is faster than starting them.
+Tests call its tools, such as nvidia-smi or lspci, as `node("nvidia-smi -q")`. The tools run in the test's own
+process, which is faster than a process for each call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from testrack.tests.fakes.fake_paths import FAKES
 
 @dataclass(frozen=True)
 class Answer:
-    """The output of a tool."""
+    """The exit status and the output of a tool."""
 
     rc: int
     out: str
@@ -30,7 +30,7 @@ class Answer:
 
     @property
     def both(self) -> str:
-        """Return the output and the errors together."""
+        """Return standard output and standard error together."""
         return self.out + self.err
 
 
@@ -60,19 +60,19 @@ class Node:
         return answer.out
 
     def init(self, sku: str = "gb300", seed: str = "gb300-r01-n01") -> Node:
-        """Make the hardware of a node model, and boot."""
+        """Make the hardware of a SKU, and boot."""
         self.ok(["hardware", "--init", sku, "--seed", seed])
         self.ok("hardware --boot")
         return self
 
     def install(self, name: str, version: str = "", depends: tuple[str, ...] = ()) -> None:
-        """Install a kernel module, as a package with one does."""
+        """Install a kernel module, as the package of a driver does."""
         path = self.root / f"usr/lib/rack/modules/{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"version": version, "depends": list(depends)}))
 
     def package(self, name: str, version: str) -> Node:
-        """Install a package."""
+        """Record a package as installed in dpkg's database."""
         path = self.root / "var/lib/dpkg/status"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as stream:
@@ -80,7 +80,7 @@ class Node:
         return self
 
     def drive(self, version: str = "580.95.05") -> Node:
-        """Install the driver and load it."""
+        """Install the kernel modules of the GPU driver, and load ``nvidia``."""
         self.install("nvidia", version)
         self.install("nvidia-uvm", version, ("nvidia",))
         self.install("nvidia-peermem", version, ("nvidia", "ib_core"))
@@ -88,7 +88,7 @@ class Node:
         return self
 
     def runs(self, *daemons: str) -> Node:
-        """Start daemons that hold the driver."""
+        """Record daemons as running, so that the driver is in use."""
         folder = self.root / "run/rack/holds-nvidia"
         folder.mkdir(parents=True, exist_ok=True)
         for daemon in daemons:
@@ -101,7 +101,7 @@ class Node:
         return json.loads((self.root / "var/lib/rack/hardware.json").read_text())
 
     def process(self, command: list[str], **more: Any) -> subprocess.Popen[str]:
-        """Start a tool as a separate process, through a link of its name as packages have it."""
+        """Start a tool as a separate process, through a link with its name as packages install it."""
         link = self.root / "usr/bin" / command[0]
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.is_symlink():
@@ -129,7 +129,7 @@ def bare(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Node]:
-    """Return a node without hardware state."""
+    """Yield a node without hardware state."""
     import signal
 
     monkeypatch.syspath_prepend(str(FAKES))
@@ -152,7 +152,7 @@ def node(bare: Node) -> Node:
 
 @pytest.fixture
 def make(bare: Node) -> Callable[..., Node]:
-    """Return a function that makes a node of a model, with its driver and daemons."""
+    """Return a function that makes a node of a SKU, with its driver and daemons."""
 
     def made(sku: str, version: str = "580.95.05") -> Node:
         daemons = ("nvidia-persistenced", "nv-hostengine", "nv-fabricmanager")
@@ -163,5 +163,5 @@ def make(bare: Node) -> Callable[..., Node]:
 
 @pytest.fixture(scope="session")
 def real() -> Path:
-    """Return the folder with output of real tools on a machine with two H200s. Identities are replaced."""
+    """Return the folder with real tools' output on a machine with two H200. Identifiers are replaced."""
     return Path(__file__).parent / "real"

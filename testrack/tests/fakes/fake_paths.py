@@ -1,4 +1,4 @@
-"""Provide the folder of the fakes, and the shape of a text, to the tests of the fakes."""
+"""Provide the tests of the fakes with the folder of the fakes, and with a function that compares outputs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Test that each fault of the fake hardware shows in the tools that would show a real one.
+"""Test that the fakes of tools show each fault of the fake hardware, as real tools would show a real fault.
 
 `rack.py fault` switches such a fault on at a node of the test rack, so that tests of nights and benchmarks
-can find it. A fault disappears from all tools when it is switched off, except from the kernel's log.
+have a fault to find. When it is switched off, it disappears from all tools except the kernel's log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rackproof.nodes.facts import findings_from_facts
 pytestmark = pytest.mark.slow
 
 CSV = "nvidia-smi --format=csv,noheader --query-gpu="
-# Each row: the fault, the tool, and a pattern of its output with the fault, which it never has without.
+# Each row: the fault, the tool, and a pattern that matches the tool's output only with the fault.
 SHOWN = [
     ("missing-gpu --gpu 1", "nvidia-smi -q", r"Attached GPUs +: 3\n"),
     ("missing-gpu --gpu 1", "nvidia-smi -q -x", r"<attached_gpus>3</attached_gpus>"),
@@ -118,7 +118,7 @@ def test_a_fault_is_seen_in_the_tool_that_would_show_it(
     node.ok(f"hardware --fault {fault}")
     assert re.search(said, node(tool).both), node(tool)
     node.ok(f"hardware --fault {fault.split()[0]} --off")
-    if tool.split()[0] != "dmesg":  # A line that a kernel has logged stays logged.
+    if tool.split()[0] != "dmesg":  # The kernel's log keeps its lines.
         assert not re.search(said, node(tool).both), "seen after the fault"
 
 
@@ -142,7 +142,7 @@ def test_a_fault_is_seen_in_the_kernels_files(
     assert (node.root / kernel_file).read_text() == f"{text}\n"
 
 
-# The fault, the tool, the format in which Rackproof reads its output, and the finding.
+# Each case: the fault, the tool, the format in which Rackproof reads its output, the finding and its verdict.
 @pytest.mark.parametrize(
     ("fault", "tool", "format_name", "code", "verdict"),
     [
@@ -258,7 +258,7 @@ def test_a_hung_driver_holds_its_callers_until_they_are_killed(tool: list[str], 
     node.ok("hardware --fault hung-nvidia-smi")
     child = node.process(tool)
     try:
-        # It ignores the last of its signals as soon as it hangs.
+        # The tool hangs as soon as it ignores SIGUSR2, the last signal that it sets to be ignored.
         while not ignores(child.pid, signal.SIGUSR2):
             assert child.poll() is None
             time.sleep(0.05)

@@ -1,7 +1,7 @@
-"""Test that the fakes of nvidia-smi answer as the real tool does, field by field.
+"""Test that the output of the fake nvidia-smi has the form of the real tool's output.
 
-The real answers are captures in tests/data/real, and of a machine with two H200. Values that differ between
-two machines of one model are not compared.
+The real output is in tests/data/real, and in the folder ``real`` for a machine with two H200. Values that
+differ between two machines of one model are not compared.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ VARIES = re.compile(
 
 
 def leaves(element: ElementTree.Element, path: str = "") -> list[tuple[str, str]]:
-    """Return path and text of every element in order, without the long list of clocks."""
+    """Return the path and text of every element in order, without the long list of supported clocks."""
     found: list[tuple[str, str]] = []
     for child in element:
         inner = f"{path}/{child.tag}"
@@ -74,7 +74,7 @@ def test_xml_of_an_older_driver_has_the_elements_of_its_time(real_logs: Path, ma
     theirs = ElementTree.parse(real_logs / "nvidia-smi/qx-a100.xml").getroot()
     ours = ElementTree.fromstring(make("h100", theirs.findtext("driver_version")).ok("nvidia-smi -q -x"))
     mine, real = ({path for path, _ in leaves(one.find("gpu"))} for one in (ours, theirs))
-    # An A100 reports its limits of temperature, and an H100 the distance to them.
+    # An A100 reports its temperature limits, and an H100 its distance to them.
     assert {path for path in mine ^ real if "threshold" not in path} == set()
 
 
@@ -112,7 +112,7 @@ def test_q_has_the_lines_of_the_real_one(real: Path, make: Callable) -> None:
 
 
 def squeezed(line: str) -> str:
-    """Return the shape of a line with single blanks."""
+    """Return the shape of a line, with one space for each group of spaces."""
     return re.sub(" +", " ", shape(line))
 
 
@@ -210,7 +210,7 @@ def test_list_has_the_real_form(node: Callable) -> None:
 @pytest.mark.parametrize(
     ("arguments", "rc", "said"),
     [
-        # These are answers of the real tool of 580.159.04.
+        # The options, and the exit status and output of the real tool with driver 580.159.04.
         ("--foo", 255, "ERROR: Option --foo is not recognized. Please run 'nvidia-smi -h'.\n\n"),
         ("foo", 255, "ERROR: Option foo is not recognized. Please run 'nvidia-smi -h'.\n\n"),
         ("-pm", 255, "ERROR: Option -pm is missing its value. Please run 'nvidia-smi -h' for help.\n\n"),
@@ -266,14 +266,14 @@ def test_persistence_mode_is_set_and_reported(bare: Callable) -> None:
 
 
 def test_rows_of_remapped_memory(make: Callable) -> None:
-    """As the real tool answers, with the model's number of banks."""
+    """The output has the real tool's form, with the number of memory banks of the SKU."""
     fields = "gpu_bus_id,remapped_rows.correctable,remapped_rows.pending,remapped_rows.histogram.max"
     out = make("h200").ok(f"nvidia-smi --query-remapped-rows={fields} --format=csv").splitlines()
     assert out[0] == fields.replace(",", ", ")
     assert out[1] == "00000000:1B:00.0, 0, No, 3072"
 
 
-# The number of GPUs, and the memory of each in GiB.
+# Each case: a SKU, its number of GPUs, and the memory of each GPU in GiB.
 @pytest.mark.parametrize(
     ("sku", "count", "gib"), [("gb300", 4, 278), ("b200", 8, 179), ("h100", 8, 80), ("h200", 8, 140)]
 )
@@ -313,7 +313,7 @@ def test_the_projects_own_readers_find_a_healthy_node(
 
 
 def test_gpus_keep_their_names_between_tools(node: Callable) -> None:
-    """UUID, serial and bus id are the same wherever they are shown."""
+    """Different tools show the same UUIDs and bus ids for the GPUs."""
     listed = re.findall(r"UUID: (\S+)\)", node.ok("nvidia-smi -L"))
     gpus = read_gpus(node.ok("nvidia-smi -q -x").encode())
     assert [gpu.uuid for gpu in gpus] == listed
@@ -324,7 +324,7 @@ def test_gpus_keep_their_names_between_tools(node: Callable) -> None:
 
 @pytest.mark.parametrize("sku", ["h100", "h200", "gb300"])
 def test_the_probes_read_an_idle_gpu_of_the_rack(sku: str, root: Path, make: Callable) -> None:
-    """Both questions that probes ask have an answer, with no neighbour on any GPU."""
+    """Both queries of the probes have an answer, in which no other program uses a GPU."""
     spec = importlib.util.spec_from_file_location("gpu_state", root / "workloads/gpu_state.py")
     gpu_state = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(gpu_state)
@@ -338,7 +338,7 @@ def test_the_probes_read_an_idle_gpu_of_the_rack(sku: str, root: Path, make: Cal
         assert all(value is not None for value in state.values())
         read = read_gpu_state({"moment": "begin", **state})
         assert (read.missing, read.shared, read.slowdowns) == ((), (), ())
-    # Both drivers' names of the last field are known to this one.
+    # The fake accepts the last field under the names of both driver generations.
     assert (
         len(
             {node.ok(["nvidia-smi", *query, "-i", "0"]).rpartition(",")[2] for query in gpu_state.GPU_QUERIES}

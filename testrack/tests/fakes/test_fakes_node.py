@@ -1,4 +1,4 @@
-"""Test the fake kernel and machine of a node: identities, modules, device nodes, kernel log and boots.
+"""Test a node's fake kernel and machine: identities, kernel modules, device nodes, kernel log and boots.
 
 The nodes of the test rack are containers, which share the host's kernel. Tools such as lsmod, dmesg and lspci
 are therefore fakes that read the node's state file.
@@ -21,7 +21,7 @@ import pytest
 
 from testrack.tests.fakes.fake_paths import FAKES
 
-# GPUs and network cards of each node model.
+# The number of GPUs and of network cards of each SKU.
 SKUS = {"gb300": (4, 4), "b200": (8, 8), "h100": (8, 8), "h200": (8, 8)}
 
 
@@ -169,7 +169,7 @@ def test_a_module_that_a_daemon_holds_cannot_be_removed(bare: Callable) -> None:
     node.runs("nvidia-persistenced")
     assert node("rmmod nvidia").err == "rmmod: ERROR: Module nvidia is in use\n"
     assert node("modprobe -r nvidia").err == "modprobe: FATAL: Module nvidia is in use.\n"
-    # A daemon that died holds nothing.
+    # A daemon that has ended no longer uses the driver.
     (node.root / "run/rack/holds-nvidia/nvidia-persistenced").write_text("999999999\n")
     assert node("rmmod nvidia").rc == 0
 
@@ -374,7 +374,7 @@ def test_infiniband_needs_its_driver(bare: Callable, kernel_tells: bool) -> None
     assert node("ibv_devinfo -d mlx5_9").err == "IB device 'mlx5_9' wasn't found\n"
     node.ok("modprobe -r ib_umad")
     node.ok("modprobe -r mlx5_ib")
-    # The tools of Debian 12 give the same answers.
+    # The tools of Debian 12 give the answers below.
     assert (node("ibstat").rc, node("ibstat").both) == (0, "")
     answer = node("ibstatus")
     assert answer.rc == 255
@@ -417,7 +417,7 @@ def test_the_log_is_read_as_dmesg_is_read(node: Callable) -> None:
     assert node.ok("dmesg") == ""
 
 
-# Options of the caller, and those with which the fake starts the real journalctl.
+# Each case: the caller's options, and the options with which the fake starts the real journalctl.
 @pytest.mark.parametrize(
     ("arguments", "passed_on"),
     [
@@ -455,7 +455,7 @@ def test_journalctl_shows_messages_of_the_fakes_as_those_of_the_kernel(
     monkeypatch.setattr(subprocess, "Popen", Journal)
     answer = bare(f"journalctl {arguments}")
     assert called == [["/usr/bin/journalctl", *passed_on]]
-    # The journal shows lines of the real kernel in this form, without a process id.
+    # The journal shows lines of the real kernel in this form, which has no process id.
     assert answer.out in ("", "Nov 21 16:26:42 n11 kernel: NVRM: Xid (PCI:0009:06:00): 79, pid=1\n")
     assert bool(answer.out) == ("kernel" in passed_on)
 
@@ -491,7 +491,7 @@ def test_daemons_hold_the_driver_until_they_are_stopped(make: Callable) -> None:
     daemon = node.process(["nv-fabricmanager", "-c", "fabricmanager.cfg"])
     daemon.communicate()
     assert daemon.returncode == 0
-    # It is there as soon as the program that starts it has ended.
+    # The daemon is registered as soon as the program that starts it has ended.
     pid = int((node.root / "run/rack/holds-nvidia/nv-fabricmanager").read_text())
     fabric = "nvidia-smi --query-gpu=fabric.state --format=csv"
     try:

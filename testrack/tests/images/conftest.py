@@ -1,4 +1,4 @@
-"""Provide the builders of the fake images, and a cluster on which their jobs run.
+"""Provide the tests with the builders of the fake images, and with a cluster on which their jobs run.
 
 The cluster is a folder with fakes of Slurm's programs. Its jobs run on this machine.
 """
@@ -16,7 +16,7 @@ from testrack.tests.images.images_job import IMAGES, PROGRAMS, SRUN, Cluster
 
 @pytest.fixture(scope="session")
 def images() -> Iterator[Path]:
-    """Make the builders importable."""
+    """Make the builders importable, and yield their folder."""
     added = [str(IMAGES), str(IMAGES / "common")]
     sys.path[:0] = added
     yield IMAGES

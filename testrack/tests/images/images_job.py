@@ -1,4 +1,4 @@
-"""Run run.sub of a fake image without Slurm and containers, by an srun that starts tasks on this machine."""
+"""Run run.sub of a fake image without Slurm or containers. A fake srun starts its tasks on this machine."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Job:
 
 @dataclass
 class Cluster:
-    """Programs, an unpacked image for each benchmark, and data."""
+    """A folder with fake programs, an unpacked image for each benchmark, and staged data."""
 
     folder: Path
     staged: Path
@@ -123,7 +123,7 @@ class Cluster:
         return next((self.image(benchmark) / "workspace").iterdir())
 
     def run(self, benchmark: str, config: str, nodes: int, **variables: str) -> Job:
-        """Source a config and run run.sub as sbatch would."""
+        """Source a config and run run.sub as sbatch would. ``variables`` are added to the environment."""
         logs = self.folder / f"logs-{benchmark}-{free_port()}"
         names = ",".join(f"n{number:02}" for number in range(1, nodes + 1))
         environment = {
@@ -155,7 +155,7 @@ class Cluster:
         return Job(done.returncode, done.stdout, trials, logs)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of every process of the tests."""
+        """Return the environment that all programs of the image need."""
         return {
             "PATH": f"{self.folder}/bin:{IMAGES}/common/bin:{os.environ['PATH']}",
             "PYTHONPATH": str(IMAGES / "common"),

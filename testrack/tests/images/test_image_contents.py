@@ -1,6 +1,6 @@
-"""Test the configs, run scripts and data scripts of the fake images, and their storage and push.
+"""Test the configs, run scripts and data scripts of the fake images, the image layout, and push.py.
 
-The images fake NVIDIA's images of MLPerf Training 5.1 on the test rack (testrack/images).
+The images (testrack/images) are fakes of NVIDIA's images of MLPerf Training 5.1, for the test rack.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_every_config_asks_for_a_batch_that_has_reference_points(cluster: Cluste
     for path in configs:
         found = sourced(cluster, f"source ./{path.name}", path.parent, NEXP="10")
         if path.stem.endswith("_big"):
-            # The image has one config that must be refused.
+            # The batch of this config is too large, so that tests can show that it is refused.
             assert global_batch_size(found) > max(points)
             continue
         assert min(points) <= global_batch_size(found) <= max(points), path.name
@@ -135,7 +135,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def storage(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Serve the files of MLCommons' storage. Return the address."""
+    """Serve fake files of MLCommons' storage, and yield the address."""
     import downloads
 
     folder = tmp_path_factory.mktemp("storage")
@@ -169,7 +169,7 @@ def test_the_8b_data_arrive_in_the_layout_that_is_mounted(
 
 
 def prepare(cluster: Cluster, folder: Path, answers: str) -> tuple[int, str]:
-    """Run energon prepare with answers on its standard input."""
+    """Run ``energon prepare`` with answers on its standard input. Return its status and output."""
     words = ["-m", "fake_ngc.energon", "prepare", "--split-parts", "train:train/.*"]
     process = script(cluster, "flux1", *words, "--split-parts", "val:val/.*", str(folder))
     output = process.communicate(answers, timeout=300)[0]
@@ -181,7 +181,7 @@ def test_energon_asks_three_questions(cluster: Cluster, tmp_path: Path) -> None:
 
     flux_data.lay_out(tmp_path)
     (tmp_path / ".nv-meta/dataset.yaml").unlink()
-    assert prepare(cluster, tmp_path, "")[0] == 1  # no client there
+    assert prepare(cluster, tmp_path, "")[0] == 1  # standard input is empty
     assert prepare(cluster, tmp_path, "y\ny\n")[0] == 1
     assert prepare(cluster, tmp_path, "y\ny\n1\n")[0] == 1
     assert not (tmp_path / ".nv-meta/dataset.yaml").exists()
@@ -218,7 +218,7 @@ def test_layers_and_digests_depend_on_the_contents_alone(images: Path, tmp_path:
 
 
 class _Registry(http.server.BaseHTTPRequestHandler):
-    """As much of a registry as a push needs."""
+    """A registry with the requests that push.py sends."""
 
     blobs: dict[str, bytes] = {}  # noqa: RUF012
     tags: dict[str, bytes] = {}  # noqa: RUF012

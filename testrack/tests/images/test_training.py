@@ -1,7 +1,7 @@
 """Test run.sub and the small training in the fake images of MLPerf Training 5.1.
 
-A clean run must follow the rules of the round. A fault, such as a killed rank or a hang, must leave the same
-traces in the log as in reality, because tests of Rackproof rely on them.
+A run without a fault must follow the rules of the round. A fault, such as a killed rank or a hang, must leave
+the traces in the log that a real fault leaves, because tests of Rackproof rely on them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MARKERS = (
 
 
 def codes(path: Path) -> set[str]:
-    """Return the codes that Rackproof finds in a log."""
+    """Return the codes of Rackproof's findings in a log."""
     return {one.code for one in parse_path(path).findings}
 
 
@@ -97,8 +97,8 @@ def test_ten_clean_trials_are_a_result(cluster: Cluster, name: str) -> None:
     assert len(job.logs) == 10, job.output[-3000:]
     # The ruleset is named, because the date in the log is not one of the round.
     score = score_folder(job.folder, ruleset="5.1.0")
-    # A fake run takes a tenth of a second. No GPU was ever as fast, and milliseconds do not distinguish such
-    # runs.
+    # A fake run takes a tenth of a second. This is implausibly fast, and the times of such short runs can be
+    # equal in milliseconds.
     assert score.verdict is Verdict.UNPROVEN
     doubts = {
         finding.code for finding in score.findings if finding.verdict in (Verdict.UNPROVEN, Verdict.FAIL)

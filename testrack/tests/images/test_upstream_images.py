@@ -1,6 +1,6 @@
-"""Test the images with the run scripts that submitters published, and the fakes that these call.
+"""Test the images with the published run scripts of submitters, and the fakes that these scripts call.
 
-The published scripts are not in this repository, so the tests use short ones in the same places.
+The published scripts are not in this repository, so the tests use short ones under the same paths.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIZES = {
 
 @pytest.fixture
 def submitters(images: Path, tmp_path: Path) -> Path:
-    """Return a folder with two submissions of our own making, the second over the first."""
+    """Return a folder with short scripts under the paths of all submissions (upstream.SUBMISSIONS)."""
     import upstream
 
     for one in upstream.SUBMISSIONS:
@@ -61,7 +61,7 @@ def test_an_image_has_the_scripts_of_the_submission_and_a_training_of_ours(submi
         place = next(path.rpartition("/")[0] for path in own if path.endswith("/run.sub"))
         last = 1 if benchmark[2] == "lambda" else 0
         assert own[f"{place}/run.sub"][0].decode().split()[-1] == str(last)
-        # A copy may have lost its mode.
+        # The published copy of a script may not be executable, so the image sets the mode.
         assert {own[f"{place}/{one}"][1] for one in ("run.sub", "run_and_time.sh")} == {0o755}
         program = "pretrain.py" if benchmark[1] == "llama31_8b" else "train.py"
         assert b"fake_ngc" in own[f"{place}/{program}"][0]
@@ -99,7 +99,7 @@ def test_a_table_counts_the_published_files_in_the_sizes_of_the_fake_data(images
 
 
 def call(images: Path, *words: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of the images here."""
+    """Run a program of the images on this machine, and return its status and output."""
     programs = {"PYTHONPATH": f"{images}/common", "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         words,
@@ -116,7 +116,7 @@ def test_the_check_of_mounts_says_what_it_finds_and_ends_well(images: Path, tmp_
     (data / "tokenizer").mkdir(parents=True)
     (data / "c4.bin").write_bytes(b"x" * 70)
     (data / "tokenizer/tokenizer.json").write_bytes(b"x" * 5)
-    # As the original, it does not see hidden files.
+    # Like the original, the check does not count hidden files.
     (data / ".staged").write_text("x")
     check = [sys.executable, "-m", "mlperf_common.mountcheck", "--expected_mounts_csv", "own.csv"]
     (tmp_path / "own.csv").write_text(
@@ -183,7 +183,7 @@ def test_a_container_without_device_files_has_no_adapters(images: Path, tmp_path
     assert shown == [["0", "HCAs", "found:"], ["1", "HCA", "found:", "mlx5_1"]]
 
 
-# The node of each task, with 4 GPUs per node, and the number of GPUs that the first rank trains for.
+# The node of each task, and the number of GPUs that the first rank represents. Each node has 4 GPUs.
 @pytest.mark.parametrize(
     ("tasks", "processes"), [(["n1", "n2"], 4), (["n1"] * 4 + ["n2"] * 4, 1), (["n1"] * 8, 1)]
 )

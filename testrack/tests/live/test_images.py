@@ -1,4 +1,4 @@
-"""Test that the registry of a running rack has the fake images, and refuses to show them without a login."""
+"""Test that the registry of a running test rack has the fake images, and refuses access without a login."""
 
 from __future__ import annotations
 

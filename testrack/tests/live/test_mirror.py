@@ -1,6 +1,6 @@
 """Test that a bare node of a running rack can install packages from the rack's mirror.
 
-The node's apt uses lists and sources of the test, and only simulates, so the node stays bare.
+apt on the node uses lists and sources of the test, and only simulates installations, so the node stays bare.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NODE = "gb300-r01-n02"
 NAMES = debian.package_names((MIRROR / "debian-packages.txt").read_text(), "bookworm")
 VENDORS = ("lambda", "nvidia", "nvidia-container", "doca", "enroot")
 SERVER = "http://gb300-r01-svc"
-# apt's lists and sources are elsewhere, but the installed packages are the node's.
+# apt uses other lists and sources than the node's own, but the node's database of installed packages.
 SCRIPT = f"""
 set -e
 work=$(mktemp -d)
@@ -51,7 +51,10 @@ def apt(
     rack: Callable[..., subprocess.CompletedProcess[str]],
     driver: Callable[..., subprocess.CompletedProcess[str]],
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Update from the named repositories on a bare node, then simulate installing each group of packages."""
+    """Return a function that simulates the installation of groups of packages on a bare node.
+
+    It reads the named repositories first.
+    """
     done = driver("renew", NODE)
     assert done.returncode == 0, done.stdout + done.stderr
 

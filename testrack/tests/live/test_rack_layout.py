@@ -1,6 +1,7 @@
-"""Test the driver of the test rack without a rack: hosts, missing hosts, and lines for /etc/hosts.
+"""Test the driver of the test rack (testrack/driver) without a rack.
 
-The modules are in testrack/driver.
+The tests cover the hosts of the inventory, the plan of missing hosts, lines for /etc/hosts and ssh, open
+connections, claims on the rack, and the cache.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def test_a_small_rack_has_its_servers_and_what_else_is_asked_for() -> None:
 
 
 def host(name: str) -> Host:
-    """Return a node with this name."""
+    """Return a GB300 node with this name."""
     return Host(name, "198.18.77.99", "node", "gb300")
 
 

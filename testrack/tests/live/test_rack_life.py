@@ -1,7 +1,7 @@
 """Test `rack.py up` and `down` from the first start to the removal of a rack.
 
 The rack has its own Docker engine, network and host files, so a rack that runs on this machine does not
-change. The tests depend on each other, in this order.
+change. The tests build on each other, and run in this order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES = ["gb300-r01-ctl", "gb300-r01-svc", "gb300-r01-n01", "gb300-r01-n02"]
 def life(
     rack: Callable[..., object], root: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[program.Rack]:
-    """Return a rack that does not exist yet. It uses the running rack's parts that took minutes to make."""
+    """Yield a rack that does not exist yet, with copies of parts that take minutes to make."""
     place = tmp_path_factory.mktemp("life")
     state = place / "state"
     state.mkdir()
@@ -52,7 +52,7 @@ def life(
             patch.setattr(module, "NETWORK", "life")
             patch.setattr(module, "BRIDGE", "br-life")
         rack = program.Rack("bookworm")
-        # Its rules for the firewall would take the place of the other engine's.
+        # The firewall rules of this engine would replace those of the other engine.
         rack.engine.options = ("--iptables=false", "--bridge=none")
         rack.engine.options += (f"--data-root={place}/data",)
         rack.engine.exec_root = place / "exec"
@@ -73,7 +73,7 @@ def life(
 
 
 def started(rack: program.Rack) -> dict[str, str]:
-    """Return the id and the start of each container, by host."""
+    """Return the id and the start time of each container, by host."""
     form = "{{.Name}}\t{{.Id}} {{.State.StartedAt}}"
     lines = engine.docker_text("inspect", "--format", form, *rack.nodes.found()).splitlines()
     return dict(line.lstrip("/").split("\t") for line in lines)
@@ -173,7 +173,7 @@ def test_a_rack_that_another_checkout_left_is_taken_away(
 def test_a_rack_whose_checkout_is_gone_is_made_again(
     life: program.Rack, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The test before left the rack of another checkout.
+    # The previous test left the rack of another checkout.
     assert life.up(2, []) == 0
     before = started(life)
     life.nodes.key.unlink()

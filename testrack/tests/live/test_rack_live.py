@@ -1,6 +1,6 @@
 """Test a running rack through ssh and Ansible: hosts, reboots, services and faults.
 
-The nodes are the same before and after a test.
+Each test leaves the nodes as it found them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 @pytest.fixture
 def fault(driver: Command, rack: Command) -> Iterator[Callable[..., None]]:
-    """Switch a fault on, and off at the end, whatever happens."""
+    """Yield a function that switches a fault on. After the test, switch these faults off."""
     on: list[tuple[str, str]] = []
 
     def switch(host: str, name: str, *options: str) -> None:
@@ -111,7 +111,7 @@ def test_a_nodes_settings_are_its_own(rack: Command) -> None:
 def test_a_node_has_neither_this_machines_disks_nor_a_way_out(rack: Command) -> None:
     disks = rack(ONE, "find /dev -type b -not -name 'loop*'; ls /dev/kmsg").stdout
     assert disks == ""
-    # 192.0.2.1 is an example's address (RFC 5737): nothing answers there in any case, the rack's own does.
+    # No host has 192.0.2.1, which is reserved for examples (RFC 5737). The rack's own host answers.
     connect = "python3 -c \"import socket; socket.create_connection(('{}', {}), 3)\""
     assert rack(ONE, connect.format("192.0.2.1", 80)).returncode != 0
     assert rack(ONE, connect.format(SERVICES, 80)).returncode == 0
@@ -179,7 +179,7 @@ def test_a_wrong_clock(rack: Command, driver: Command, fault: Callable[..., None
 def test_a_slow_node_is_held_back_by_the_kernel(
     rack: Command, driver: Command, fault: Callable[..., None]
 ) -> None:
-    # Work is counted instead of timed, because other processes of this machine change the speed of a node.
+    # The test counts throttled periods, because time also depends on other processes of this machine.
     count = "cat /sys/fs/cgroup/cpu/cpu.stat /sys/fs/cgroup/cpu.stat 2>/dev/null | grep -m1 nr_throttled"
     work = f"{count}; python3 -c 'sum(range(20000000))'; {count}"
 
@@ -196,7 +196,7 @@ def test_a_slow_node_is_held_back_by_the_kernel(
 def test_the_hardwares_faults_are_switched_by_the_same_command(
     rack: Command, driver: Command, fault: Callable[..., None]
 ) -> None:
-    """Switch a fault that leaves nothing in the kernel's log. An XID there would fail the node later."""
+    """The fault of this test leaves nothing in the kernel's log, where an XID would fail the node later."""
 
     def narrow() -> int:
         return rack(OTHER, "lspci -vv").stdout.count("(downgraded)")

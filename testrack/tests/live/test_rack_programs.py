@@ -1,4 +1,4 @@
-"""Test the programs on a rack's nodes: the wrapper of runc, the wrong clock, and tar files of overlays."""
+"""Test programs of the test rack: the wrapper of runc, the wrong clock, overlays of images, and faults."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from driver.images import Entry, Overlay, folder_overlay, overlay_digest, overla
 
 @pytest.fixture(scope="module")
 def wrapper(root: Path) -> ModuleType:
+    """Return the wrapper of runc (testrack/node/runc-rack) as a module."""
     loader = importlib.machinery.SourceFileLoader("runc_rack", str(root / "testrack/node/runc-rack"))
     spec = importlib.util.spec_from_loader("runc_rack", loader)
     assert spec
@@ -96,7 +97,7 @@ def test_the_wrong_clock_is_wrong_by_that_much_and_waits_are_not(
     )
     now, waited = map(float, done.stdout.split())
     assert begin < now - seconds < time.time()
-    # A wait by the wrong clock would end at once, or so many seconds later.
+    # If waits used the wrong clock, they would end at once, or ``seconds`` later.
     assert 0.6 <= waited < 300
     begin = time.time()
     date = subprocess.run(["date", "+%s"], env={"LD_PRELOAD": str(library)}, capture_output=True, check=True)

@@ -136,7 +136,7 @@ def test_root_file_systems_with_other_versions_have_other_images(
     assert key_in("first") == first
     assert key_in("same day") == first
     assert len(made) == 2
-    # Debian's update comes between two checkouts that share a Docker.
+    # Debian updates a package between the builds of two checkouts that share a Docker engine.
     installed = installed.replace("u4", "u5")
     assert key_in("a day later") != first
     assert key_in("first") == first

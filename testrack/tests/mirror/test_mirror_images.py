@@ -1,6 +1,6 @@
 """Test the container image with which role nvidia_container checks the NVIDIA Container Toolkit.
 
-The rack's mirror serves it. It has only a shell.
+The test rack's mirror serves this image, which has only a shell.
 """
 
 from __future__ import annotations

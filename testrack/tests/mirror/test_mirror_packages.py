@@ -1,7 +1,7 @@
 """Test the fake packages of the rack's mirror (testrack/mirror/packages.toml).
 
-Their dependencies must be met, no two may ship the same file, each must build to the same bytes every time,
-and the mirror must have all packages that roles install.
+Their dependencies must be met, no two of a repository may ship the same file, a package must always be built
+with the same bytes, and the mirror must have all packages that roles install.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_the_packages_that_roles_rely_on_are_there() -> None:
 @pytest.mark.parametrize("repository", REPOSITORIES)
 def test_dependencies_are_met_inside_the_repository_or_by_the_distribution(repository: str) -> None:
     inside = [spec for spec in SPECS if repository in spec.repositories]
-    # In a node's root file system from the start.
+    # The packages after DEBIAN are in a node's root file system from the start.
     debians = {*DEBIAN, "debconf", "python3", "util-linux", "coreutils", "debconf-2.0"}
     for spec in inside:
         for relation in (*spec.relations.get("pre-depends", ()), *spec.relations.get("depends", ())):
@@ -115,7 +115,7 @@ def test_the_two_repositories_of_drivers_exclude_each_other() -> None:
     ]
     assert clash
     assert set(clash) <= set(lambdas.relations["conflicts"])
-    # apt lets one take the other's place only if the newcomer allows it, too.
+    # apt replaces a driver by the other one only if the new one declares the conflict, too.
     for spec in SPECS:
         if spec.name in lambdas.relations["conflicts"]:
             assert spec.relations["conflicts"] == spec.relations["replaces"] == ("nvidia-driver",)
@@ -260,7 +260,7 @@ def role_packages(root: Path) -> dict[str, str]:
 def test_what_roles_install_is_in_the_mirror(root: Path) -> None:
     wanted = role_packages(root)
     assert {"docker.io", "slurmctld"} & set(wanted)
-    # Docker's own repository is another way to the same.
+    # These come from Docker's own repository, which is an alternative to docker.io.
     elsewhere = {"docker-ce", "docker-ce-cli", "containerd.io"}
     built_on_the_node = {"nvidia-peer-memory", "nvidia-peer-memory-dkms"}
     missing = set(wanted) - set(DEBIAN) - NAMES - elsewhere - built_on_the_node

@@ -1,6 +1,6 @@
 """Test the programs in the mirror's fake packages: nvidia-ctk, the container runtime, and enroot.
 
-They fake NVIDIA's programs, but really configure Docker, add devices to a container, and start images.
+The programs are fakes of NVIDIA's, but really configure Docker, add devices to containers, and start images.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAYLOAD = Path(__file__).resolve().parents[3] / "testrack/mirror/payload"
 
 
 def load(path: str, name: str) -> ModuleType:
-    """Import a program that has no .py in its name."""
+    """Import a program whose file name does not end in .py."""
     loader = importlib.machinery.SourceFileLoader(name, str(PAYLOAD / path))
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
@@ -159,7 +159,7 @@ def test_devices_and_mounts_go_into_the_specification(
         ("docker://nvcr.io/nvidia/cuda:13.0", (None, "nvcr.io", "nvidia/cuda:13.0")),
         ("docker://svc:5000#a/b", (None, "svc:5000", "a/b:latest")),
         ("docker://$oauthtoken@nvcr.io#a/b:1", ("$oauthtoken", "nvcr.io", "a/b:1")),
-        # As enroot has it, and as skopeo wants it.
+        # A digest in enroot's form, and in the form for skopeo.
         (f"docker://svc:5000#a/b:{DIGEST}", (None, "svc:5000", f"a/b@{DIGEST}")),
         ("docker://ubuntu", (None, "registry-1.docker.io", "library/ubuntu:latest")),
     ],
@@ -211,7 +211,7 @@ def test_links_of_an_image_stay_inside(enroot: ModuleType, tmp_path: Path) -> No
         ("arm64", "x86_64", False),
         ("amd64", "aarch64", False),
         ("", "x86_64", False),
-        # This image was unpacked before the fake stored it.
+        # This image was unpacked before the fake stored the architecture.
         (None, "x86_64", True),
     ],
 )

@@ -1,6 +1,7 @@
-"""Test the mirror's part for each release of Debian. A later release does not change the others.
+"""Test the parts of the mirror that differ between releases of Debian, and its wait for another apt.
 
-pyxis is compiled against the Slurm of each release, so the mirror needs its headers.
+pyxis is compiled against the Slurm of each release, so the mirror needs the headers of each. A release that
+is added later must not change pyxis.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ NAME = "libslurm-dev"
 
 @pytest.fixture
 def archive(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Fake Debian's archive. Return its versions by codename. One that a test removes cannot be reached."""
+    """Fake Debian's archive. Return its versions by codename. A test can remove a release."""
     has = {"bookworm": "22.05.8-4", "trixie": "24.11.5-4"}
 
     def run(command: list[str], complaint: str, folder: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Test how apt uses the mirror, with the real apt-get and repositories made for the test."""
+"""Test the mirror's apt and git repositories with the real apt-get and git, and its list of packages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 MIRROR = Path(__file__).resolve().parents[3] / "testrack/mirror"
 
 Apt = Callable[..., subprocess.CompletedProcess[str]]
-# Packages of a bare node, and those that the fakes need.
+# Packages that count as installed: those of a bare node, and a dependency of the fakes.
 INSTALLED = ("debconf", "python3", "docker.io")
 
 
@@ -37,7 +37,7 @@ def tools() -> None:
 
 @pytest.fixture(scope="module")
 def tree(tools: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make repositories that are signed, unsigned, signed by another key, or altered after signing."""
+    """Return a folder with repositories: signed, unsigned, signed by another key, altered after signing."""
     folder = tmp_path_factory.mktemp("mirror")
     key = repositories.SigningKey(folder / "gnupg")
     (folder / "mirror.asc").write_bytes(key.ensure())
@@ -65,7 +65,10 @@ def tree(tools: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def apt(tree: Path, tmp_path: Path) -> Apt:
-    """Run apt-get with the named repositories, as a bare node would, touching nothing of this machine."""
+    """Return a function that runs apt-get with the named repositories, as on a bare node.
+
+    It does not change this machine.
+    """
     for name in ("state/lists/partial", "cache/archives/partial", "preferences.d"):
         (tmp_path / name).mkdir(parents=True)
     status = tmp_path / "status"
@@ -107,7 +110,7 @@ def apt(tree: Path, tmp_path: Path) -> Apt:
 
 
 def installs(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
-    """Return the packages of a simulated installation, name to version."""
+    """Return the versions of the packages of a simulated installation, by name."""
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("Inst ")]
     return {words[1]: next(word for word in words if word.startswith("(")).lstrip("(") for words in lines}
 
@@ -178,7 +181,7 @@ def test_doca_and_the_toolkit_resolve(apt: Apt) -> None:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """Serve a folder as plain files, as nginx does."""
+    """Serve a folder as plain files, as nginx does. Yield its address and the folder."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, format: str, *arguments: object) -> None:

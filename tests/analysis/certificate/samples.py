@@ -2,7 +2,7 @@
 
 A certificate answers a catalogue of requirements with runs and nights as evidence. :func:`make_results`
 judges healthy cases of tests/corpus into a results folder, with the functions that the playbooks use. The
-others make a certificate of it, a key, and the page.
+other functions make a certificate of this folder, a key to sign it, and its page.
 """
 
 from __future__ import annotations
@@ -79,21 +79,21 @@ def add_run(results: Path, benchmark: str, **changes: object) -> Run:
 
 
 def contract_file(folder: Path) -> Path:
-    """Write the contract as a file."""
+    """Write CONTRACT to a file, and return its path."""
     path = folder / "contract.yml"
     path.write_text(yaml.safe_dump(CONTRACT, sort_keys=False))
     return path
 
 
 def certify(results: Path, catalogue: str, *, now: datetime | None = None) -> Certificate:
-    """Return the certificate of the node of a results folder."""
+    """Return a certificate of the node ``localhost`` from its results folder."""
     with open_store(results / "history.sqlite") as store:
         moment = now or datetime.now(UTC)
         return make_certificate(results, store, load_catalogue(catalogue), [NODE], now=moment)
 
 
 def make_key(folder: Path, who: str = "ops@example.com") -> tuple[Path, Path]:
-    """Make a key and the file of allowed signers that names it."""
+    """Make a key, and the file of allowed signers that names it. Return both paths."""
     key = folder / f"key-{who}"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     signers = folder / f"signers-{who}"

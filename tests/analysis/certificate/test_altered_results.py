@@ -1,8 +1,9 @@
 """Test certificates from a results folder in which a run or a night was altered.
 
 An operator might delete or edit a failed run to get a pass. The history is a second record of each run. A run
-that differs from it counts as the history has it, and proves nothing. These tests alter runs, nights and
-pages, and check that no pass is left (:mod:`rackproof.analysis.certificate.gathering`).
+that differs from its record there is never a pass, and a failure in the history remains a failure. These
+tests alter runs, nights and pages, and check the certificate
+(:mod:`rackproof.analysis.certificate.gathering`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ DAYS = timedelta(days=1)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a results folder and two contracts."""
+    """Return a folder with a results folder and two catalogues, contract.yml and fast.yml."""
     folder = tmp_path_factory.mktemp("altered")
     samples.make_results(folder)
     samples.contract_file(folder)
@@ -46,6 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
+    """Return a copy of the folder, which a test may alter."""
     shutil.copytree(made, tmp_path / "made")
     return tmp_path / "made"
 
@@ -88,7 +90,7 @@ ALTERATIONS: dict[str, Callable[[Run], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", ALTERATIONS)
-def test_a_failure_that_was_altered_counts_as_the_history_has_it(folder: Path, name: str) -> None:
+def test_an_altered_failure_counts_as_the_history_records_it(folder: Path, name: str) -> None:
     assert verdict(folder) is Verdict.PASS
     failed = samples.add_run(folder / "results", "gemm", verdict=Verdict.FAIL)
     write_run(failed.model_copy(update=ALTERATIONS[name](failed)), folder / "results" / failed.run_id)
@@ -96,7 +98,7 @@ def test_a_failure_that_was_altered_counts_as_the_history_has_it(folder: Path, n
 
 
 @pytest.mark.parametrize("is_link", [False, True])
-def test_a_pass_in_the_folder_of_a_failure_is_none(folder: Path, is_link: bool) -> None:
+def test_a_pass_in_the_folder_of_a_failure_does_not_count(folder: Path, is_link: bool) -> None:
     results, passed = folder / "results", last(folder, "gemm")
     failed = samples.add_run(results, "gemm", verdict=Verdict.FAIL)
     shutil.rmtree(results / failed.run_id)
@@ -123,7 +125,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_record_that_the_history_lacks_is_unproven(folder: Path, damage: str) -> None:
+def test_a_damaged_record_without_a_record_in_the_history_is_unproven(folder: Path, damage: str) -> None:
     results = folder / "results"
     failed = samples.add_run(results, "gemm", verdict=Verdict.FAIL)
     record = results / failed.run_id / "run.json"
@@ -159,7 +161,7 @@ def test_a_damaged_record_counts_for_the_benchmark_of_its_folder(
 
 @pytest.mark.parametrize("hours", [-2, 0, 2])
 @pytest.mark.parametrize("year", [1, 9999])
-def test_a_run_of_an_impossible_time_is_unproven(folder: Path, year: int, hours: int) -> None:
+def test_a_run_at_an_impossible_time_is_unproven(folder: Path, year: int, hours: int) -> None:
     zone = timezone(timedelta(hours=hours))
     moment = datetime(year, 12, 31, 23, tzinfo=zone) if year > 1 else datetime(year, 1, 1, tzinfo=zone)
     results, run = folder / "results", last(folder, "gemm")
@@ -175,7 +177,7 @@ def test_a_run_of_an_impossible_time_is_unproven(folder: Path, year: int, hours:
 
 @pytest.mark.parametrize("field", ["made", "moment"])
 @pytest.mark.parametrize("moment", ["9999-12-31T23:00:00Z", "9999-12-31T23:00:00-02:00", "0001-01-01T00:00Z"])
-def test_a_page_of_an_impossible_time_is_refused(folder: Path, field: str, moment: str) -> None:
+def test_a_page_with_an_impossible_time_is_refused(folder: Path, field: str, moment: str) -> None:
     page, data, _ = samples.page_of(samples.certify(folder / "results", str(folder / "fast.yml")))
     content = json.loads(open_sealed(data))
     for part in [content] if field == "made" else content["evidence"]:
@@ -197,7 +199,7 @@ def swapped(run: Run) -> dict[str, Any]:
 
 @pytest.mark.parametrize("hides", ["nothing", "removed", "altered", "forged", "forged in future", "renamed"])
 def test_swapped_gpus_that_the_history_knows_cannot_be_hidden(folder: Path, hides: str) -> None:
-    """No row of the contract is about the run that shows the swap."""
+    """No requirement needs the run that shows the swap."""
     results, before = folder / "results", last(folder, "memory-bandwidth")
     later = max(run.ended for run in iter_runs(results) if run.ended) + timedelta(hours=1)
     times = {"started": later, "ended": later}
@@ -234,7 +236,7 @@ NIGHTS: dict[str, Callable[[dict[str, Any]], object]] = {
 
 @pytest.mark.parametrize("name", NIGHTS)
 def test_an_older_night_does_not_count_in_place_of_an_altered_one(folder: Path, name: str) -> None:
-    """The older night passes, and the history has it as well."""
+    """The older night passes, and the history has a record of it."""
     results, newest = folder / "results", last(folder, "health")
     older = results / f"20260101{newest.run_id[8:]}"
     shutil.copytree(results / newest.run_id, older)
@@ -259,7 +261,7 @@ def test_an_older_night_does_not_count_in_place_of_an_altered_one(folder: Path, 
     ("used", "expected"),
     [(2, "pass"), ("2", "pass"), (1, "unproven"), ("1", "unproven"), ("one", "unproven"), (None, "unproven")],
 )
-def test_a_run_on_a_part_of_the_gpus_proves_nothing_in_any_spelling(
+def test_a_run_on_some_of_the_gpus_is_unproven_however_their_number_is_written(
     folder: Path, used: object, expected: str
 ) -> None:
     run = last(folder, "gemm")
@@ -271,7 +273,7 @@ def test_a_run_on_a_part_of_the_gpus_proves_nothing_in_any_spelling(
 
 
 def test_each_record_of_the_history_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records of a fleet's nights are large, so that it takes long to read one more than once."""
+    """Records of a fleet's nights are large, so reading one again would take long."""
     reads: Counter[str] = Counter()
     read_run = Store.run
 

@@ -1,8 +1,8 @@
 """Test the answers that follow from pieces of evidence (:mod:`rackproof.analysis.certificate.answering`).
 
 A piece of evidence is a run or a night. Evidence that is missing, too old, changed, or of other hardware
-makes the answer to a requirement unproven, and a failure counts until the same point was run again. The
-tables have evidence, and the verdict that follows. The requirement accepts evidence of the last ten days.
+makes the answer to a requirement unproven, and a failure counts until the same point is run again. A row of a
+table has evidence, and the verdict of the answer. The requirement accepts evidence of the last ten days.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def night(days: float = 1, verdict: str = "pass", *codes: tuple[str, str], **cha
 def answer(
     *evidence: EvidencePiece, asked: tuple[str, ...] = ("n1",), at: datetime = NOW, **row: Any
 ) -> Answer:
-    """Return the answer to one requirement of node n1 (and n2) as they are now."""
+    """Return the answer to a requirement, at a time, about the nodes ``asked``, of which n1 and n2 exist."""
     requirement = Requirement.model_validate(ROW | (row or {"benchmarks": ("gemm",)}))
     nodes = [node(), node("n2", "S2", ("GPU-c",))]
     return answer_catalogue([requirement], asked, nodes, evidence, at)[0]
@@ -85,7 +85,7 @@ FAILED_INSIDE: dict[str, Any] = {
     "parameters": {"gpus": 1},
     "judgements": (Judgement(metric="gemm_best", verdict=Verdict.FAIL, reason="slow"),),
 }
-"""A run whose own verdict is better than its judgement."""
+"""Values of a run whose own verdict is better than its judgement."""
 
 
 # The first argument of a run is how many days ago it ended, and the second its verdict.
@@ -103,7 +103,7 @@ FAILED_INSIDE: dict[str, Any] = {
         ((run(verdict="degraded"),), "degraded", "is degraded"),
         ((run(verdict="fail"),), "fail", "is fail"),
         ((run(benchmark="all-reduce"),), "unproven", "there is no run"),
-        # Runs on a node of this name with other hardware.
+        # A run counts only for the hardware on which it ran. A serial number that it lacks is no difference.
         ((run(nodes=(node(serial="S9"),)),), "unproven", "serial number changed"),
         ((run(nodes=(node(gpus=("GPU-a", "GPU-x")),)),), "unproven", "GPUs changed"),
         ((run(nodes=(node(gpus=("GPU-a",)),)),), "unproven", "GPUs changed"),
@@ -117,11 +117,11 @@ FAILED_INSIDE: dict[str, Any] = {
         ((run(verdict="fail", objections=("its log was changed",)),), "fail", "its log was changed"),
         ((run(judgements=(Judgement(metric="x", verdict=Verdict.FAIL, reason="y"),)),), "fail", "is fail"),
         ((run(findings=(PieceFinding(code="nan", verdict=Verdict.FAIL),)),), "fail", "is fail"),
-        # The newest of a point counts, good or bad.
+        # The newest run of a point counts, good or bad.
         ((run(2, "fail"), run(1)), "pass", ""),
         ((run(2), run(1, "fail")), "fail", "is fail"),
         ((run(2), run(1, "unproven")), "unproven", "is unproven"),
-        # Another point does not replace it, and a failure does not become a pass by waiting.
+        # A run of another point replaces only an old pass. A failure does not become a pass with time.
         ((run(2, "fail", parameters={"gpus": 1}), run(1, parameters={"gpus": 2})), "fail", "is fail"),
         ((run(30, "fail", parameters={"gpus": 1}), run(1, parameters={"gpus": 2})), "fail", "is fail"),
         ((run(30, parameters={"gpus": 1}), run(1, parameters={"gpus": 2})), "pass", ""),
@@ -146,7 +146,7 @@ FAILED_INSIDE: dict[str, Any] = {
         ),
         ((run(3, "fail"), run(2, "unproven", nodes=UNREACHED), run(1)), "pass", ""),
         ((run(3), run(2, "unproven", nodes=UNREACHED)), "unproven", "is unproven"),
-        # A run on one GPU proves nothing about the other GPU.
+        # A run must be on all GPUs of the node, by the number in its parameters.
         ((run(parameters={"gpus": 1}),), "unproven", "no run was on all GPUs of the node"),
         ((run(parameters={"gpus": 0}),), "unproven", "no run was on all GPUs of the node"),
         *(
@@ -156,12 +156,14 @@ FAILED_INSIDE: dict[str, Any] = {
         *(((run(parameters={"gpus": used}),), "pass", "") for used in (2, "2", 2.0, "02", 8)),
         ((run(30, parameters={"gpus": 2}), run(1, parameters={"gpus": 1})), "unproven", "on all GPUs"),
         ((run(parameters={"gpus": 1}, nodes=(node(gpus=()),)),), "unproven", "GPUs changed"),
-        # A run whose record is gone counts, until its point was run again.
+        # A run whose record is gone counts until its point is run again.
         ((run(2), run(1, "unproven", gone=True, nodes=(Node(name="n1"),))), "unproven", "is unproven"),
         ((run(2, "unproven", gone=True, nodes=(Node(name="n1"),)), run(1)), "pass", ""),
     ],
 )
-def test_runs_answer(evidence: tuple[EvidencePiece, ...], verdict: str, reason: str) -> None:
+def test_runs_give_the_verdict_of_the_answer(
+    evidence: tuple[EvidencePiece, ...], verdict: str, reason: str
+) -> None:
     found = answer(*evidence)
     assert found.verdict.value == verdict, found.reasons
     assert reason in "; ".join(found.reasons)
@@ -193,7 +195,7 @@ def test_runs_answer(evidence: tuple[EvidencePiece, ...], verdict: str, reason: 
             "unproven",
             "no run on all GPUs has gemm_best judged",
         ),
-        # A point of a sweep may not have it.
+        # A point of a sweep on fewer GPUs may lack the metric.
         ((run(judgements=(), parameters={"gpus": 1}), run(2, parameters={"gpus": 2})), "pass", ""),
     ],
 )
@@ -216,12 +218,12 @@ BOTH = (node(), node("n2", "S2", ("GPU-c",)))
         ("pair", (run(nodes=BOTH),), "pass"),
         ("rack", (run(), run(2, nodes=(BOTH[1],))), "unproven"),
         ("rack", (run(nodes=BOTH),), "pass"),
-        # The other node of the run had other hardware.
+        # The second node of the run has other hardware now.
         ("rack", (run(nodes=(BOTH[0], node("n2", "S7", ("GPU-z",)))),), "unproven"),
         ("pair", (run(nodes=(BOTH[0], node("n2", "S7", ("GPU-z",)))),), "unproven"),
     ],
 )
-def test_a_scope_asks_for_runs_together(
+def test_a_scope_of_several_nodes_needs_a_run_on_all_of_them(
     scope: str, evidence: tuple[EvidencePiece, ...], verdict: str
 ) -> None:
     assert answer(*evidence, asked=("n1", "n2"), benchmarks=("gemm",), scope=scope).verdict.value == verdict
@@ -252,12 +254,14 @@ XIDS = {"night": True, "codes": ("xid_*", "gpu_lost"), "reads": ("kernel_log", "
         (XIDS, (night(reads={"n1": {"kernel_log": "there"}}),), "unproven"),
         (XIDS, (night(reads={"n1": {"kernel_log": "failed", "nvidia_smi_xml": "there"}}),), "unproven"),
         (XIDS, (night(objections=("its snapshot was changed",)),), "unproven"),
-        # Both are requested.
+        # The requirement needs a night and a run.
         (XIDS | {"benchmarks": ("gemm",)}, (night(),), "unproven"),
         (XIDS | {"benchmarks": ("gemm",)}, (night(), run()), "pass"),
     ],
 )
-def test_nights_answer(row: dict[str, Any], evidence: tuple[EvidencePiece, ...], verdict: str) -> None:
+def test_nights_give_the_verdict_of_the_answer(
+    row: dict[str, Any], evidence: tuple[EvidencePiece, ...], verdict: str
+) -> None:
     found = answer(*evidence, **row)
     assert found.verdict.value == verdict, found.reasons
 
@@ -285,7 +289,7 @@ def test_nights_answer(row: dict[str, Any], evidence: tuple[EvidencePiece, ...],
         (("service_*",), {"services": ["slurmd"]}, ""),
         (("service_nvidia_imex",), {"services": ["slurmd"]}, "services"),
         (("service_nvidia_imex",), {"services": ["nvidia-imex.service"]}, ""),
-        # A service with ? need not be installed.
+        # A service with ? need not be installed, so a night does not require it.
         (("service_nvidia_imex",), {"services": ["nvidia-imex?"]}, "services"),
         (("version_driver", "mismatch_*"), {"versions": {"cuda": "13"}}, "versions"),
         (("version_driver", "version_cuda"), {"versions": {"cuda": "13"}}, "versions"),
@@ -303,7 +307,7 @@ def test_a_code_counts_only_if_the_inventory_states_what_a_night_compares_with(
     )
 
 
-def test_what_the_inventory_does_not_state_is_named_and_hides_no_failure() -> None:
+def test_a_missing_expectation_is_named_and_hides_no_failure() -> None:
     row = {"night": True, "codes": ("port_*", "ports_missing"), "reads": ("kernel_log",)}
     found = answer(night(expected={"n1": {}}), **row)
     assert found.reasons == (
@@ -323,7 +327,7 @@ def test_each_expectation_has_its_codes_or_a_default() -> None:
     assert [code for code in codes if not is_night_code(code)] == []
 
 
-def test_a_night_without_its_snapshot_is_not_called_other_hardware() -> None:
+def test_a_night_without_its_snapshot_is_not_reported_as_other_hardware() -> None:
     found = answer(night(nodes=(Node(name="n1"),), objections=("the snapshot of n1 is gone",)), night=True)
     assert found.verdict is Verdict.UNPROVEN
     assert found.reasons[0] == "n1: night-1-pass: the snapshot of n1 is gone"
@@ -349,7 +353,7 @@ PART = {"benchmarks": ("gemm",), "unmeasured": "the API", "measured": "speeds"}
         (PART | {"night": True}, (night(1, "fail"),), "fail", ("n1: health", "not measured")),
     ],
 )
-def test_a_requirement_that_is_not_measured_whole_never_passes(
+def test_a_requirement_that_is_not_fully_measured_never_passes(
     row: dict[str, Any], evidence: tuple[EvidencePiece, ...], verdict: str, reasons: tuple[str, ...]
 ) -> None:
     found = answer(*evidence, **row)

@@ -23,7 +23,7 @@ from tests.fuzz.samples import healthy_answer
 
 
 @pytest.mark.parametrize("name", catalogue_names())
-def test_a_shipped_catalogue_names_what_exists(name: str, root: Path) -> None:
+def test_a_shipped_catalogue_names_only_what_exists(name: str, root: Path) -> None:
     definitions = load_definitions(root / "benchmarks", log_formats=FORMATS)
     tools = set(build_snapshot("n1", healthy_answer(0)).tools) | {"gpus", "ports", "disk"}
     for row in load_catalogue(name).requirements:
@@ -49,7 +49,7 @@ def test_a_shipped_catalogue_names_what_exists(name: str, root: Path) -> None:
         ("nvidia-ai-clouds", "BOOT04", "mounts"),
     ],
 )
-def test_a_shipped_row_needs_what_the_inventory_must_state(catalogue: str, row: str, lacking: str) -> None:
+def test_a_shipped_row_needs_expectations_in_the_inventory(catalogue: str, row: str, lacking: str) -> None:
     (codes,) = [found.codes for found in load_catalogue(catalogue).requirements if found.id == row]
     assert lacking_expectations(codes, {}).endswith(f": {lacking} in validate_expect")
 
@@ -67,11 +67,11 @@ def test_a_shipped_row_needs_what_the_inventory_must_state(catalogue: str, row: 
         ("wrong_values", False),
     ],
 )
-def test_a_code_is_one_of_nights(pattern: str, known: bool) -> None:
+def test_a_pattern_is_known_if_a_night_gives_such_a_code(pattern: str, known: bool) -> None:
     assert is_night_code(pattern) is known
 
 
-def test_nvidias_requirements_are_complete_and_only_those_measured_whole_can_pass() -> None:
+def test_nvidias_requirements_are_complete_and_only_fully_measured_ones_can_pass() -> None:
     """Version 2.3 has 128 identifiers. A new row without ``unmeasured`` needs a reason here."""
     counts = {"BM": 1, "CNP": 10, "BOOT": 4, "SDN": 10, "K8S": 29, "SEC": 26, "BFX": 3, "DIR": 4, "HSS": 19}
     counts |= {"DMS": 5, "STG": 6, "NET": 6, "CAP": 5}
@@ -175,6 +175,6 @@ def test_each_shipped_catalogue_is_named_in_the_documentation(root: Path) -> Non
         assert [name for name in catalogue_names() if f"`{name}`" not in text] == [], page
 
 
-def test_an_unknown_catalogue_names_those_there_are() -> None:
+def test_the_error_about_an_unknown_catalogue_lists_the_known_ones() -> None:
     with pytest.raises(CertificateError, match="acceptance, clustermax-health"):
         load_catalogue("no-such-catalogue")

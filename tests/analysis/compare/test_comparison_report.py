@@ -85,7 +85,7 @@ def test_a_system_that_was_judged_shows_its_verdict() -> None:
     assert "4,420 samples/s" in page
 
 
-def test_systems_without_a_common_benchmark() -> None:
+def test_systems_without_a_common_benchmark_are_reported() -> None:
     compared = compare_systems(
         [System(name="a", runs=(training(),)), System(name="b", runs=(training(benchmark="gnmt"),))]
     )

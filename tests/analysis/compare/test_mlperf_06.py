@@ -1,4 +1,4 @@
-"""Test that ``rackproof compare`` gets the published tables of MLPerf Training 0.6 from real logs.
+"""Test that ``rackproof compare`` reproduces the published tables of MLPerf Training 0.6 from real logs.
 
 Lambda published the throughput and minutes of its systems in that round. The logs of two configs are in
 tests/data/real. These tests compare them with the published values
@@ -30,6 +30,7 @@ def none(name: str) -> Run:
 
 @pytest.fixture(scope="module")
 def compared(real_logs: Path) -> SystemComparison:
+    """Return the comparison of the two systems of SYSTEMS."""
     folder = real_logs / "mlperf-0.6"
     return compare_systems([select(f"{folder}/*/{name}.log", folder, none, []) for name in SYSTEMS])
 
@@ -80,7 +81,7 @@ def test_each_cell_of_both_tables(
 
 
 def test_the_logs_called_dgx1_are_the_published_hyperplane(real_logs: Path) -> None:
-    """They were made with NVIDIA's config on Lambda's machine, and fit the row of the untuned HyperPlane."""
+    """The logs come from NVIDIA's config on Lambda's machine, and fit the row of the untuned HyperPlane."""
     folder = real_logs / "mlperf-0.6"
     logs = sorted(folder.glob("*/*.log"))
     assert len(logs) == 12
@@ -96,7 +97,7 @@ def test_the_logs_called_dgx1_are_the_published_hyperplane(real_logs: Path) -> N
         assert judgement.value is not None
         assert judgement.reference is not None
         off = abs(judgement.value / judgement.reference.value - 1)
-        # minigo is published with one digit that counts, 0.50.
+        # The published throughput of minigo, 0.50, has only two decimals.
         assert kind == "minutes" or off < (0.011 if benchmark == "minigo" else 0.004), benchmark
 
 
@@ -107,7 +108,7 @@ def test_a_row_without_minutes_judges_throughput_only(real_logs: Path, tmp_path:
     one = select(str(real_logs / "mlperf-0.6/single_stage_detector/DGX1.log"), tmp_path, none, [])
     found = compare_systems([two, one])
     half = cell(found, "2xLambdaHyperplaneBasic", "ssd", "throughput").judgement
-    # One node in the place of two.
+    # The log is of one node, and the published throughput of two.
     assert half is not None
     assert half.verdict is FAIL
     assert cell(found, "2xLambdaHyperplaneBasic", "ssd", "minutes").judgement is None
@@ -138,7 +139,7 @@ def test_the_result_line_never_says_less(compared: SystemComparison) -> None:
     for one in compared.counted:
         assert one.minutes is not None
         assert one.wall_minutes is not None
-        # Start-up and, for minigo, the games after training.
+        # The difference is the start-up and, for minigo, the games after training.
         assert 0 < one.wall_minutes - one.minutes < (90 if one.benchmark == "minigo" else 1)
 
 
@@ -191,7 +192,7 @@ def test_score_by_the_rules_of_0_6(
         log = re.sub(rb'(eval_result: .*?"timestamp": )([0-9.]+)()', moved, log)
         (tmp_path / f"result_{index}.txt").write_bytes(log)
     score = score_folder(tmp_path, ruleset="0.6.0")
-    # The minutes are those of so many runs, but the runs are found to be copies.
+    # The score has the minutes of the repeats, but is unproven, because the repeats are found to be copies.
     assert (score.verdict, score.runs_needed) == (UNPROVEN, needed), score.reasons
     assert any("is a copy of" in reason for reason in score.reasons)
     doubts = (
@@ -207,7 +208,7 @@ def test_score_by_the_rules_of_0_6(
     assert [reason for reason in score.reasons if not any(doubt in reason for doubt in doubts)] == []
     minutes = cell(compared, "DGX1", canonical_benchmark(folder), "minutes").value
     assert minutes is not None
-    # MLPerf's own tool reads the same minutes as the tables have.
+    # MLPerf's own tool reads the same minutes as the comparison.
     assert score.minutes == pytest.approx(minutes + statistics.fmean(moves[1:-1]), abs=1e-3)
     assert score.scaling_factor == 1
     assert "the rules 0.6.0 have no reference points" in " ".join(score.reasons)

@@ -35,11 +35,11 @@ def training(benchmark: str, rate: float, unit: str, **parameters: object) -> Ru
 
 
 def ours(*runs: Run) -> System:
-    """Return runs as a system."""
+    """Return a system with these runs."""
     return System(name="ours", runs=runs)
 
 
-def test_every_row_of_both_documents_is_there(real_logs: Path) -> None:
+def test_every_row_of_both_documents_is_in_the_package(real_logs: Path) -> None:
     points = study_points()
     of_each = {
         system: sum(one.system == system for one in points)
@@ -72,7 +72,7 @@ def test_every_row_of_both_documents_is_there(real_logs: Path) -> None:
             assert value is None or f"{value:.4f}".rstrip("0") in text, one
 
 
-def test_no_round_of_mlperf_has_them() -> None:
+def test_rounds_of_mlperf_have_no_points_of_studies() -> None:
     rounds = find_published()
     assert rounds
     assert not any(one.point or one.study for one in rounds)
@@ -91,7 +91,7 @@ def test_a_row_is_compared_with_the_point_that_has_its_parameters() -> None:
         ("batch_size=128 gpus=2 num_epochs=12 seed=1", 10.0),
     ]
     assert "mnist-lenet batch_size=64 gpus=1" in found.unmatched
-    # The other way round, it is the same.
+    # The reverse comparison gives the inverse ratios.
     back = compare_systems([ours(*lenet), published("k80-1")])
     assert [row.ratios[0].value for row in back.rows] == [0.1, 0.1]
     assert not found.judgements, "nothing is judged by hardware of another decade"
@@ -116,7 +116,7 @@ def test_a_batch_that_was_not_published_has_no_counterpart() -> None:
     assert (row.cells[0].value, row.cells[1].value) == (764, 700)
 
 
-def test_by_name_on_the_command_line(tmp_path: Path) -> None:
+def test_the_command_compares_published_systems_by_name(tmp_path: Path) -> None:
     done = CliRunner().invoke(
         main, ["compare", "published:p100-host", "published:P100-Calico", "--results", str(tmp_path)]
     )

@@ -56,8 +56,8 @@ def mll(rate: float, *, minutes: float = 20.0, benchmark: str = "ssd", trouble: 
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with logs of two systems.
 
-    ``old/SYSTEM/ssd`` has three repeats of each, and for dgx1 also a log that ran out of memory. ``flat/ssd``
-    has one log of each.
+    ``old/SYSTEM/ssd`` has three repeats of each system, and for dgx1 also a log that ran out of memory.
+    ``flat/ssd`` has one log of each system.
     """
     oom = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\nret_code=0\n"
     for system, rates in (("dgx1", (4400, 4420, 4410)), ("LambdaHyperplaneBasic", (4280, 4290, 4300))):
@@ -88,7 +88,7 @@ def no_run(name: str) -> Run:
 
 
 def rates(name: str, results: str = "results") -> tuple[str, list[float]]:
-    """Return the name and the speeds of a system."""
+    """Return the name of a selected system, and the speeds of its runs."""
     system = select(name, Path(results), no_run, [])
     found = (one.value for run in system.runs for one in run.measurements if one.name == "samples_per_second")
     return system.name, sorted(found)
@@ -120,7 +120,7 @@ def test_an_imported_system_is_found_by_its_folder_or_file(logs: Path, place: st
     assert rates("results/ssd-*")[1] == rates(place)[1]
 
 
-def test_a_system_by_sku_and_by_node(logs: Path) -> None:
+def test_a_system_is_selected_by_sku_node_configuration_or_plan(logs: Path) -> None:
     for at, (host, sku) in enumerate((("n1", "h100"), ("n2", "h100"), ("n3", "h200"))):
         nodes = (Node(name=host, sku=sku),)
         run = Run(run_id=f"r{at}", benchmark="b", nodes=nodes, configuration="small", plan_id="night")
@@ -140,7 +140,7 @@ def test_a_system_by_sku_and_by_node(logs: Path) -> None:
 
 
 def selected(name: str, results: str = "results") -> tuple[list[float], list[str]]:
-    """Return the speeds of a system, and the remarks."""
+    """Return the speeds of a selected system, and the remarks about the selection."""
     remarks: list[str] = []
     system = select(name, Path(results), no_run, remarks)
     assert "copy" not in "".join(reason for run in system.runs for reason in run.reasons)
@@ -149,7 +149,7 @@ def selected(name: str, results: str = "results") -> tuple[list[float], list[str
 
 
 @pytest.mark.parametrize("name", ["slurm-9.out", "again.log", "result_9.txt", "output.txt", "sub/a.log"])
-def test_a_log_beside_run_folders_is_remarked(logs: Path, name: str) -> None:
+def test_a_log_beside_run_folders_gives_a_remark(logs: Path, name: str) -> None:
     import_logs(logs / "old/dgx1", logs / "results")
     before, remarks = selected("results")
     assert remarks == []
@@ -192,7 +192,7 @@ def test_a_renamed_run_folder_is_found_by_a_pattern(logs: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "x" * 5000, f"{'x' * 300}*", f"a/{'x' * 300}"])
-def test_a_name_that_is_too_long_for_a_file_is_no_system(logs: Path, name: str) -> None:
+def test_a_name_that_is_too_long_for_a_file_selects_no_system(logs: Path, name: str) -> None:
     with pytest.raises((LookupError, NotFoundError)):
         select(name, logs / "results", no_run, [])
 
@@ -210,7 +210,7 @@ def test_speeds_that_no_float_can_square_are_compared(
     assert "throughput" in result.output
 
 
-def test_published_systems() -> None:
+def test_published_systems_are_found_by_name() -> None:
     assert {one.benchmark for one in published("hyperplane").published} == {
         "gnmt",
         "maskrcnn",
@@ -224,12 +224,12 @@ def test_published_systems() -> None:
         published("Cray")
 
 
-def test_the_two_column_table(call: Call) -> None:
+def test_two_systems_are_shown_side_by_side(call: Call) -> None:
     result = call("old/dgx1", "old/LambdaHyperplaneBasic")
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     assert "Training throughput (higher is better)" in lines
-    # 4410 and 4290, ratio 0.9728; the log out of memory enters no mean and is named.
+    # The means are 4410 and 4290, with the ratio 0.9728. The log out of memory is named, not counted.
     assert any("4,410 samples/s" in line and "4,290 samples/s" in line and "0.9728" in line for line in lines)
     assert "worse" in result.output
     assert "out of memory" in result.output
@@ -249,7 +249,7 @@ def test_json(call: Call) -> None:
     assert (lost["verdict"], lost["source"]["line"]) == ("fail", 16)
 
 
-def test_against_a_publication(call: Call) -> None:
+def test_a_published_system_can_be_compared_or_be_the_reference(call: Call) -> None:
     result = call("old/LambdaHyperplaneBasic", "published:HyperPlane", "--json")
     (rate,) = (row for row in json.loads(result.output)["rows"] if row["kind"] == "throughput")
     assert [cell["value"] for cell in rate["cells"]] == [4290, 4280.86]
@@ -260,13 +260,13 @@ def test_against_a_publication(call: Call) -> None:
 
 
 @pytest.mark.parametrize(("form", "start"), [("html", "<!doctype html>"), ("md", "# dgx1 against")])
-def test_a_file(call: Call, logs: Path, form: str, start: str) -> None:
+def test_the_report_is_written_to_a_file(call: Call, logs: Path, form: str, start: str) -> None:
     result = call("old/dgx1", "old/LambdaHyperplaneBasic", "--format", form, "--output", "out/c")
     assert result.exit_code == 0, result.output
     assert (logs / "out/c").read_text().startswith(start)
 
 
-def test_two_runs_as_a_page_say_what_else_differs(call: Call, logs: Path) -> None:
+def test_a_page_of_two_runs_shows_other_differences(call: Call, logs: Path) -> None:
     log = LogFile(path="logs/l", sha256="0", size_bytes=1, verdict=Verdict.PASS)
     measured = Measurement(name="copy", value=1, unit="GB/s", direction=Direction.HIGHER)
     for name, digest in (("one", "1"), ("two", "2")):

@@ -38,7 +38,7 @@ def values(*runs: Run) -> dict[str, list[float | None]]:
     }
 
 
-def test_the_same_gpu_of_other_nodes_is_one_row() -> None:
+def test_gpus_with_the_same_index_on_different_nodes_share_a_row() -> None:
     runs = [run(at, measured(at, gpu=uuid, gpu_index="0")) for at, uuid in enumerate(UUIDS)]
     assert list(values(*runs).values()) == [[0, 1, 2]]
     # The row is about three GPUs, and must not name the first as if it were all of them.
@@ -64,7 +64,7 @@ def test_another_unit_is_another_row_and_an_absent_value_is_none() -> None:
     ("first", "second", "shown"),
     [(100, 110, "+10.0 %"), (100, 100, ""), (0, 5, ""), (math.nan, 5, ""), (-2, -1, "+50.0 %")],
 )
-def test_the_difference_from_the_first_run(first: float, second: float, shown: str) -> None:
+def test_a_row_shows_the_difference_from_the_first_run(first: float, second: float, shown: str) -> None:
     table = several_runs.measurements_table(
         compare_several([run(1, measured(first)), run(2, measured(second))])
     )

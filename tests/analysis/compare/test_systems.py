@@ -38,7 +38,7 @@ from rackproof.core.records import (
 )
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
-# Numbers of the runs, each of which needs a log of its own.
+# Numbers of the runs, from which each run gets a different log.
 _numbers = itertools.count()
 
 
@@ -83,19 +83,19 @@ def row(comparison: SystemComparison, kind: str) -> ComparedMetric:
 
 
 class TestIntervals:
-    def test_ratio_of_the_means_with_welchs_interval(self) -> None:
+    def test_the_ratio_of_the_means_has_welchs_interval(self) -> None:
         compared = row(
             versus([training(x) for x in (100, 102, 98, 100)], [training(x) for x in (190, 192, 188, 190)]),
             "throughput",
         )
         (ratio,) = compared.ratios
-        # As in the test of scaling efficiency: half width 2.453 %, here on the logarithm.
+        # The half width is 2.453 % on the logarithm, as in the test of scaling efficiency.
         assert ratio.value == pytest.approx(1.9)
         assert ratio.low == pytest.approx(1.9 * math.exp(-0.02453), rel=2e-4)
         assert ratio.high == pytest.approx(1.9 * math.exp(0.02453), rel=2e-4)
         assert ratio.conclusion == "better"
         assert [len(cell.values) for cell in compared.cells] == [4, 4]
-        # Student's t with three degrees of freedom: 3.182 * 1.633 / 2.
+        # With three degrees of freedom, Student's t is 3.182, and the half width is 3.182 * 1.633 / 2.
         assert compared.cells[0].low == pytest.approx(100 - 2.5985, abs=1e-3)
 
     def test_the_inverse_comparison_has_the_inverse_interval(self) -> None:
@@ -114,7 +114,7 @@ class TestIntervals:
         assert row(compared, "minutes").ratios[0].conclusion == "better"
         assert row(compared, "epochs").ratios[0].conclusion == "differs"
 
-    def test_what_scatters_more_than_it_differs_proves_nothing(self) -> None:
+    def test_a_difference_smaller_than_the_scatter_is_not_shown(self) -> None:
         compared = versus([training(x) for x in (90, 110)], [training(x) for x in (95, 118)])
         assert row(compared, "throughput").ratios[0].conclusion == "no difference shown"
 
@@ -126,7 +126,7 @@ class TestIntervals:
         assert ratio.reason == f"{left} and {right} run{'s' * (right > 1)}; two of each are needed"
         assert ratio.value is not None
 
-    def test_equal_repeats_are_no_proof_of_exactness(self) -> None:
+    def test_equal_repeats_have_no_interval(self) -> None:
         (ratio,) = row(versus([training(1), training(1)], [training(2), training(2)]), "throughput").ratios
         assert (ratio.conclusion, ratio.low) == ("no interval", None)
         assert "equal" in ratio.reason
@@ -139,6 +139,7 @@ class TestIntervals:
 
 class TestWhatCounts:
     def lying(self) -> Run:
+        """Return a failed run with exit status 0 and better values than the others."""
         findings = (
             Finding(code="no_run_stop", message="no run_stop", verdict=Verdict.UNPROVEN),
             Finding(code="traceback", message="a traceback", verdict=Verdict.FAIL, source=Source(line=3)),
@@ -161,7 +162,7 @@ class TestWhatCounts:
         )
         assert len(compared.counted) == 3
 
-    def test_a_lost_log_that_states_no_batch_size_is_counted_as_lost(self) -> None:
+    def test_a_failed_log_without_a_batch_size_is_counted_as_left_out(self) -> None:
         good = training(100, parameters={"batch_size": 8})
         compared = versus([good, self.lying()], [training(100, parameters={"batch_size": 8})])
         assert row(compared, "throughput").cells[0].left_out == 1
@@ -172,7 +173,7 @@ class TestWhatCounts:
         assert (first.value, first.left_out, second.value) == (None, 1, 100)
         assert row(compared, "throughput").ratios[0].conclusion == "no ratio"
 
-    def test_a_copied_log_proves_nothing_in_the_second_system(self) -> None:
+    def test_a_copied_log_does_not_count_in_the_second_system(self) -> None:
         run = training(100)
         compared = versus([run, training(104)], [run, training(108)])
         assert row(compared, "throughput").cells[1].values == (108,)
@@ -197,6 +198,7 @@ class TestWhatCounts:
         assert row(compared, "throughput").cells[0].value == value
 
     def judged(self, verdict: Verdict, **bounds: float) -> Run:
+        """Return a run with one judgement, by a reference with these bounds."""
         reference = Reference(value=100, unit="", source="s", **bounds)
         judgement = Judgement(metric="m", value=1, reference=reference, verdict=verdict, reason="why")
         return training(judgements=(judgement,), verdict=verdict)
@@ -222,12 +224,12 @@ class TestWhatCounts:
             ),
         ],
     )
-    def test_left_out(self, more: dict[str, object], verdict: Verdict) -> None:
+    def test_a_failed_or_unproven_run_is_left_out(self, more: dict[str, object], verdict: Verdict) -> None:
         left = exclusion_reason(training(**more))  # type: ignore[arg-type]
         assert left is not None
         assert left[0] is verdict
 
-    def test_a_value_that_is_no_number_is_no_value(self) -> None:
+    def test_nan_does_not_count_as_a_value(self) -> None:
         compared = versus([training(math.nan), training(50)], [training(50)])
         assert row(compared, "throughput").cells[0].values == (50,)
 
@@ -304,7 +306,9 @@ class TestMatching:
             ),
         ],
     )
-    def test_refused(self, names: tuple[str, ...], options: dict[str, object], said: str) -> None:
+    def test_wrong_systems_and_options_are_refused(
+        self, names: tuple[str, ...], options: dict[str, object], said: str
+    ) -> None:
         systems = [System(name=name, runs=(training(),)) for name in names]
         with pytest.raises(ValueError, match=said):
             compare_systems(systems, **options)  # type: ignore[arg-type]
@@ -316,7 +320,7 @@ class TestPublished:
         [
             ("DGX1", "DGX-1"),
             ("config_DGX1", "DGX-1"),
-            # A config of Lambda's means the row that was made with it: that of the tuned host.
+            # A config of Lambda's selects the published row of the tuned host, which was made with it.
             ("LambdaHyperplaneBasic", "HyperPlane-tuned"),
             ("config_LambdaHyperplaneBasic", "HyperPlane-tuned"),
             ("hyperplane", "HyperPlane"),
@@ -333,10 +337,11 @@ class TestPublished:
             ("h100-x1", None),
         ],
     )
-    def test_what_a_name_stands_for(self, name: str, published: str | None) -> None:
+    def test_a_name_selects_its_published_system(self, name: str, published: str | None) -> None:
         assert published_system(name) == published
 
     def against(self, *runs: Run, name: str = "DGX1") -> SystemComparison:
+        """Return the comparison of a system of these runs with the published DGX-1."""
         published = tuple(one for one in find_published(round="0.6") if one.system == "DGX-1")
         return compare_systems([System(name=name, runs=runs), System(name="p", published=published)])
 
@@ -360,13 +365,13 @@ class TestPublished:
         assert (published.value, published.published, published.judgement) == (4420.04, True, None)
         assert compared.ratios[0].reason == "a published mean states no repeats"
 
-    def test_nothing_is_judged_where_published_systems_are_no_references(self) -> None:
+    def test_published_systems_are_no_references_if_judge_is_false(self) -> None:
         systems = [System(name=name, runs=(training(9000.0, 22.03),)) for name in ("DGX1", "other")]
         assert row(compare_systems(systems), "throughput").cells[0].judgement is not None
         assert row(compare_systems(systems, judge=False), "throughput").cells[0].judgement is None
 
     def test_minutes_may_differ_by_one_evaluation(self) -> None:
-        # Evaluated every 3 of 30 minutes: one run may end 10 % later by luck, four runs' mean 5 %.
+        # With an evaluation at each tenth of the time, one run may end 10 % later by chance, four runs 5 %.
         def run(minutes: float) -> Run:
             times = tuple(60 * minutes * part for part in (0.8, 0.9, 1.0))
             curve = Series(name="eval_accuracy", unit="", x_unit="s", x=times, y=(0.1, 0.2, 0.3))
@@ -405,7 +410,7 @@ class TestPublished:
         assert "size of its batches is not stated" in cell.judgement.reference.source
         assert row(self.against(run), "throughput").ratios[0].conclusion == "not comparable"
 
-    def test_the_systems_own_counterpart_comes_first(self) -> None:
+    def test_a_system_is_judged_by_its_own_published_row(self) -> None:
         compared = self.against(training(4280.86, 23.33), name="LambdaHyperplaneBasic")
         judgement = row(compared, "throughput").cells[0].judgement
         assert judgement is not None
@@ -413,7 +418,7 @@ class TestPublished:
         assert judgement.reference.value == 4273.94
 
     def test_all_rows_of_both_tables_are_in_the_package(self) -> None:
-        # As printed in the published tables: throughput, then minutes, in the order of the models.
+        # These are the published tables: throughput, then minutes, in the order of the models.
         models = ("ssd", "maskrcnn", "resnet", "gnmt", "transformer", "minigo")
         printed = {
             "2xHyperPlane": "8310.40 x x x x x / x x x x x x",

@@ -24,7 +24,7 @@ GOOD_06 = ':::MLL 1.5 a: {"value": null, "metadata": {}}'
 
 
 def cleaned(tmp_path: Path, content: bytes, ruleset: str = "5.1.0") -> tuple[CleanedLog, list[str], int]:
-    """Clean bytes. Return the report, the keys that the tool reads from the copy, its parsing errors."""
+    """Clean bytes. Return the report, the keys that the tool reads from the copy, and its error count."""
     source, copy = tmp_path / "log", tmp_path / "copy"
     source.write_bytes(content)
     report = clean_log(source, copy, ruleset=ruleset)
@@ -75,7 +75,7 @@ def cleaned(tmp_path: Path, content: bytes, ruleset: str = "5.1.0") -> tuple[Cle
         ("nothing to see", [], 0, []),
     ],
 )
-def test_events_of_later_rounds(
+def test_the_copy_has_the_valid_events_of_later_rounds(
     tmp_path: Path, text: str, keys: list[str], damaged: int, codes: list[str]
 ) -> None:
     report, found, errors = cleaned(tmp_path, text.encode())
@@ -99,7 +99,9 @@ def test_events_of_later_rounds(
         (GOOD, [], 1),
     ],
 )
-def test_events_of_round_0_6(tmp_path: Path, text: str, keys: list[str], damaged: int) -> None:
+def test_the_copy_has_the_valid_events_of_round_0_6(
+    tmp_path: Path, text: str, keys: list[str], damaged: int
+) -> None:
     report, found, errors = cleaned(tmp_path, text.encode(), "0.6.0")
     assert found == keys
     assert report.damaged == errors == damaged
@@ -122,12 +124,12 @@ def test_findings_name_the_line_and_their_number_is_bounded(tmp_path: Path) -> N
     assert len(report.findings) == 20
 
 
-def test_long_events_are_shortened_or_given_up(tmp_path: Path) -> None:
+def test_long_events_are_shortened_or_count_as_damaged(tmp_path: Path) -> None:
     padded = GOOD.replace("{}}", '{"note": "' + "x" * 200_000 + '"}}')
     listed = OTHER.replace("3", str(list(range(50_000))))
     wide = OTHER.replace("3", json.dumps({f"key{number}": 0 for number in range(20_000)}))
     report, found, errors = cleaned(tmp_path, f"{padded}\n{listed}\n{wide}\n".encode())
-    # The tool's time grows with the square of a line's length. The first line would take 15 s.
+    # The tool's time grows with the square of a line's length. The first line would take it 15 s.
     assert max(map(len, (tmp_path / "copy").read_text().splitlines())) < cleaning._LONG_EVENT
     assert found == ["a", "b"]
     assert errors == report.damaged == 1

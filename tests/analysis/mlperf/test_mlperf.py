@@ -36,7 +36,7 @@ from .samples import event, fill, result, write
 
 
 def fingerprint(folder: Path) -> dict[str, tuple[str, int]]:
-    """Return hash and time of change of every file below a folder."""
+    """Return the hash and modification time of every file below a folder."""
     return {
         str(path.relative_to(folder)): (
             hashlib.sha256(path.read_bytes()).hexdigest(),
@@ -73,7 +73,7 @@ def test_olympic_mean(minutes: list[float], failed: int, drop: int, mean: float 
 
 
 def run(number: int, **changes: object) -> RunScore:
-    """Return a good run of 10, 11, 12 … minutes."""
+    """Return a good run. Runs 0, 1, 2 … take 10, 11, 12 … minutes."""
     facts = {
         "file": f"result_{number}.txt",
         "sha256": str(number),
@@ -96,7 +96,7 @@ UNASKED = RcpResult(applies=False, message="the rules 0.7.0 have no reference po
 
 
 def changed(count: int = 10, **by_number: dict[str, object]) -> tuple[RunScore, ...]:
-    """Return runs of which those named ``rN`` are changed."""
+    """Return runs. An argument ``rN`` has changes of run N."""
     return tuple(run(n, **by_number.get(f"r{n}", {})) for n in range(count))
 
 
@@ -384,12 +384,12 @@ def test_faster_convergence_than_the_reference_is_scaled(tmp_path: Path) -> None
 
 
 def spoil(number: int, lines: Callable[[int], list[str]]) -> Callable[[Path], None]:
-    """Return a change of one result of a folder."""
+    """Return a function that replaces one result of a folder."""
     return lambda folder: write(folder / f"result_{number}.txt", lines(number))
 
 
 def without(key: str) -> Callable[[int], list[str]]:
-    """Return a log that lacks the events of one key."""
+    """Return a function that makes a log without the events of one key."""
     return lambda number: [line for line in result(number) if f'"key": "{key}"' not in line]
 
 

@@ -1,9 +1,9 @@
 """Test that ``rackproof parse`` and ``rackproof score`` judge a log alike.
 
-A score must not pass if one of its logs is no pass. These tests damage real logs at random and insert lines
-of faults, and compare the verdict of the log with that of ten runs of which one has this log
-(:mod:`rackproof.analysis.mlperf.worker`). Other tests check the dates of runs, and what a score needs of each
-run.
+A score must not pass if one of its logs does not pass. These tests damage real logs at random and insert
+lines of faults. They compare the verdict of the log with that of ten runs of which one has this log
+(:mod:`rackproof.analysis.mlperf.worker`). Other tests check the dates of runs, and the evidence that a score
+needs of each run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def score_with(parsed: ParsedLog, *, compliant: bool = True, status: str = "succ
 
 
 def damaged(data: bytes, chance: random.Random) -> bytes:
-    """Return a log with lines removed, doubled or moved, numbers that are none, a cut, or a fault's text."""
+    """Return a log with lines removed, doubled or moved, wrong numbers, no end, or a fault's text."""
     lines = data.split(b"\n")
     at = chance.randrange(len(lines))
     kind = chance.randrange(6)
@@ -84,7 +84,7 @@ LOGS = sorted(
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_what_parse_does_not_pass_is_no_pass_in_a_score(name: str) -> None:
+def test_a_score_does_not_pass_with_a_log_that_parse_does_not_pass(name: str) -> None:
     data = (DATA / name).read_bytes()
     data = lzma.decompress(data) if name.endswith(".xz") else data
     chance = random.Random(f"one reading {name}")
@@ -109,7 +109,7 @@ def test_what_parse_does_not_pass_is_no_pass_in_a_score(name: str) -> None:
         "loss: nan",
     ],
 )
-def test_a_fault_has_one_verdict_in_both(root: Path, line: str) -> None:
+def test_a_fault_has_the_same_verdict_in_parse_and_score(root: Path, line: str) -> None:
     parsed = with_line(real(root, LOG), line)
     assert parsed.verdict is not Verdict.PASS
     assert score_with(parsed) is parsed.verdict
@@ -124,7 +124,7 @@ def test_a_fault_has_one_verdict_in_both(root: Path, line: str) -> None:
         # The log shows the failure, and the rules count the run as the slowest.
         (0.9, "slurmstepd: error: *** JOB 174 ON n1 CANCELLED AT 2025-10-08T00:32:36 ***\n", "pass"),
         (0.9, "7: torch.OutOfMemoryError: CUDA out of memory.\n", "pass"),
-        # The fault is one of the system that the other runs used, too.
+        # The fault is in the system, which the other runs used, too.
         (0.9, "NVRM: Xid (PCI:0009:01:00): 79, pid=1, GPU has fallen off the bus.\n", "fail"),
         (0.9, "CUDA error: uncorrectable ECC error encountered\n", "fail"),
         (0.9, "srun: error: Node failure on node02\n", "fail"),
@@ -164,7 +164,7 @@ NOW = datetime(2026, 11, 25, tzinfo=UTC)
         ("0.7.0", "2018-12-01", True),
     ],
 )
-def test_runs_are_of_this_year_or_of_their_round(ruleset: str, day: str, found: bool) -> None:
+def test_a_run_outside_the_last_year_and_its_round_is_unproven(ruleset: str, day: str, found: bool) -> None:
     start = datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp()
     trace = RunTrace("result_0.txt", start=start, stop=start + 600)
     codes = [(one.code, one.verdict) for one in date_findings([trace], round_period(ruleset), NOW)]
@@ -188,7 +188,7 @@ def test_rounds_of_hpc_have_their_own_periods(ruleset: str, day: str, found: boo
 
 
 @pytest.mark.parametrize("seconds", [-1e18, 1e300, 253402300800.0])
-def test_a_moment_that_no_calendar_has_is_named_in_seconds(seconds: float) -> None:
+def test_a_time_outside_the_calendar_is_named_in_seconds(seconds: float) -> None:
     trace = RunTrace("result_0.txt", start=seconds)
     (found,) = date_findings([trace], None, NOW - timedelta(days=1))
     assert "after 1970" in found.message
@@ -205,7 +205,7 @@ def test_a_run_without_a_part_of_its_course_is_unproven(row: object, value: obje
     assert list(score_lacks([trace])) == []
     name: str = row.name  # type: ignore[attr-defined]
     if name in ("scores", "file"):
-        return  # what they are made of is not a field of a log
+        return  # every run has these two
     setattr(trace, name, value)
     found = [one.verdict for one in score_lacks([trace])]
     assert found == ([] if row.harmless else [Verdict.UNPROVEN])  # type: ignore[attr-defined]

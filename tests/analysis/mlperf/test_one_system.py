@@ -1,6 +1,6 @@
 """Test that the runs of one MLPerf result share a system and its hyperparameters.
 
-A result is several runs on one system, which the submission describes. A log states its system in several
+A result has several runs on one system, which the submission describes. A log states its system in several
 places. These tests check that logs which contradict each other or the description are unproven, and that
 different spellings of published results are not (rackproof.analysis.mlperf.repeats and described).
 """
@@ -63,7 +63,7 @@ def run(
 
 
 def line(**changes: str) -> str:
-    """Return what a run script prints about its system."""
+    """Return the line that a run script prints about its system."""
     return f":::SYSJSON {json.dumps(PRINTED | changes)}"
 
 
@@ -89,7 +89,9 @@ def found_in(
         ({"division": "open"}, DESCRIBED),
     ],
 )
-def test_the_printed_system_is_the_described_one(changes: dict[str, str], described: DescribedSystem) -> None:
+def test_a_printed_system_unlike_the_description_is_unproven(
+    changes: dict[str, str], described: DescribedSystem
+) -> None:
     traces = [run(number, [line(**changes)]) for number in range(10)]
     assert found_in(traces, described) == [("system_contradicts", "result_0.txt")]
     assert found_in(traces) == []
@@ -108,7 +110,7 @@ def test_the_printed_system_is_the_described_one(changes: dict[str, str], descri
         ("NVIDIA GB300", "NVIDIA Blackwell Ultra GPU (GB300)"),
         ("Dell H200 NVL", "NVIDIA H200-NVL-141GB"),
         ("NVIDIA H100 NVL", "H100 NVL Tensor Core GPU (PCIe)"),
-        # No model is recognised.
+        # In one of the two texts, no model is recognised.
         ("NVIDIA Graphics Device", "NVIDIA Blackwell Ultra GPU (GB300)"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "NVIDIA RTX Pro 6000 SE PCIe 96GB"),
         ("UNKNOWN_GPU", "NVIDIA H100"),
@@ -135,7 +137,7 @@ def test_published_spellings_of_a_gpu_are_one_model(printed: str, gpu: str) -> N
         ("box", [line(number_of_nodes="", division="UNKNOWN_DIVISION")], DESCRIBED),
     ],
 )
-def test_what_published_scripts_print_contradicts_nothing(
+def test_the_output_of_published_scripts_is_no_contradiction(
     platform: str, lines: list[str], described: DescribedSystem
 ) -> None:
     traces = [run(number, lines, submission_platform=platform) for number in range(10)]
@@ -155,7 +157,7 @@ def test_what_published_scripts_print_contradicts_nothing(
         (None, "open", False),
     ],
 )
-def test_the_division_of_the_logs_is_the_described_one(
+def test_a_division_unlike_the_description_is_unproven(
     logged: str | None, described: str, contradicts: bool
 ) -> None:
     traces = [run(number, submission_division=logged) for number in range(10)]
@@ -172,7 +174,7 @@ def test_the_division_of_the_logs_is_the_described_one(
         {"accelerator_model_name": "NVIDIA H200"},
     ],
 )
-def test_all_runs_print_one_system(changes: dict[str, str]) -> None:
+def test_a_run_that_prints_another_system_is_unproven(changes: dict[str, str]) -> None:
     traces = [run(number, [line(**changes) if number == 3 else line()]) for number in range(10)]
     assert found_in(traces) == [("systems_differ", "result_3.txt")]
 
@@ -181,15 +183,15 @@ def test_all_runs_print_one_system(changes: dict[str, str]) -> None:
     "second",
     [{"number_of_nodes": "16"}, {"accelerator_model_name": "NVIDIA H200"}, {"host_networking": "another"}],
 )
-def test_a_log_with_two_descriptions_shows_no_system(second: dict[str, str]) -> None:
+def test_a_log_that_prints_two_systems_is_unproven(second: dict[str, str]) -> None:
     traces = [run(number, [line(), *[line(**second)] * (number == 3)]) for number in range(10)]
     assert found_in(traces) == [("system_contradicts", "result_3.txt")]
-    # Several ranks print the same line.
+    # Several ranks may print the same line.
     assert found_in([run(number, [line(), f"0: {line()}", f"1: {line()}"]) for number in range(10)]) == []
 
 
 @pytest.mark.parametrize("status", ["cloud", "preview", "", None])
-def test_all_runs_state_one_availability(status: str | None) -> None:
+def test_a_run_that_states_another_availability_is_unproven(status: str | None) -> None:
     traces = [run(number, **({"submission_status": status} if number == 3 else {})) for number in range(10)]
     assert found_in(traces) == [("systems_differ", "result_3.txt")]
 
@@ -227,13 +229,11 @@ def test_all_runs_have_the_same_hyperparameters(key: str, value: Any) -> None:
         ("llama2_70b_lora", "opt_name", None),
         ("llama2_70b_lora", "max_steps", 500),
         ("llama2_70b_lora", "train_samples", 7),
-        # In Google's published result of 4.1, two runs differ in it.
+        # In Google's published result of 4.1, two runs differ in this value.
         ("stable_diffusion", "opt_learning_rate_warmup_steps", 99),
     ],
 )
-def test_what_differs_in_healthy_results_is_no_other_hyperparameter(
-    training: str, key: str, value: Any
-) -> None:
+def test_differences_as_in_good_results_are_no_finding(training: str, key: str, value: Any) -> None:
     traces = [
         run(number, benchmark=training, **({key: value} if number == 3 else {})) for number in range(10)
     ]
@@ -241,7 +241,7 @@ def test_what_differs_in_healthy_results_is_no_other_hyperparameter(
 
 
 @pytest.mark.parametrize("seed", ["x", "", "0x1f", "1.5", True, float("nan"), [1]])
-def test_a_seed_that_is_no_number_shows_no_run(seed: Any) -> None:
+def test_a_seed_that_is_no_whole_number_is_unproven(seed: Any) -> None:
     traces = [run(number, seed=seed if number == 3 else None) for number in range(10)]
     (found,) = compare_runs(traces, ruleset="5.1.0", usage="training")
     assert (found.code, found.verdict) == ("no_seed", Verdict.UNPROVEN)
@@ -285,7 +285,7 @@ def test_a_damaged_line_is_named_before_the_comparison_that_it_breaks(damaged: i
 
 
 @pytest.mark.parametrize("key", ["accelerator_model_name", "division", "number_of_nodes"])
-def test_an_object_in_place_of_a_value_contradicts_and_ends_nothing(key: str) -> None:
+def test_an_object_in_place_of_a_value_is_a_contradiction_and_no_crash(key: str) -> None:
     text = f":::SYSJSON {json.dumps({**PRINTED, key: {'a': 'NVIDIA H200'}})}"
     traces = [run(number, [text]) for number in range(10)]
     assert {code for code, _ in found_in(traces, DESCRIBED)} == {"system_contradicts"}

@@ -14,7 +14,7 @@ import pytest
 from rackproof.analysis.mlperf.published import find_published
 
 
-def test_every_published_row_is_there(real_logs: Path) -> None:
+def test_every_published_row_is_in_the_package(real_logs: Path) -> None:
     with (real_logs / "published/mlperf-reference-results.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     found = {
@@ -49,7 +49,9 @@ def test_every_published_row_is_there(real_logs: Path) -> None:
         ({"accelerator": "gb300", "benchmark": "llama2_70b_lora", "accelerators": 71}, set(), None),
     ],
 )
-def test_results_are_found(query: dict[str, object], submitters: set[str], fastest: float | None) -> None:
+def test_a_search_finds_the_results_of_submitters(
+    query: dict[str, object], submitters: set[str], fastest: float | None
+) -> None:
     found = find_published(**query)  # type: ignore[arg-type]
     assert bool(found) == bool(submitters)
     assert submitters <= {one.submitter for one in found}
@@ -69,11 +71,11 @@ def test_the_newest_round_comes_first() -> None:
     rounds = [one.round for one in find_published(benchmark="llama2_70b_lora")]
     assert rounds == sorted(rounds, reverse=True)
     assert {"5.1", "5.0", "4.1"} == set(rounds)
-    # A row without minutes is the slowest.
+    # A row without minutes comes last in its round.
     assert find_published(benchmark="ssd", round="0.6")[-1].minutes is None
 
 
-def test_reference() -> None:
+def test_a_result_gives_references_for_minutes_and_throughput() -> None:
     (lambda_72,) = (
         one
         for one in find_published(benchmark="llama31_8b", accelerator="gb300", accelerators=72)

@@ -1,4 +1,4 @@
-"""Test that MLPerf's tools give the same answers if they are loaded quickly.
+"""Test that MLPerf's tools give the same results if they are loaded quickly.
 
 :mod:`rackproof.analysis.mlperf.quick_start` replaces a t-test of scipy and a loader of YAML, which would take
 most of a score's time. These tests compare both replacements with the originals, bit by bit.
@@ -38,18 +38,18 @@ COUNTS = (1, 2, 3, 8, 18, 38, 10_000)
 
 
 def bits(test: Any, *numbers: Any) -> tuple[Any, ...]:
-    """Return the bits of both answers, or the error that the call raised."""
+    """Return the bits of the statistic and the p-value, or the type of the error that the call raised."""
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             statistic, value = test(*numbers, equal_var=True)
     except ArithmeticError as error:
         return (type(error),)
-    # A NaN's sign has no meaning, and processors set it as they like.
+    # A NaN's sign has no meaning, and depends on the processor.
     return tuple("nan" if math.isnan(one) else struct.pack("<d", one) for one in (statistic, value))
 
 
-def test_the_t_test_is_scipys_over_a_grid_with_extremes():
+def test_the_t_test_equals_scipys_over_a_grid_with_extremes():
     cases = list(itertools.product(MEANS, DEVIATIONS[::2], COUNTS[::2], MEANS[::2], DEVIATIONS, COUNTS[1::2]))
     mine, theirs = ([bits(test, *numbers) for numbers in cases] for test in TESTS)
     assert len(cases) > 20_000
@@ -57,7 +57,7 @@ def test_the_t_test_is_scipys_over_a_grid_with_extremes():
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (0, 2), (0, 0), (2, 0), (1, 0)])
-def test_the_t_test_without_degrees_of_freedom_is_scipys(counts: tuple[int, int]):
+def test_the_t_test_without_degrees_of_freedom_equals_scipys(counts: tuple[int, int]):
     numbers = (1.5, 0.2, counts[0], 1.25, 0.1, counts[1])
     assert bits(ttest_ind_from_stats, *numbers) == bits(scipy.stats.ttest_ind_from_stats, *numbers)
 
@@ -66,7 +66,7 @@ NUMBERS = st.floats() | st.floats(0, 100)
 
 
 @given(NUMBERS, NUMBERS, st.integers(0, 60), NUMBERS, NUMBERS, st.integers(0, 60), st.booleans())
-def test_the_t_test_is_scipys_for_any_numbers(mean1, std1, count1, mean2, std2, count2, of_numpy):
+def test_the_t_test_equals_scipys_for_any_numbers(mean1, std1, count1, mean2, std2, count2, of_numpy):
     kind = np.float64 if of_numpy else float
     numbers = (kind(mean1), kind(std1), count1, kind(mean2), kind(std2), count2)
     assert bits(ttest_ind_from_stats, *numbers) == bits(scipy.stats.ttest_ind_from_stats, *numbers)
@@ -106,14 +106,14 @@ def test_the_worker_compares_convergence_without_the_whole_of_scipy_stats(tmp_pa
 
 
 def read(text: str, module: Any) -> Any:
-    """Return the rules in a text as the tool calls for them, or the error. One shipped file is damaged."""
+    """Return the rules in a text as the tool loads them, or the name of the error for the damaged file."""
     try:
         return module.load(text, Loader=module.BaseLoader)
     except yaml.YAMLError as error:
         return type(error).__name__
 
 
-def test_every_rule_file_is_read_alike():
+def test_both_loaders_read_every_rule_file_alike():
     checker = SimpleNamespace(yaml=yaml)
     read_rules_quickly(checker)
     assert len(RULES) > 100

@@ -39,10 +39,10 @@ _EVALUATION = r'("eval_accuracy", "value": )([0-9.]+)'
 
 
 def long_result(number: int = 0, *, seed: int | None = None, minutes: float = 10.0) -> Lines:
-    """Return a log with the statistics and evaluations that a real one has, all of them its own."""
+    """Return a log with statistics and evaluations as in a real log. Each number gives other values."""
     own = random.Random(number)
     lines = result(seed if seed is not None else number, minutes=minutes)
-    # It has statistics and earlier evaluations of its own.
+    # The statistics and earlier evaluations of the sample are replaced.
     lines = [line for line in lines if '"samples_count": 1728' not in line and "tracked_stats" not in line]
     start = START_MS + (seed if seed is not None else number) * 10_000_000
     step = minutes * 60_000 / 20
@@ -65,7 +65,7 @@ def long_result(number: int = 0, *, seed: int | None = None, minutes: float = 10
 
 
 def shifted(lines: Lines, milliseconds: float, **seed: int) -> Lines:
-    """Return the log as if it had been made later, and with another seed if one is given."""
+    """Return the log with its times moved, and with another seed if one is given."""
     moved = [
         re.sub(r'"time_ms": (\d+)', lambda match: f'"time_ms": {int(match[1]) + milliseconds}', line)
         for line in lines
@@ -78,7 +78,7 @@ def shifted(lines: Lines, milliseconds: float, **seed: int) -> Lines:
 
 
 def copies(change: Callable[[Lines, int], Lines]) -> Callable[[Path], None]:
-    """Return a filling of a folder: one log, and nine that are made of it."""
+    """Return a function that fills a folder with a log and nine altered copies of it."""
 
     def write_all(folder: Path) -> None:
         base = long_result(0)
@@ -110,7 +110,7 @@ def thinned(lines: Lines, number: int) -> Lines:
 
 
 def stretched(lines: Lines, number: int) -> Lines:
-    """Return a copy whose clock runs a little slower from copy to copy."""
+    """Return a copy whose clock runs slower, the more so the higher its number."""
 
     def later(match: re.Match[str]) -> str:
         slower = (int(match[1]) - START_MS) * (1 + number / 500)
@@ -120,7 +120,7 @@ def stretched(lines: Lines, number: int) -> Lines:
 
 
 def other_losses(lines: Lines, number: int) -> Lines:
-    """Return a copy whose losses are others, at the same moments."""
+    """Return a copy with other losses at the same times."""
     own = random.Random(number)
     text = [re.sub(r'("train_loss": )[0-9.]+', rf"\g<1>{own.uniform(4, 6)}", line) for line in lines]
     text = [
@@ -140,13 +140,13 @@ def other_evaluations(folder: Path) -> None:
 
 
 def genuine(folder: Path) -> None:
-    """Fill a folder with ten runs that differ as runs do."""
+    """Fill a folder with ten runs that differ as real runs do."""
     for number in range(10):
         write(folder / f"result_{number}.txt", long_result(number, minutes=10 + number / 50))
 
 
 def score(folder: Path) -> FolderScore:
-    """Score by the rules of the samples."""
+    """Return the score of a folder by the rules 5.1.0."""
     return score_folder(folder, ruleset="5.1.0")
 
 
@@ -191,7 +191,7 @@ def test_copies_of_one_run_are_unproven(tmp_path: Path, filling: Callable[[Path]
 
 
 def each(change: Callable[[Lines], Lines]) -> Callable[[Path], None]:
-    """Return a filling of a folder: ten runs, each changed."""
+    """Return a function that fills a folder with ten runs, each of them changed."""
 
     def write_all(folder: Path) -> None:
         for number in range(10):
@@ -209,13 +209,13 @@ def at(lines: Lines, key: str) -> int:
 
 
 def late_start(lines: Lines) -> Lines:
-    """Return the log with its run_start a second before its end, in its old place."""
+    """Return the log with its run_start a second before its end, but on its old line."""
     start = event(at(lines, "run_stop") - 1000, "run_start")
     return [start if '"run_start"' in line else line for line in lines]
 
 
 def late_start_in_order(lines: Lines) -> Lines:
-    """Return the log with its run_start a second before its end, behind what came before."""
+    """Return the log with its run_start a second before its end, with the lines in order of time."""
     stop = at(lines, "run_stop")
     start = event(stop - 1000, "run_start")
     lines = [line for line in lines if '"run_start"' not in line]
@@ -224,7 +224,7 @@ def late_start_in_order(lines: Lines) -> Lines:
 
 
 def half_of_the_course(lines: Lines) -> Lines:
-    """Return the log with its run_start in the middle, and nothing left of the training before it."""
+    """Return the log with its run_start in the middle, and without the training before it."""
     stop, begun = at(lines, "run_stop"), at(lines, "run_start")
     middle = (stop + begun) // 2
     out = []
@@ -240,7 +240,7 @@ def half_of_the_course(lines: Lines) -> Lines:
 
 
 def squeezed(lines: Lines) -> Lines:
-    """Return the log as if all of it had taken a second."""
+    """Return the log as if the whole training had taken a second."""
     start, stop = at(lines, "run_start"), at(lines, "run_stop")
 
     def sooner(match: re.Match[str]) -> str:
@@ -282,7 +282,7 @@ def second_start(lines: Lines) -> Lines:
     ("filling", "expected"),
     [
         pytest.param(each(late_start), {"training_before_run_start"}, id="run_start late"),
-        # The checker itself finds no run in which the training began.
+        # MLPerf's own checker refuses these logs.
         pytest.param(each(late_start_in_order), set(), id="run_start late, in order"),
         pytest.param(each(half_of_the_course), {"implausible_speed"}, id="half of the course removed"),
         pytest.param(each(squeezed), {"implausible_speed"}, id="all of it in a second"),
@@ -347,11 +347,12 @@ def trace(file: str, *, start: float = 0.0, seconds: float = 600.0, **facts: Any
 
 
 def found_in(traces: list[RunTrace], ruleset: str = "5.1.0") -> dict[str, Verdict | None]:
-    """Return code and verdict of what is found."""
+    """Return the verdicts of the findings, by code."""
     return {one.code: one.verdict for one in compare_runs(traces, ruleset=ruleset, usage="training")}
 
 
-# Start of the second run in seconds, and nodes of both runs. The first run starts at 0 and takes 600 s.
+# Start of the second run in seconds, nodes of both runs, and whether they overlap. The first run starts at 0
+# and takes 600 s.
 @pytest.mark.parametrize(
     ("second", "first_nodes", "second_nodes", "found"),
     [
@@ -391,7 +392,7 @@ def test_what_a_seed_is_worth_depends_on_the_round(
     assert found_in(traces, ruleset) == verdicts
 
 
-# Stated samples per second, and duration in seconds. The run trains 4,000 samples.
+# Stated samples per second, duration in seconds, and whether this is found. The run trains 4,000 samples.
 @pytest.mark.parametrize(
     ("throughput", "seconds", "found"),
     [(7.0, 600.0, False), (6.0, 600.0, False), (5.0, 600.0, True), (7.0, 300.0, True), (None, 600.0, False)],
@@ -403,12 +404,12 @@ def test_a_run_is_no_faster_than_it_states(throughput: float | None, seconds: fl
 @pytest.mark.parametrize(
     ("trained", "ruleset", "train_samples", "throughput", "found"),
     [
-        # An epoch has 117,266 images before round 2.0, of which logs of 0.6 state none: 78 images/s.
+        # Before round 2.0, an epoch has 117,266 images, which logs of 0.6 do not state. This is 78 images/s.
         ("ssd", "0.6.0", None, 80.0, False),
         ("ssd", "0.6.0", None, 40.0, True),
         ("ssd", "1.1.0", 117_266.0, 80.0, False),
         ("ssd", "1.1.0", 117_266.0, 40.0, True),
-        # Later it has 1,170,301 images, and logs state batches: 780 images/s, 98 of each of eight processes.
+        # Later it has 1,170,301 images, and logs state batches. This is 780 images/s, or 98 per process.
         ("ssd", "4.1.0", 4572.0, 790.0, False),
         ("ssd", "4.1.0", 4572.0, 98.0, False),
         ("ssd", "4.1.0", 4572.0, 40.0, True),
@@ -474,7 +475,7 @@ def test_a_run_with_another_amount_hides_no_fast_run(others: int) -> None:
 def test_a_run_that_is_joined_from_parts_of_others_is_found(
     own: int, taken: tuple[int, int], same: bool
 ) -> None:
-    """Half of the evaluations, or fewer, are another run's; all times and the seed are new."""
+    """Half of the evaluations, or fewer, are those of another run. All times and the seed are new."""
 
     def course(file: str, values: list[float], seconds: float) -> RunTrace:
         events: list[tuple[float, str, Any, dict[str, Any]]] = [(0.0, "run_start", None, {})]
@@ -490,7 +491,7 @@ def test_a_run_that_is_joined_from_parts_of_others_is_found(
     assert ("same_run" in found_in([course("a", first, 60.1), course("b", second, 61.7)])) is same
 
 
-# Evaluations that two runs share, and whether they show one run.
+# Evaluations that two runs share, and whether the runs count as one.
 @pytest.mark.parametrize(
     ("values", "same"),
     [
@@ -599,7 +600,7 @@ def test_repeats_are_on_as_many_nodes(line: Callable[[int], list[str]], odd: int
 
 
 def on_nodes(number: int, lines: list[str]) -> RunTrace:
-    """Return the trace of a run with its launcher's lines, whose nodes are read as the worker does."""
+    """Return the trace of a run, with the nodes that the worker reads from these lines of its launcher."""
     one = trace_of_lines(f"result_{number}.txt", long_result(number))
     one.nodes, one.node_count, one.stated_nodes, *_ = _launcher_facts(io.BytesIO("\n".join(lines).encode()))
     return one
@@ -649,7 +650,7 @@ def trace_of_lines(file: str, lines: Lines) -> RunTrace:
 
 
 def clocked(lines: Lines, clock: Callable[[float], float], seed: int) -> Lines:
-    """Return the log by another clock, a function of the milliseconds since the log's first moment."""
+    """Return the log with the times of another clock, a function of the milliseconds since START_MS."""
 
     def moved(match: re.Match[str]) -> str:
         return f'"time_ms": {START_MS + round(clock(int(match[1]) - START_MS))}'
@@ -684,7 +685,7 @@ def test_copies_by_another_clock_and_with_other_seeds_are_one_run(
         copy = clocked(base, lambda ms, n=number: clock(ms, n), seed)
         traces.append(trace_of_lines(f"copy-{number}", copy))
     found = list(compare_runs(traces, ruleset="5.1.0", usage="training"))
-    # Each of the copies, and none only because of its seed or its speed.
+    # Each copy is found as the same run, and not only by its seed or its speed.
     assert {one.source.file for one in found if one.code == "same_run" and one.source} == {
         *("copy-1", "copy-2", "copy-3")
     }
@@ -745,7 +746,7 @@ def test_no_run_is_faster_than_its_gpus_can_be(
 def test_a_run_of_all_is_held_against_published_results_of_its_gpus(
     training: str, gpus: tuple[str, int], metadata: dict[str, int], late: bool
 ) -> None:
-    """All runs are compressed alike, state no throughput, and one may be evaluated after its end."""
+    """The run states no throughput, so it is compared with others. It may be evaluated after its end."""
     seconds = next(iter(metadata.values())) / (fastest_published(training, *gpus) or 1)
     for times, found in ((1.0, False), (0.35, True)):
         stop = seconds * times
@@ -843,7 +844,7 @@ def described_codes(platform: str, dlpal: int | None, described: DescribedSystem
         ("tpu-trillium", None, "TPU-trillium", 64, 256, set()),
         ("1x7920T_2xA5000", None, "NVIDIA RTX A5000", 1, 2, set()),
         ("", 4, "NVIDIA H100", 4, 32, set()),
-        # The description of another system, or of more of them.
+        # The description is of another system, or of another number of nodes or GPUs.
         ("18xNVIDIA GB300", 18, "NVIDIA Blackwell Ultra GPU (GB300)", 36, 144, {"system_contradicts"}),
         ("18xNVIDIA GB300", None, "NVIDIA Blackwell Ultra GPU (GB300)", 9, 36, {"system_contradicts"}),
         ("tpu-trillium", 32, "TPU-trillium", 64, 256, {"system_contradicts"}),

@@ -1,6 +1,6 @@
 """Test how a score finds the round whose rules apply (:mod:`rackproof.analysis.mlperf.rounds`).
 
-A score by the rules of another round proves nothing. The round follows from the benchmark and date of the
+A score by the rules of another round is worthless. The round follows from the benchmark and date of the
 runs, from the folder's name, or from the launcher's lines. Otherwise, the operator must name it. These tests
 check this choice, that logs of other suites are refused, and that a log which is not plain text is named.
 """
@@ -59,7 +59,9 @@ def made(day: str) -> float:
         (set(), "", "", ""),
     ],
 )
-def test_a_round_is_shown_or_asked_for(benchmarks: set[str], day: str, folder: str, ruleset: str) -> None:
+def test_the_round_follows_from_the_evidence_or_must_be_named(
+    benchmarks: set[str], day: str, folder: str, ruleset: str
+) -> None:
     evidence = RoundEvidence(frozenset(benchmarks), made(day) if day else None, folder=folder)
     found = round_of(evidence, KNOWN)
     assert found.ruleset == ruleset
@@ -115,7 +117,7 @@ def test_runs_of_a_newer_round_are_not_scored_by_an_older_ones_rules(tmp_path: P
     assert "6.1.0" in score.reasons[0]
 
 
-def test_what_showed_the_round_is_said(tmp_path: Path) -> None:
+def test_the_report_states_how_the_round_was_found(tmp_path: Path) -> None:
     answer = CliRunner().invoke(main, ["score", str(fill(tmp_path))])
     assert answer.exit_code == 0
     assert "rules 5.1.0 (by the benchmark and the date of the runs)" in answer.output
@@ -143,11 +145,11 @@ def test_hpc_is_named_and_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "ruleset"), [("openfold", "3.0.0"), ("oc20", ""), ("cosmoflow", ""), ("a_new_one", "")]
+    ("name", "ruleset"), [("openfold", "3.0.0"), ("oc20", ""), ("cosmoflow", ""), ("a_new_one", "")]
 )
-def test_a_benchmark_of_only_one_round_of_hpc_shows_this_round(benchmark: str, ruleset: str) -> None:
+def test_a_benchmark_of_only_one_round_of_hpc_shows_this_round(name: str, ruleset: str) -> None:
     known = ("0.7.0", "1.0.0", "3.0.0")
-    chosen = round_of(RoundEvidence(frozenset({benchmark})), known, "hpc")
+    chosen = round_of(RoundEvidence(frozenset({name})), known, "hpc")
     assert (chosen.ruleset, chosen.origin) == (ruleset, "the benchmark" if ruleset else "")
 
 
@@ -156,7 +158,7 @@ def test_the_operator_chooses_only_among_rounds_of_hpc_with_the_benchmark() -> N
     assert "(1.0.0, 3.0.0)" in chosen.problem
 
 
-def test_training_is_no_hpc(tmp_path: Path) -> None:
+def test_training_is_refused_with_usage_hpc(tmp_path: Path) -> None:
     write(tmp_path / "result_0.txt", result())
     assert "MLPerf Training" in score_folder(tmp_path, usage="hpc", ruleset="3.0.0").reasons[0]
 
@@ -196,7 +198,7 @@ def test_damaged_and_strange_logs_show_no_round(tmp_path: Path) -> None:
     assert found.ruleset == ""
 
 
-def test_nothing_is_refused_that_may_be_training() -> None:
+def test_a_benchmark_that_may_be_training_is_not_refused() -> None:
     assert refusal(RoundEvidence(frozenset({"bert"})), "training") == ""
     assert refusal(RoundEvidence(frozenset({"a_new_one"})), "training") == ""
 
@@ -222,9 +224,7 @@ UNREADABLE: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("name", UNREADABLE)
 @pytest.mark.parametrize("others", [0, 2])
-def test_a_log_that_holds_no_plain_text_is_named_with_what_to_do(
-    tmp_path: Path, name: str, others: int
-) -> None:
+def test_a_log_without_plain_text_is_named_with_a_remedy(tmp_path: Path, name: str, others: int) -> None:
     text = result(benchmark="llama31_8b")
     for number in range(others):
         write(tmp_path / f"result_{number}.txt", text)
@@ -264,7 +264,7 @@ def test_compressed_logs_are_scored_as_plain_ones(
         path.with_name(path.name + ending).write_bytes(PACKED[ending](text) if ending else text)
     packed = score_folder(tmp_path, ruleset="5.1.0")
     assert packed.verdict is Verdict.PASS, packed.reasons
-    # The mean of 10.1 to 10.8 minutes.
+    # This is the mean of 10.1 to 10.8 minutes.
     assert (packed.minutes, packed.runs_found) == (pytest.approx(10.45), 10)
 
 
@@ -282,7 +282,7 @@ def cut(data: bytes) -> bytes:
         (".gz", lambda data: data[:7]),
     ],
 )
-def test_a_damaged_compressed_log_proves_no_result(
+def test_a_damaged_compressed_log_gives_no_pass(
     tmp_path: Path, ending: str, damage: Callable[[bytes], bytes]
 ) -> None:
     folder = fill(tmp_path)
@@ -293,7 +293,7 @@ def test_a_damaged_compressed_log_proves_no_result(
 
 
 @pytest.mark.parametrize("ending", PACKED)
-def test_a_log_that_unpacks_to_more_than_is_read_proves_no_result(
+def test_a_log_that_unpacks_to_too_much_is_a_finding(
     tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opening, "MOST_UNPACKED", 1 << 16)
@@ -306,7 +306,7 @@ def test_a_log_that_unpacks_to_more_than_is_read_proves_no_result(
     assert encoding_problem_of(log) == ""
 
 
-def test_a_folder_of_a_benchmark_that_the_round_lacks_is_not_called_bad(tmp_path: Path) -> None:
+def test_a_benchmark_that_the_round_lacks_is_unproven_and_no_failure(tmp_path: Path) -> None:
     for number in range(10):
         write(tmp_path / f"result_{number}.txt", result(benchmark="llama31_8b"))
     for ruleset in ("3.1.0", "4.0.0", "4.1.0", "5.0.0"):
@@ -316,7 +316,7 @@ def test_a_folder_of_a_benchmark_that_the_round_lacks_is_not_called_bad(tmp_path
 
 
 @pytest.mark.parametrize("time", ["9" * 400, "-" + "9" * 400, "1e999", "NaN"])
-def test_a_start_that_is_no_time_of_a_run_is_no_evidence_of_a_round(tmp_path: Path, time: str) -> None:
+def test_an_impossible_start_is_no_evidence_of_a_round(tmp_path: Path, time: str) -> None:
     log = tmp_path / "result_0.txt"
     log.write_text(f':::MLLOG {{"key": "run_start", "time_ms": {time}, "value": null, "metadata": {{}}}}\n')
     assert read_evidence(tmp_path, [log]).first is None

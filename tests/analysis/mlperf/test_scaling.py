@@ -26,7 +26,9 @@ RESNET = {1: 326.58, 2: 639.52, 4: 1277.06, 8: 2544.13}
         ({1: [100, 102], 2: [190, 194]}, None, {1: 1.0, 2: 0.950}),
     ],
 )
-def test_efficiency(rates: dict[int, float], base: int | None, efficiencies: dict[int, float]) -> None:
+def test_efficiency_is_the_share_of_the_ideal_throughput(
+    rates: dict[int, float], base: int | None, efficiencies: dict[int, float]
+) -> None:
     points = scaling_efficiency(rates, base)
     assert {point.devices: round(point.efficiency, 3) for point in points} == efficiencies
     assert {point.base for point in points} == {base or min(rates)}
@@ -35,18 +37,18 @@ def test_efficiency(rates: dict[int, float], base: int | None, efficiencies: dic
 def test_the_interval_is_welchs() -> None:
     one, two = scaling_efficiency({1: [100.0, 102.0, 98.0, 100.0], 2: [190.0, 192.0, 188.0, 190.0]})
     assert (one.low, one.high, one.repeats) == (None, None, 4)
-    # Relative variances of the means 0.6667e-4 and 0.1847e-4; 4.5 degrees of freedom; t = 2.658.
+    # The means have relative variances of 0.6667e-4 and 0.1847e-4. With 4.5 degrees of freedom, t is 2.658.
     assert two.efficiency == pytest.approx(0.95)
     assert two.low == pytest.approx(0.95 * (1 - 0.02453), abs=2e-4)
     assert two.high == pytest.approx(0.95 * (1 + 0.02453), abs=2e-4)
 
 
 @pytest.mark.parametrize("rates", [{1: 100.0, 2: [190.0, 191.0]}, {1: [100.0, 101.0], 2: [190.0]}])
-def test_no_interval_without_repeats(rates: dict[int, float]) -> None:
+def test_without_repeats_there_is_no_interval(rates: dict[int, float]) -> None:
     assert [point.low for point in scaling_efficiency(rates)] == [None, None]
 
 
-def test_equal_repeats_leave_no_width() -> None:
+def test_equal_repeats_give_an_interval_without_width() -> None:
     point = scaling_efficiency({1: [100.0, 100.0], 2: [190.0, 190.0]})[1]
     assert point.low == point.high == point.efficiency == pytest.approx(0.95)
 
@@ -65,7 +67,7 @@ def test_equal_repeats_leave_no_width() -> None:
         (RESNET, {"confidence": 1.0}, "between 0 and 1"),
     ],
 )
-def test_what_cannot_be_computed_is_an_error(
+def test_wrong_rates_and_options_are_refused(
     rates: dict[int, float], options: dict[str, float], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

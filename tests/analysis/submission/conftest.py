@@ -16,7 +16,7 @@ from .corpus import SYSTEM, make_runs
 
 @pytest.fixture(autouse=True)
 def _own_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the variables that name another history and another results folder."""
+    """Remove the environment variables that name another history or another results folder."""
     monkeypatch.delenv("RACKPROOF_DATABASE_URL", raising=False)
     monkeypatch.delenv("RACKPROOF_RESULTS", raising=False)
 
@@ -44,5 +44,5 @@ def system_file(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def system(system_file: Callable[..., Path]) -> SystemFile:
-    """Return what the system file says."""
+    """Return the content of the system file."""
     return load_system_file(system_file())

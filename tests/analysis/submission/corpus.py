@@ -1,7 +1,7 @@
 """Make run folders for the tests of submissions, as bench.yml leaves them.
 
 A run folder has the record of a run with its nodes, a log, and the scripts of the run. MLCommons' own logger
-writes the logs. Their values follow the rules, unless a test asks for others.
+writes the logs. Their values follow the rules, unless a test passes other values.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ DISCLOSED = {
     "micro_batch_size": 1,
     "config_filename": "config_B200_2x8.sh",
 }
-# Values that the rules accept, samples that are about what the reference needs, and a loss below the target.
+# By benchmark: settings that the rules accept, about as many samples as the reference needs, and a loss below
+# the target.
 BENCHMARKS: dict[str, tuple[dict[str, Any], int, float]] = {
     "llama2_70b_lora": (
         {
@@ -116,18 +117,18 @@ def write_log(
     printed: dict[str, Any] | None = PRINTED,
     settings: dict[str, Any] | None = None,
 ) -> None:
-    """Write a result log as a workload does: with the rules' own logger, in the rules' order.
+    """Write a result log as a workload does: with MLCommons' logger, in the order of the rules.
 
     Args:
-        path: The log.
-        number: Makes times and seed the run's own.
+        path: The path of the log.
+        number: The number of the run. Each run has different times and another seed.
         benchmark: One of ``BENCHMARKS``.
-        division: As the log states it.
-        status: Of ``run_stop``. ``None`` leaves it out, as a job that was cancelled does.
-        samples: Until the target is reached. By default about what the reference needs.
-        minutes: From ``run_start`` to ``run_stop``.
-        printed: What the run script prints as ``:::SYSJSON``. ``None`` for nothing.
-        settings: Other values than usual.
+        division: The division that the log states.
+        status: The status in ``run_stop``. With ``None``, there is no ``run_stop``, as in a cancelled job.
+        samples: The number of samples up to ``run_stop``. With 0, it is that of ``BENCHMARKS``.
+        minutes: The time from ``run_start`` to ``run_stop``.
+        printed: The system that the run script prints as ``:::SYSJSON``, or ``None`` to print no system.
+        settings: Values that replace or add to the usual ones.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     values, usual, loss = BENCHMARKS[benchmark]
@@ -157,7 +158,7 @@ def write_log(
         log.event(key, value, time_ms=start - 70_000)
     log.end("init_stop", time_ms=start - 1)
     log.start("run_start", time_ms=start)
-    # Two blocks and two evaluations, as the shortest published logs have them.
+    # There are two blocks and two evaluations, as in the shortest published logs.
     middle, batch = start + (stop - start) // 2, values["global_batch_size"]
     half = samples // 2 // batch * batch
     blocks = ((0, half, start, middle, loss + 0.3), (half, samples, middle, stop, loss))
@@ -176,7 +177,7 @@ def write_log(
 
 
 def node(name: str, *, gpus: int = 8, gpu: str = "NVIDIA B200", driver: str = "590.10") -> Node:
-    """Return a node as the facts describe it."""
+    """Return the record of a node."""
     return Node(
         name=name,
         sku="b200",
@@ -237,7 +238,7 @@ def make_run(
 
 
 def make_runs(results: Path, count: int = 10, *, first: int = 0, **how: Any) -> list[Run]:
-    """Make so many runs that the rules accept."""
+    """Make runs with consecutive numbers. The default is the number that the rules require."""
     return [make_run(results, number, **how) for number in range(first, first + count)]
 
 

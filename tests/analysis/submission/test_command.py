@@ -27,7 +27,7 @@ Call = Callable[..., Result]
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system_file: Callable[..., Path]) -> Call:
-    """Call the command in a folder that has ``results`` and ``system.yml``."""
+    """Return a function that calls the command in a folder with ``system.yml``."""
     monkeypatch.chdir(tmp_path)
     system_file()
 
@@ -38,6 +38,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system_file: Callable[
 
 
 def output_of(result: Result) -> str:
+    """Return the output of a call. Raise AssertionError if the call raised an exception."""
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         traceback.print_exception(result.exception)
         raise AssertionError(result.exception)
@@ -67,7 +68,7 @@ def test_failed_runs_as_text_and_as_json(call: Call, tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "at most 1 may be. To do: make new runs" in output
     for name in ids[8:]:
-        # Said once, above the list of runs.
+        # Each failed run is named with its log.
         assert f"    run {name}, logs/" in output
     assert "nothing was written to out" in output
     result = call(*ids, "--system", "system.yml", "--out", "out", "--json")

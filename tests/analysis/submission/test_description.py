@@ -56,7 +56,7 @@ def test_the_official_checker_requires_exactly_these_keys(tmp_path: Path, caplog
         assert check_system_desc(str(path), "training", "6.0.0")[0] is True
 
 
-def test_facts_of_nodes() -> None:
+def test_the_facts_of_nodes_give_values_of_the_description() -> None:
     facts = facts_of_nodes((node("n1"), node("n2").model_copy(update={"memory_bytes": 2_050_000_000_000})))
     assert facts == {
         "number_of_nodes": "2",
@@ -124,7 +124,7 @@ def test_the_operator_comes_first_then_nodes_then_logs(
     assert "UNKNOWN" not in json.dumps(description)
 
 
-def test_versions_that_differ_are_all_written_down(tmp_path: Path, system: SystemFile) -> None:
+def test_all_versions_of_a_program_are_written_down(tmp_path: Path, system: SystemFile) -> None:
     runs = [chosen(tmp_path, 0), chosen(tmp_path, 1, nodes=(node("n1", driver="590.20"), node("n2")))]
     description, issues = describe_system(system, runs)
     assert description["other_software_stack"]["nvidia_kernel_driver"] == "590.10; 590.20"
@@ -132,7 +132,7 @@ def test_versions_that_differ_are_all_written_down(tmp_path: Path, system: Syste
 
 
 @pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA B200 PCIe"])
-def test_runs_of_two_systems(gpu: str, tmp_path: Path, system: SystemFile) -> None:
+def test_runs_of_two_systems_are_an_issue(gpu: str, tmp_path: Path, system: SystemFile) -> None:
     """A PCIe card is another product than the module, although the names of both contain B200."""
     printed = PRINTED | {"accelerator_model_name": gpu}
     other = chosen(tmp_path, 1, nodes=(node("n3", gpu=gpu), node("n4", gpu=gpu)), printed=printed)
@@ -142,8 +142,8 @@ def test_runs_of_two_systems(gpu: str, tmp_path: Path, system: SystemFile) -> No
     assert "nodes_unlike" in {issue.code for issue in issues}
 
 
-def test_logs_of_two_systems(tmp_path: Path, system: SystemFile) -> None:
-    """Without nodes the logs alone must not add up to one system either."""
+def test_logs_of_two_systems_are_an_issue_without_nodes(tmp_path: Path, system: SystemFile) -> None:
+    """Without facts of nodes, the logs are compared with each other."""
     other = chosen(tmp_path, 1, nodes=(), printed=PRINTED | {"accelerator_model_name": "NVIDIA GB200"})
     _, issues = describe_system(system, [chosen(tmp_path, 0, nodes=()), other])
     wrong = [issue for issue in issues if issue.code == "description_contradicted"]
@@ -163,7 +163,7 @@ def test_logs_of_two_systems(tmp_path: Path, system: SystemFile) -> None:
         ("NVIDIA", False),
     ],
 )
-def test_names_of_accelerators(
+def test_names_of_one_accelerator_model_agree(
     name: str, agrees: bool, tmp_path: Path, system_file: Callable[..., Path]
 ) -> None:
     _, issues = describe_system(
@@ -207,7 +207,7 @@ SEEN = PRINTED | {
 def test_what_a_log_shows_is_compared_key_by_key(
     stated: dict[str, Any], expected: Verdict | None, tmp_path: Path, system_file: Callable[..., Path]
 ) -> None:
-    """An imported run has no nodes: its log alone shows what the system was."""
+    """An imported run has no facts of its nodes, so only its log shows the system."""
     system = load_system_file(system_file(**{"cooling": "direct liquid", **stated}))
     _, issues = describe_system(system, [chosen(tmp_path, nodes=(), printed=SEEN)])
     assert [issue.verdict for issue in issues] == [expected], issues
@@ -227,7 +227,7 @@ def test_what_a_log_shows_is_compared_key_by_key(
         {"other_software_stack": {"cuda_version": 13.1}},
     ],
 )
-def test_harmless_differences_are_none(
+def test_harmless_differences_are_no_issue(
     stated: dict[str, Any], tmp_path: Path, system_file: Callable[..., Path]
 ) -> None:
     system = load_system_file(system_file(**{"cooling": "direct liquid", **stated}))
@@ -250,7 +250,7 @@ def test_placeholders_in_logs_are_a_remark(tmp_path: Path, system_file: Callable
 
 
 class TestSystemFile:
-    def test_folders(self, system_file: Callable[..., Path]) -> None:
+    def test_names_of_folders_are_made_valid(self, system_file: Callable[..., Path]) -> None:
         description = load_system_file(system_file(submitter="Ex & Söhne", implementation="b200_ngc26.01"))
         assert (description.submitter_folder, description.system, description.implementation) == (
             "Ex_S_hne",
@@ -303,17 +303,17 @@ class TestSystemFile:
             (b"hw_notes: 0x" + b"F" * 8000, "hw_notes must be text or a number"),
         ],
     )
-    def test_broken_files(self, content: bytes, message: str, tmp_path: Path) -> None:
+    def test_broken_files_are_refused(self, content: bytes, message: str, tmp_path: Path) -> None:
         path = tmp_path / "system.yml"
         path.write_bytes(content)
         with pytest.raises(SubmissionError, match=message):
             load_system_file(path)
 
-    def test_a_missing_file(self, tmp_path: Path) -> None:
+    def test_the_error_about_a_missing_file_names_the_example(self, tmp_path: Path) -> None:
         with pytest.raises(SubmissionError, match=r"docs/using/submission\.md has an example"):
             load_system_file(tmp_path / "gone.yml")
 
-    def test_the_documented_example_is_one(self, root: Path, tmp_path: Path) -> None:
+    def test_the_documented_example_is_valid(self, root: Path, tmp_path: Path) -> None:
         text = (root / "docs/using/submission.md").read_text().split("```yaml\n", 1)[1].split("```", 1)[0]
         path = tmp_path / "system.yml"
         path.write_text(text)

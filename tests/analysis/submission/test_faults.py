@@ -27,7 +27,7 @@ from .corpus import PRINTED, all_runs, make_run, make_runs, node
 
 @dataclass(frozen=True)
 class Fault:
-    """A change of a results folder, the text of the file, and the finding that must result."""
+    """A change of the results folder or of the system file, and the issue that must result."""
 
     code: str
     message: str
@@ -147,7 +147,7 @@ def _a_name_that_is_a_path(results: Path) -> None:
 
 
 def _died_at_once(results: Path) -> None:
-    """Cut the log of a tenth run: the official checker crashes on a log without a batch size."""
+    """Cut the log of the tenth run, because the official checker crashes on a log without a batch size."""
     make_runs(results, 9)
     run = make_run(results, 9, verdict=Verdict.FAIL)
     log = results / run.run_id / run.logs[0].path
@@ -304,7 +304,7 @@ def test_a_fault_is_named_with_its_remedy(
 
 @pytest.mark.slow
 def test_a_run_whose_log_shows_no_end_is_no_failed_run(tmp_path: Path, system_file: Any) -> None:
-    """The end may be missing because the log was cut: then nothing shows that the run was the slowest."""
+    """The end may be missing because the log was cut, so the log does not show that the run failed."""
     results = tmp_path / "results"
     make_runs(results, 9)
     make_run(results, 9, status=None, verdict=Verdict.FAIL)
@@ -315,7 +315,7 @@ def test_a_run_whose_log_shows_no_end_is_no_failed_run(tmp_path: Path, system_fi
 
 @pytest.mark.slow
 def test_one_failed_run_is_packed_and_named(tmp_path: Path, system_file: Any) -> None:
-    """Olympic scoring drops the slowest, and the failed run is the slowest."""
+    """Olympic scoring drops the slowest run, and a failed run counts as the slowest."""
     results = tmp_path / "results"
     make_runs(results, 9)
     bad = make_run(results, 9, status="aborted", verdict=Verdict.FAIL)

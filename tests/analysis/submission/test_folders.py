@@ -168,7 +168,7 @@ def test_no_runs_and_a_run_named_twice(tmp_path: Path, system: SystemFile) -> No
 
 
 def test_a_full_disk_for_real(results: Path, system_file: Callable[..., Path], tmp_path: Path) -> None:
-    """A log that no longer fits: the limit acts as a full disk does, at the write."""
+    """The limit on the size of files makes the write of a log fail, as a full disk would."""
     place = tmp_path / "place"
     place.mkdir()
     program = f"""
@@ -178,7 +178,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 main(["submission", "--latest", "10", "--benchmark", "llama2_70b_lora", "--results", {str(results)!r},
       "--system", {str(system_file())!r}, "--out", {str(place / "out")!r}])
 """
-    # -B: compiled modules would be cut off at the limit as well, and later imports would stumble over them.
+    # With -B, Python writes no compiled modules. The limit would cut them off, and later imports would fail.
     done = subprocess.run(
         [sys.executable, "-B", "-c", program], capture_output=True, text=True, timeout=120, check=False
     )

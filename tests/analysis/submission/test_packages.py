@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 
 
 def files(folder: Path) -> set[str]:
+    """Return the paths of all files below a folder."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -128,7 +129,7 @@ def test_later_rounds(ruleset: str, benchmarks: tuple[str, ...], tmp_path: Path,
 
 @pytest.mark.slow
 def test_imported_logs_make_a_package(tmp_path: Path, system_file: Callable[..., Path]) -> None:
-    """The nodes are unknown: the log's own description shows what it is about."""
+    """The nodes are unknown, so the system comes from the description in the log."""
     source, results = tmp_path / "source", tmp_path / "results"
     make_runs(source)
     import_logs(source, results)
@@ -148,7 +149,7 @@ def test_the_real_logs_of_a_round(real_logs: Path, tmp_path: Path) -> None:
     theirs = json.loads((published / "gb300_n18_ngc25.04_nemo.json").read_text())
     results, out, path = tmp_path / "results", tmp_path / "out", tmp_path / "system.yml"
     import_logs(logs, results)
-    # Keys that neither facts nor logs know, as the submitter stated them (many of them empty).
+    # Values that neither facts nor logs contain, as the submitter stated them. Many are empty.
     kept = [key for key in theirs if key.startswith(("host_", "accelerator_", "cooling"))]
     unknown = {key: theirs[key] for key in kept if "processor" not in key and key != "accelerators_per_node"}
     own = {key: theirs[key] for key in ("submitter", "division", "status", "system_name")}

@@ -31,7 +31,7 @@ from rackproof.store.run_folder import write_run
 from .corpus import PRINTED, all_runs, make_run, make_runs, node, write_log
 
 
-def test_the_newest_whatever_their_verdict(tmp_path: Path) -> None:
+def test_the_newest_runs_are_taken_whatever_their_verdict(tmp_path: Path) -> None:
     make_runs(tmp_path, 4)
     make_run(tmp_path, 4, verdict=Verdict.FAIL)
     make_run(tmp_path, 5, benchmark="gpt_oss_20b")
@@ -41,8 +41,8 @@ def test_the_newest_whatever_their_verdict(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", [(3,), (2, 3), (1, 3), (0,)])
-def test_runs_whose_folders_are_gone(gone: tuple[int, ...], tmp_path: Path) -> None:
-    """Whoever deletes the newest runs, which failed, would hand in the older ones as the newest."""
+def test_newer_runs_whose_folders_are_gone_are_an_issue(gone: tuple[int, ...], tmp_path: Path) -> None:
+    """Otherwise, older runs could be submitted as the newest after newer ones were deleted."""
     runs = make_runs(tmp_path, 4)
     with open_store(tmp_path / "history.sqlite") as store:
         store.keep_many(runs)
@@ -51,14 +51,14 @@ def test_runs_whose_folders_are_gone(gone: tuple[int, ...], tmp_path: Path) -> N
         shutil.rmtree(tmp_path / runs[number].run_id)
     names = ["llama2_70b_lora"]
     issues = runs_gone(tmp_path, names, latest_runs(tmp_path, names, 2), known)
-    if gone == (0,):  # older than those that are taken
+    if gone == (0,):  # this run is older than those that are taken
         assert issues == []
         return
     assert [(issue.code, issue.verdict) for issue in issues] == [("run_gone", Verdict.UNPROVEN)]
     assert runs[3].run_id in issues[0].message
 
 
-def test_a_folder_that_lost_its_record(tmp_path: Path) -> None:
+def test_a_folder_without_its_record_is_an_issue(tmp_path: Path) -> None:
     runs = make_runs(tmp_path, 3)
     (tmp_path / runs[2].run_id / "run.json").unlink()
     (tmp_path / "notes").mkdir()
@@ -88,7 +88,7 @@ def test_only_folders_of_the_benchmark_are_lost_runs(tmp_path: Path, name: str, 
 
 
 def test_imported_runs_are_ordered_by_their_logs(tmp_path: Path) -> None:
-    """They carry no time of their own, and their ids say nothing of it."""
+    """An imported run and its id have no time."""
     source = tmp_path / "source"
     for name, number in (("a.log", 3), ("b.log", 1), ("c.log", 2)):
         write_log(source / name, number)
@@ -100,7 +100,7 @@ def test_imported_runs_are_ordered_by_their_logs(tmp_path: Path) -> None:
     assert [one.stated["seed"] for one in group] == ["101", "102", "103"]
 
 
-def test_by_the_model_of_the_nodes(tmp_path: Path) -> None:
+def test_runs_can_be_taken_by_the_sku_of_their_nodes(tmp_path: Path) -> None:
     make_runs(tmp_path, 2)
     make_run(tmp_path, 2, nodes=(node("n1"), node("n2").model_copy(update={"sku": "h100"})))
     assert len(latest_runs(tmp_path, ["llama2_70b_lora"], 9, sku="b200")) == 2
@@ -108,7 +108,7 @@ def test_by_the_model_of_the_nodes(tmp_path: Path) -> None:
         latest_runs(tmp_path, ["llama2_70b_lora"], 9, sku="gb300")
 
 
-def test_a_benchmark_that_never_ran(tmp_path: Path) -> None:
+def test_a_benchmark_without_runs_is_an_error(tmp_path: Path) -> None:
     make_run(tmp_path, 0)
     with pytest.raises(SubmissionError, match="no runs of flux1; it has llama2_70b_lora"):
         latest_runs(tmp_path, ["flux1"], 1)
@@ -129,7 +129,7 @@ def test_the_log_with_the_events_is_the_result_log(tmp_path: Path) -> None:
     assert unclear.run == run.run_id
 
 
-def test_a_log_too_large_for_a_repository(tmp_path: Path) -> None:
+def test_a_log_too_large_for_a_repository_is_an_issue(tmp_path: Path) -> None:
     run = make_run(tmp_path, 0)
     path = tmp_path / run.run_id / run.logs[0].path
     with path.open("r+b") as stream:
@@ -155,7 +155,7 @@ def test_a_log_too_large_for_a_repository(tmp_path: Path) -> None:
         (b"", {}),
     ],
 )
-def test_what_the_run_script_printed(log: bytes, found: dict[str, str]) -> None:
+def test_the_system_that_a_run_script_prints_is_read(log: bytes, found: dict[str, str]) -> None:
     assert printed_systems_of(log) == ([found] if found else [])
 
 
@@ -174,14 +174,14 @@ def test_a_hostile_log_costs_no_time() -> None:
     assert printed_systems_of(b" " * 5_000_000) == []
 
 
-def test_what_the_record_and_the_log_say(tmp_path: Path) -> None:
+def test_a_chosen_run_has_the_values_of_its_record_and_log(tmp_path: Path) -> None:
     run = make_run(tmp_path, 3)
     found = examine_run(run, tmp_path / run.run_id)
     assert isinstance(found, ChosenRun)
     assert found.benchmark == found.stated["submission_benchmark"] == "llama2_70b_lora"
     assert found.system["accelerators_per_node"] == PRINTED["accelerators_per_node"]
     assert found.path.read_bytes()[:8] == b"+ export"
-    # The log's name for the benchmark is the rules'; a definition may be called otherwise.
+    # The log has the rules' name of the benchmark. A definition may have another name.
     renamed = run.model_copy(update={"benchmark": "my-llama2"})
     write_run(renamed, tmp_path / run.run_id)
     assert by_benchmark([ChosenRun(renamed, found.folder, found.log, 0, found.stated)]).keys() == {
@@ -189,7 +189,7 @@ def test_what_the_record_and_the_log_say(tmp_path: Path) -> None:
     }
 
 
-def test_code_is_what_reproduces_the_run(tmp_path: Path) -> None:
+def test_the_code_of_a_run_has_its_scripts_and_configs(tmp_path: Path) -> None:
     scripts = {
         "config_B200_2x8.sh": "x",
         "run.sub": "x",

@@ -1,4 +1,4 @@
-"""Share helpers for tests: run bench.yml with a test's own inventory, and watch all processes for secrets."""
+"""Provide functions that run bench.yml with a test's own inventory, and search processes for secrets."""
 
 from __future__ import annotations
 

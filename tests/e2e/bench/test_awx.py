@@ -1,8 +1,8 @@
 """Test bench.yml as AWX, a web interface for Ansible, starts it.
 
-AWX runs ansible-runner in a new folder for each job, with an exported inventory, its own variables and its
-own paths for plugins. The tests show that a job ends with the verdict, that its results and the history are
-in a shared folder, and that an empty answer to a question of the job's form is refused.
+AWX runs ansible-runner in a new folder for each job, with an exported inventory, and with variables and
+paths of plugins that AWX sets. The tests show that a job ends with the verdict, that its results and the
+history are in a shared folder, and that an empty answer to a question of the job's form is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Test bench.yml on this machine with a toy workload, as an operator types it.
+"""Test bench.yml on this machine with a toy workload, as an operator runs it.
 
 The toy (workloads/toy.py) trains nothing. It writes an MLPerf log in a second, or fails in the way that a
 parameter requests. The tests show the verdict and the record of each kind of run, and the refusals of bad
@@ -93,6 +93,7 @@ class Bench:
 
 @pytest.fixture
 def bench(root: Path, tmp_path: Path) -> Bench:
+    """Return a runner of bench.yml with a copy of the toy."""
     shutil.copytree(HERE / "workloads", tmp_path / "workloads")
     for name in ("make_runtime.py", "lock_file.py"):
         shutil.copy(root / "workloads" / name, tmp_path / "workloads")
@@ -100,6 +101,7 @@ def bench(root: Path, tmp_path: Path) -> Bench:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 300) -> None:
+    """Wait until a condition holds. If it does not hold after ``seconds``, the test fails."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "what the test waits for did not happen"
@@ -212,7 +214,7 @@ def test_every_way_to_go_wrong_is_found_and_loses_no_other_run(bench: Bench) -> 
     }
     assert "signal 9" in " ".join(by_mode["killed"].reasons)
     assert any("logs/localhost.log" in reason for reason in by_mode["nan"].reasons), by_mode["nan"].reasons
-    # Hostile text of a log is only text, on the terminal and in a page.
+    # Hostile text of a log is shown as text, on the terminal and in a page.
     assert "\x1b" not in output
     page = (bench.results / by_mode["escape"].run_id / "report.html").read_text()
     assert "<script" not in page

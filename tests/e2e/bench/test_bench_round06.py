@@ -71,6 +71,7 @@ def inventory(root: Path, folder: Path) -> Path:
 
 
 def play(root: Path, folder: Path, **variables: Any) -> tuple[int, str]:
+    """Run bench.yml on both hosts. Return its status and output."""
     return play_bench(root, folder, "-l", "hyperplane", "-e", json.dumps(variables))
 
 

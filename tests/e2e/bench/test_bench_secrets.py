@@ -32,8 +32,8 @@ def test_a_jobs_secrets_are_in_its_own_processes_alone(
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     hosts = inventory(root, tmp_path)
-    # A file of variables, as Ansible Vault gives it to the playbook. It has the secrets of all other roles,
-    # too.
+    # This is a file of variables, as Ansible Vault gives it to the playbook. It also has the secrets of all
+    # other roles.
     vault = tmp_path / "vault.yml"
     vault.write_text(yaml.safe_dump(VAULT | {"bench_secret_environment": CANARIES}))
     home = tmp_path / "home"
@@ -63,7 +63,7 @@ def test_a_user_who_becomes_root_is_enough(
     hosts = inventory(root, tmp_path)
     # The tests may run as root, and Ansible would not become the same user.
     monkeypatch.setenv("ANSIBLE_BECOME_ALLOW_SAME_USER", "true")
-    # A fake sudo, which logs its arguments. They must have no secret.
+    # This is a fake sudo, which logs its arguments. No argument may have a secret.
     sudo = tmp_path / "bin/as-root"
     sudo.write_text(
         f'#!/bin/bash\necho "$*" >> {tmp_path}/asked\n'

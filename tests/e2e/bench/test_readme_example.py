@@ -39,6 +39,7 @@ def blocks(page: Path) -> dict[str, str]:
 
 @pytest.fixture
 def bench(root: Path, tmp_path: Path) -> Bench:
+    """Return a runner of bench.yml with the project's workloads and without definitions."""
     made = Bench(root, tmp_path, definitions=tmp_path / "definitions")
     shutil.copytree(root / "workloads", tmp_path / "workloads", ignore=shutil.ignore_patterns("__pycache__"))
     made.definitions.mkdir()

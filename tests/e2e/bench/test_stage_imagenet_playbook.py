@@ -60,7 +60,7 @@ def test_it_is_staged_once_and_what_lacks_is_named(root: Path, tmp_path: Path) -
     assert status == 0, output
     assert "ended with exit status 0" in output
     assert "changed=1 " in output.rpartition("localhost")[2], "the staging, and nothing else"
-    # Four classes of six images, and eight images for validation.
+    # There are four classes of six images, and eight images for validation.
     assert len(list((staged / "images").rglob("*.JPEG"))) == 32
     assert json.loads((staged / "recordio/dataset.json").read_text())["objects"] == 32
     assert not (staged / "tfrecord").exists()

@@ -2,7 +2,7 @@
 
 With ``bench_results_bucket``, bench.yml copies each recorded run and the plan's pages to a bucket. The store
 here is a real OpenStack Swift. The tests show that all files arrive, that the key is in no output, file or
-process, and that a missing store changes no verdict. A later upload then brings what is missing.
+process, and that a missing store changes no verdict. A later upload then copies the missing files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def swift(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swif
 
 @pytest.fixture
 def vault(tmp_path: Path) -> Path:
-    """Write the credentials to a file of variables, as Ansible Vault would provide it."""
+    """Return a file of variables with the credentials, as Ansible Vault would provide it."""
     path = tmp_path / "vault.yml"
     path.write_text(yaml.safe_dump({"storage_s3fs_credentials": [KEY]}))
     return path
@@ -45,6 +45,7 @@ def vault(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bench(root: Path, tmp_path: Path) -> Bench:
+    """Return a runner of bench.yml with a copy of the toy."""
     shutil.copytree(HERE / "workloads", tmp_path / "workloads")
     for name in ("make_runtime.py", "lock_file.py"):
         shutil.copy(root / "workloads" / name, tmp_path / "workloads")
@@ -52,7 +53,7 @@ def bench(root: Path, tmp_path: Path) -> Bench:
 
 
 def upload(bench: Bench, vault: Path, **variables: Any) -> tuple[int, str]:
-    """Run playbooks/upload-results.yml as bench.yml is run."""
+    """Run playbooks/upload-results.yml with the variables of bench.yml. Return its status and output."""
     words = bench.command("-e", f"@{vault}", **variables)
     words[1] = "playbooks/upload-results.yml"
     done = subprocess.run(words, cwd=bench.root, capture_output=True, text=True, timeout=300, check=False)

@@ -14,6 +14,7 @@ from tests.e2e.browser.devtools import Page, chromium, find_chromium
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """Yield a tab of Chromium. Skip the test if there is no Chromium, or fail in CI."""
     program = find_chromium()
     if program is None:
         if os.environ.get("CI") == "true":
@@ -25,7 +26,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Write a report of every kind. Return the HTML file of each name."""
+    """Write a report of every kind. Return the HTML files by name."""
     from rackproof.report import write_plan_reports, write_run_reports
     from tests.report import example_runs
 
@@ -46,9 +47,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def _six_runs(page: Path) -> Path:
-    """Write the page of six runs beside each other: a healthy one, one with hostile text, and one of a rack,
-    each twice.
-    """
+    """Write a page that compares six runs: a healthy, a hostile and a rack run, each twice."""
     from rackproof.analysis.compare.several_runs import compare_several
     from rackproof.analysis.compare.systems import System, compare_systems
     from rackproof.report.comparison import comparison_page

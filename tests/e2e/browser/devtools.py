@@ -63,7 +63,7 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send one command and wait for its answer."""
+        """Send one command, wait for its answer, and return its result."""
         self._count += 1
         message: dict[str, Any] = {"id": self._count, "method": method, "params": parameters}
         if self._session:
@@ -151,7 +151,7 @@ def chromium(program: str, profile: Path) -> Iterator[Page]:
     read_commands, write_commands = os.pipe()
     read_answers, write_answers = os.pipe()
 
-    # The protocol needs descriptors 3 and 4. A shell moves ours there, so no preexec function is needed.
+    # The protocol needs descriptors 3 and 4. A shell moves the pipes there, so no preexec function is needed.
     command = f'exec "$0" "$@" 3<&{read_commands} 4>&{write_answers}'
     process = subprocess.Popen(
         ["bash", "-c", command, program, *FLAGS, f"--user-data-dir={profile}", "about:blank"],

@@ -1,8 +1,8 @@
 """Test in a real browser the pages of a night, which ``rackproof.jobs.validate.pages`` makes.
 
-A night is one run of validate.yml on the fleet. Its page shows every node by rack, and each bad node has a
-page with its findings. The tests show that the pages fit the window, have enough contrast, load quickly for a
-thousand nodes, and make bad nodes stand out. Some text of the nodes is hostile, and must stay text.
+A night is one run of validate.yml on the fleet. Its page shows every node by rack, and a bad node has a page
+with its findings. The tests show that the pages fit the window, have enough contrast, load quickly for a
+thousand nodes, and make bad nodes stand out. Some texts of nodes contain HTML, which must be shown as text.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def finding(node: str, text: str = "XID 79: GPU has fallen off the bus") -> Heal
 
 
 def made_night(count: int, ago: int = 0) -> NightRecord:
-    """Return the record of a night that many days before ``ENDED``, with nodes in racks of 18.
+    """Return the record of a night that ended ``ago`` days before ``ENDED``. Its racks have 18 nodes.
 
-    Of 40 nodes, the eighth fails and the thirteenth is unproven. The eighth node of all has hostile text.
+    Of every 40 nodes, the eighth fails and the thirteenth is unproven. The first bad node has hostile text.
     """
     nodes = []
     for number in range(count):
@@ -128,10 +128,10 @@ def test_a_page_fits_and_can_be_read(kind: str, window: Page, pages: dict[str, P
         " && !e.closest('.scroll, .skip, thead, svg')).map(e => e.outerHTML.slice(0, 200))"
     )
     assert outside == []
-    # There is some space between the last card and the footer.
+    # There is some space between the last card and the footer's text.
     footer = "getComputedStyle(document.querySelector('footer'))"
     assert window.evaluate(f"parseFloat({footer}.paddingTop)") >= 8
-    # 4.5 is the least contrast of text in WCAG 2, level AA.
+    # WCAG 2, level AA, requires a contrast of at least 4.5 for text.
     contrasts = window.evaluate(Path(__file__).with_name("contrast.js").read_text())
     assert len(contrasts) > 20
     assert [one for one in contrasts if one["ratio"] < 4.5] == []
@@ -166,6 +166,6 @@ def test_a_thousand_nodes_open_within_a_second(browser: Page, tmp_path: Path) ->
     begin = time.monotonic()
     browser.open(page)
     loaded = browser.evaluate("performance.timing.loadEventEnd - performance.timing.navigationStart")
-    # Milliseconds by the browser's own clock. On a busy machine, the protocol takes longer than the page.
+    # The time is in milliseconds by the browser's own clock, because the protocol is slow on a busy machine.
     assert 0 < loaded < 1000, time.monotonic() - begin
     assert browser.evaluate("document.querySelectorAll('.rack li').length") == 1000

@@ -3,7 +3,7 @@
 A report is one file without scripts, and must need no network. The tests open a report of each kind at
 several widths and colour schemes. They show that the page loads without errors and requests nothing else,
 that tables and charts fit the window, that text is large and has enough contrast, and that charts are drawn.
-Text from a hostile log must stay text.
+Text from a hostile log must be shown as text.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def test_charts_are_drawn(kind: str, window: Page, pages: dict[str, Path], tmp_p
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_and_background_differ_enough(kind: str, window: Page, pages: dict[str, Path]) -> None:
     window.open(pages[kind])
-    # 4.5 is the least contrast of text in WCAG 2, level AA.
+    # WCAG 2, level AA, requires a contrast of at least 4.5 for text.
     contrasts = window.evaluate(Path(__file__).with_name("contrast.js").read_text())
     assert len(contrasts) > 20
     assert [one for one in contrasts if one["ratio"] < 4.5] == []

@@ -44,8 +44,8 @@ def allowed_steps(step: Step) -> tuple[Step, ...]:
     The playbook may have ended the step before the signal reached it, and may have started the next one.
     Between RECORD and IMAGE, the journal is in BOOT until it notes that this step is skipped.
     """
-    following = RACK_STEPS[RACK_STEPS.index(step) + 1 :][:1]
-    return tuple(other for other in STEPS if step <= other <= following[0]) if following else (step,)
+    last = RACK_STEPS[RACK_STEPS.index(step) :][:2][-1]
+    return STEPS[STEPS.index(step) : STEPS.index(last) + 1]
 
 
 def test_a_run_killed_in_any_step_continues_and_resumes_only_an_accepted_node(rack: Rack) -> None:

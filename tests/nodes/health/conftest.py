@@ -25,7 +25,7 @@ FAKES = Path(__file__).resolve().parents[3] / "testrack/fakes/hardware"
 
 @dataclass
 class Rig:
-    """A node, whose files are below a folder, and whose tools are links to the fake."""
+    """A fake node. Its files are below ``root``, and its tools are links to the test rack's fake hardware."""
 
     root: Path
 
@@ -68,7 +68,7 @@ class Rig:
             "nvlink_errors": self.run("nvidia-smi nvlink -e", timeout_s),
             **SYSTEMD,
         }
-        # A busy test machine is not a slow tool.
+        # A tool may take long only because the test machine is busy.
         for answer in (*tools.values(), *more.values()):
             answer["seconds"] = min(answer["seconds"], 1.0)
         answer = healthy_gathered(gpus=0)

@@ -1,4 +1,4 @@
-"""Return what ``rackproof_facts`` gathers on the healthy node that all tests share, without its seal.
+"""Make the answer of ``rackproof_facts`` on the healthy node that all tests share, without its checksum.
 
 If a check reads something new of a node, add it to :func:`healthy_gathered` (of a GPU: to ``SECTIONS`` in
 smi.py). Then the healthy node of every test has it.
@@ -133,7 +133,7 @@ def healthy_gathered(
 
 
 def replace_gpu(gathered: dict[str, Any], old: str, new: str) -> None:
-    """Put another GPU into the place of one, in what every tool printed of it."""
+    """Replace a text, such as a GPU's UUID, in the output of all tools that list GPUs."""
     smi, more = gathered["facts"]["tools"], gathered["health"]["tools"]
     for answer in (smi["nvidia_smi_xml"], more["nvlink_status"], more["nvlink_errors"]):
         answer["stdout"] = answer["stdout"].replace(old, new)

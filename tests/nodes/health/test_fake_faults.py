@@ -48,8 +48,8 @@ def test_a_healthy_node_has_no_finding(sound: Rig, before: NodeSnapshot) -> None
     assert {len(gpu.links) for gpu in before.gpus} == {18}
 
 
-# Each row: the fault, the codes that must be found, the part that all findings name (GPU or port by its
-# place), and the action of the code that is first in the alphabet.
+# Each row has the fault, the codes that must be found, the part that all findings name (kind, and index of
+# the GPU or port), and the action of the code that is first in the alphabet.
 FAULTS = [
     ("missing-gpu --gpu 1", {"gpu_missing", "xid_79"}, ("gpu", 1), "reboot"),
     (

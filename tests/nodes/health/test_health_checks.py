@@ -1,8 +1,8 @@
-"""Test the health checks of a night (nodes/health_checks.py) on snapshots with one change each.
+"""Test the health checks of a night (nodes/health_checks.py) on changed snapshots of a healthy node.
 
 A snapshot is the parsed state of a node. A check compares it with what the inventory expects and with the
 night before. A finding has a code, a verdict, and the operator's next action. Whatever cannot be read is
-unproven, and never healthy. The snapshots SOUND, GPU and PORT are healthy.
+unproven, and never healthy. SOUND is the snapshot of a healthy node with one GPU and one port.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def test_a_sound_snapshot_has_no_finding() -> None:
 
 
 F, D, U = Verdict.FAIL, Verdict.DEGRADED, Verdict.UNPROVEN
-# Each row: SOUND with one change, and the code, verdict and action of the only finding. The night before was
-# SOUND, with 3 PCIe replays, 7 symbol errors and 50 receive errors. Values just beyond a limit were chosen.
+# Each row has SOUND with one change, and the code, verdict and action of the only finding. SOUND is also the
+# night before, with 3 PCIe replays, 7 symbol errors and 50 receive errors. Some values are just over a limit.
 CASES: list[tuple[NodeSnapshot, str, Verdict, str]] = [
     (gpu(sram_uncorrectable=1), "ecc_sram_uncorrectable", F, "reset"),
     (gpu(sram_threshold=True), "ecc_sram_uncorrectable", F, "rma"),
@@ -273,7 +273,7 @@ def test_one_error_is_not_plural(errors: int, text: str) -> None:
 
 def test_every_limit_but_the_load_of_a_link_has_a_code_that_names_it() -> None:
     names = {field.name for field in fields(Limits)}
-    # A GPU's use decides when its link is judged. The finding compares with the link's own maximum.
+    # `loaded_percent` only decides when a link is judged. The finding compares with the link's own maximum.
     assert set(LIMIT_BY_CODE.values()) == names - {"loaded_percent"}
     assert set(LIMIT_BY_CODE) <= set(registry())
 
@@ -310,7 +310,8 @@ def test_damaged_facts_do_not_raise(junk: Any) -> None:
     )
 
 
-# An XID is an error number in the kernel log by NVIDIA's driver. Its text decides for some numbers.
+# An XID is the number of an error that NVIDIA's driver reports in the kernel log. For some numbers, the text
+# of the line decides.
 @pytest.mark.parametrize(
     ("xid", "text", "action"),
     [
@@ -340,7 +341,7 @@ def test_what_an_xid_asks_for(xid: int, text: str, action: str) -> None:
 
 
 def gathered(log: str, boot: str) -> dict[str, Any]:
-    """Return the answers of a node with a kernel log and the id of its boot."""
+    """Return the facts of a node with this kernel log and boot id."""
     return {"facts": {"boot_id": boot}, "health": {"tools": {"kernel_log": {"status": "ok", "stdout": log}}}}
 
 
@@ -374,12 +375,12 @@ def test_after_two_reboots_for_one_xid_the_hardware_is_inspected() -> None:
     assert next(one.action for one in check_node(other) if one.code == "xid_79") == "reboot"
 
 
-# The moment of the node's boot in seconds since 1970.
+# The time of the node's boot in seconds since 1970.
 BOOTED = 1795000000.0
 
 
 def since_1970(seconds: float, xid: int = 119) -> str:
-    """Return a line of the kernel log so many seconds after the boot, negative before it."""
+    """Return a line about an XID that the kernel logged so many seconds after the boot (negative: before)."""
     return f"{BOOTED + seconds:.6f} n1 kernel: NVRM: Xid (PCI:0008:06:00): {xid}, pid=1, Timeout after 6s\n"
 
 
@@ -400,7 +401,7 @@ def since_1970(seconds: float, xid: int = 119) -> str:
             "watch",
             "XID 119, 2 times: pid=1, Timeout after 6s; the node was booted since",
         ),
-        # It came again.
+        # The XID came again after the boot.
         (since_1970(-5) + since_1970(5), Verdict.FAIL, "reboot", "XID 119, 2 times: pid=1, Timeout after 6s"),
         (
             since_1970(-5, 95),
@@ -541,7 +542,7 @@ def test_a_port_that_lost_its_link_stays_found_after_a_reboot_clears_its_counter
 
 
 def test_counters_are_rates() -> None:
-    """A limit is a number per day, so ten days may have ten times the errors of one day."""
+    # A limit is a number per day, so ten days may have ten times the errors of one day.
     late = port(counters={**PORT.counters, "port_rcv_errors": 550}).model_copy(
         update={"epoch": SOUND.epoch + 10 * 86_400}
     )
@@ -571,8 +572,7 @@ def test_grown_counters_state_the_true_time(passed_s: float, words: str) -> None
     assert f" more {words}, allowed are " in finding.evidence, finding.evidence
 
 
-# Names of the counter in /sys and in perfquery, its limit (10 per day), and the verdict of an error below the
-# limit.
+# Name of a counter in /sys or in perfquery, its limit (10 a day), and the verdict on errors up to the limit.
 LINK_COUNTERS = [
     ("symbol_error", "symbol_errors", None),
     ("SymbolErrorCounter", "symbol_errors", None),
@@ -631,7 +631,7 @@ def test_memory_that_was_not_reported_is_unknown_and_not_missing() -> None:
 
 
 def shown(gpus: int, ports: int, rate: int = 400, unreadable: bool = False) -> dict[str, Any]:
-    """Return what is gathered on a node that has so many GPUs and ports."""
+    """Return the facts of a node with so many GPUs and ports. nvidia-smi fails if ``unreadable``."""
     some = "".join(
         f"<gpu id='0000000{n}:06:00.0'><uuid>GPU-{n:08x}-0000-0000-0000-000000000000</uuid>"
         f"<minor_number>{n}</minor_number><temperature><gpu_temp>50 C</gpu_temp></temperature>"
@@ -659,7 +659,7 @@ def findings_of_nights(*nights: dict[str, Any], expected: Expectation | None = N
 
 
 def test_what_is_missing_is_missing_until_it_is_back() -> None:
-    """Check a node without an expected number of parts: a loss stays a loss after its first night."""
+    # No number of parts is expected. A lost part is a finding in later nights, too.
     whole, gone = shown(4, 4), shown(3, 3)
     both = {"gpu_missing", "port_missing"}
     assert findings_of_nights(whole, gone, gone, gone, whole, whole) == [
@@ -712,7 +712,7 @@ def test_an_xid_stays_open_if_no_reboot_is_known() -> None:
 
 
 def test_an_xid_names_a_gpu_that_is_missing_for_nights() -> None:
-    """Name the GPU by its UUID. By its bus, it would be another part, without its earlier reboots."""
+    # The finding names the GPU by its UUID. Under its bus address, its earlier reboots would not count.
     state = build_snapshot("n1", shown(4, 0))
     for number in range(3):
         gone = shown(3, 0)
@@ -725,7 +725,7 @@ def test_an_xid_names_a_gpu_that_is_missing_for_nights() -> None:
 
 
 def hardware_findings(log: str, boot: str = "a", booted: float = 0) -> list[HealthFinding]:
-    """Return the findings of the kernel log, without those of XIDs."""
+    """Return the findings about NVSwitches, lost GPUs, processors, memory, PCIe and damaged log lines."""
     told = gathered(log, boot)
     told["health"] |= {"booted": booted, "epoch": BOOTED + 600}
     state = build_snapshot("n1", told, previous=SOUND)
@@ -757,7 +757,7 @@ def test_other_kernel_messages_are_findings(
 ) -> None:
     (found,) = hardware_findings(f"[ 12.5] {line}\n")
     assert (found.code, found.part, found.verdict, found.action) == (code, part, verdict, action)
-    # A boot ends what it can end; a broken module is broken after it.
+    # A boot clears a fault that asks for a reboot. Any other fault remains after it.
     (after,) = hardware_findings(f"{BOOTED - 5:.6f} n1 kernel: {line}\n", "b", BOOTED)
     assert after.verdict is (D if action == "reboot" else verdict)
 
@@ -801,7 +801,7 @@ def damaged_gpu(text: str) -> GpuSnapshot:
 
 
 def missing_readings(one: GpuSnapshot, **expected: Any) -> str:
-    """Return the readings of a GPU that the night lacks, separated by commas."""
+    """Return the readings that are missing in a GPU's snapshot, separated by commas."""
     found = check_node(node(gpus=(one,)), expected=Expectation(gpus=1, **expected))
     texts = [finding.evidence for finding in found if finding.code == "gpu_readings_missing"]
     reading_of = {field: reading for reading, fields in GPU_READINGS.items() for field in fields}
@@ -814,7 +814,7 @@ def test_a_whole_answer_misses_nothing() -> None:
     assert missing_readings(damaged_gpu(SECTIONS)) == ""
 
 
-# Each row replaces a text in the sections of a healthy GPU, and has the reading that then lacks.
+# Each row replaces a text in the sections of a healthy GPU, and has the reading that is then missing.
 @pytest.mark.parametrize(
     ("old", "new", "missing"),
     [
@@ -897,7 +897,7 @@ def test_a_fabric_is_judged_by_what_the_sku_is(
         expected = Expectation(gpus=1, fabric=True, nvlink_domain=domain)
         found = check_node(node(gpus=(one,)), expected=expected)
         about = {finding.code for finding in found if "fabric" in finding.code + finding.evidence}
-        # A fabric that is not complete has no status yet, and that is named, too.
+        # A fabric that is not complete may have no status yet. Then its status is a missing reading, too.
         assert code in about if code else not about, (domain, found)
         assert len([one for one in about if one.startswith("fabric")]) == code.startswith("fabric")
     assert "fabric_no_domain" not in plain
@@ -952,7 +952,7 @@ LINKS_OF_A_BRIDGE = {str(link): link < 12 for link in range(18)}
         (LINKS_OF_A_BRIDGE, 0, None, {"nvlink_inactive"}),
         (LINKS_OF_A_BRIDGE | {"3": False}, 12, LINKS_OF_A_BRIDGE, {"nvlink_down"}),
         (LINKS_OF_A_BRIDGE | {"3": False}, 0, LINKS_OF_A_BRIDGE, {"nvlink_down"}),
-        # As many as there have to be, but not those of last night.
+        # The number of active links is right, but a link of last night is down.
         (LINKS_OF_A_BRIDGE | {"3": False, "13": True}, 12, LINKS_OF_A_BRIDGE, {"nvlink_down"}),
     ],
 )
@@ -968,7 +968,7 @@ def test_nvlinks_count_as_the_model_has_them(
 
 
 # `slot` is the number of lanes that the inventory states for the slot (0: none). The GPU and the card run
-# with 8 of 16.
+# with 8 of 16 lanes. `codes` is None for both findings.
 @pytest.mark.parametrize(("slot", "codes"), [(0, {"pcie_width", "link_width"}), (8, set()), (16, None)])
 def test_a_slot_with_fewer_lanes_by_design_is_no_fault(slot: int, codes: set[str] | None) -> None:
     state = node(
@@ -994,7 +994,7 @@ SEVEN = [(f"GPU-{slot}", slot) for slot in range(7)]
 @pytest.mark.parametrize(
     ("before", "tonight", "expected"),
     [
-        # 7 of 8 as last night, and one or two of them replaced.
+        # The node has 7 of 8 GPUs as in the night before, but one or two of them were replaced.
         (SEVEN, [("GPU-new", 0), *SEVEN[1:]], {"gpu_replaced", "gpus_missing"}),
         (SEVEN, [("GPU-new", 0), ("GPU-newer", 1), *SEVEN[2:]], {"gpu_replaced", "gpus_missing"}),
         # One of 8 is lost, and another one replaced. The lost one has a finding of its own.
@@ -1025,7 +1025,7 @@ def ports_of(*names: str) -> tuple[PortSnapshot, ...]:
 @pytest.mark.parametrize(
     ("gone", "before", "tonight", "found"),
     [
-        # A port of an earlier night has another name. The SKU has a fourth.
+        # Port x is port a under another name. The SKU has a fourth port.
         ("a", "bc", "xbc", {"ports_missing"}),
         ("ab", "cd", "cdxy", set()),
         ("abc", "d", "xyd", {"port_missing"}),
@@ -1086,7 +1086,7 @@ HANDLING = "EDAC sbridge MC0: HANDLING MCE MEMORY ERROR"
         (("EDAC MC0: 1 CE memory read error on DIMM#0", HANDLING), [D]),
         ((HANDLING, "EDAC MC0: 1 UE memory read error on DIMM#0"), [F]),
         ((HANDLING, HANDLING, "EDAC MC0: 2 CE memory read error on DIMM#0"), [D]),
-        # Without the line that states the severity, the error counts.
+        # Without the line that states the severity, the error is unproven.
         ((HANDLING,), [U]),
     ],
 )
@@ -1114,7 +1114,7 @@ FAULTS = [
 
 
 def night_with(log: str, boot: str, previous: NodeSnapshot) -> tuple[NodeSnapshot, list[tuple[str, Verdict]]]:
-    """Return a night's snapshot, and its findings of the kernel log."""
+    """Return a night's snapshot, and the codes and verdicts of its findings about the kernel log."""
     answers = gathered(log, boot)
     answers["health"] |= {"booted": BOOTED, "epoch": BOOTED + 600}
     state = build_snapshot("n1", answers, previous=previous)

@@ -20,11 +20,11 @@ from rackproof.nodes.kernel_log import late_line_digests, without_known_lines
 from rackproof.nodes.snapshot import NodeSnapshot, build_snapshot, next_log_since
 from tests.nodes.health.healthy import answer_ok, healthy_gathered
 
-# Begin of the first night in seconds since 1970, then seconds: a day, the time of gathering, and the time
-# from its begin until the log is read.
+# The beginning of the first night in seconds since 1970, and three durations in seconds: a day, a gathering,
+# and the time from the beginning of a gathering until the log is read.
 FIRST, DAY, GATHERING_S, READING_S = 1_795_000_000.25, 86_400, 150, 2
 BOOTED = FIRST - 1000
-# Moments of a line, in seconds after the begin of the first night.
+# Moments of a line, in seconds after the beginning of the first night.
 BEFORE, WHILE_READ, IN_GAP, AFTER = -500.0, 1.0, 100.0, 5000.0
 
 

@@ -119,7 +119,7 @@ def test_a_path_whose_file_system_does_not_answer_is_unproven(status: str, path:
     assert verdicts(check_node(seen, expected=WITH_SLURM)) == {Verdict.UNPROVEN}
 
 
-# Values that are no measurement of anything that the tests below name.
+# Values that no quantity of the tests below can have, except that an offset may be -1.
 NUMBERS = [float("nan"), float("inf"), float("-inf"), -1]
 
 
@@ -181,15 +181,15 @@ def test_a_container_need_not_have_what_its_host_has() -> None:
     assert check_node(host.model_copy(update={"container": True}), expected=EXPECTED) == ()
 
 
-# Values of nvidia-smi, known ones and ones that no check knows. Nights and `rackproof parse` agree on them.
+# The tests below show that nights and `rackproof parse` agree on known and unknown values of nvidia-smi.
 
 GB300 = lzma.decompress(
     (Path(__file__).resolve().parents[2] / "data/real/nvidia-smi/qx-gb300.xml.xz").read_bytes()
 ).decode()
 
 
-# Each row replaces a text of a healthy GB300's answer. The code is a beginning, because nights and parse use
-# different ends. Without a verdict, the finding is unproven.
+# Each row replaces a text of a healthy GB300's answer. `code` is the beginning of the finding's code, because
+# nights and parse add different ends. A verdict of None stands for unproven.
 @pytest.mark.parametrize(
     ("old", "new", "code", "verdict"),
     [
@@ -243,9 +243,9 @@ def test_nights_and_parse_read_a_value_in_the_same_way(
 
 
 def readings_missing(name: str, driver: str, **changed: Any) -> set[str]:
-    """Return which readings a night lacks, for GPUs of a product and a driver.
+    """Return the readings that a night reports as missing, for GPUs of a product and a driver.
 
-    ``changed`` are the readings, with the values that the GPUs get.
+    ``changed`` has the readings, and the values that the GPUs get for them.
     """
     answer = {"facts": {"tools": {"nvidia_smi_xml": {"status": "ok", "stdout": GB300, "seconds": 1.0}}}}
     made = build_snapshot("n1", answer)
@@ -264,7 +264,7 @@ def readings_missing(name: str, driver: str, **changed: Any) -> set[str]:
         ("NVIDIA B200", "575.51", True),
         ("NVIDIA H100 80GB HBM3", "580.105.08", True),
         ("NVIDIA GB300", "580.95.05", True),
-        # What a driver whose version is not known can report is not known either.
+        # If the version of the driver is unknown, the reading is required.
         ("NVIDIA H200", "", True),
         ("NVIDIA H200", "?", True),
     ],

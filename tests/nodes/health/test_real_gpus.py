@@ -63,7 +63,7 @@ def h200s(
 
 
 def codes_of(snapshot: NodeSnapshot, expected: Expectation | None = None) -> set[str]:
-    """Return what is found besides what the same node without a fault has."""
+    """Return the codes of the findings that the same node without a fault does not have."""
     expected, before = expected or Expectation(gpus=4), h200s()
 
     def found(one: NodeSnapshot) -> tuple[HealthFinding, ...]:
@@ -229,7 +229,7 @@ def test_settings_that_all_gpus_share_are_no_finding(xml: str) -> None:
 
 
 def test_a_setting_of_most_gpus_is_the_usual_one() -> None:
-    # If as many GPUs have the one as the other, the driver's default is the usual one.
+    # If two settings are equally frequent, the driver's default is the usual one.
     for count, places in ((1, ["0"]), (2, ["0", "1"]), (3, ["3"])):
         xml = H200.replace("<compute_mode>Default", "<compute_mode>Exclusive_Process", count)
         found = [one for one in check_node(h200s(xml)) if one.code == "gpus_unlike"]
@@ -368,14 +368,14 @@ def test_gpus_are_shared_out_where_that_is_expected() -> None:
     assert codes_of(shared, Expectation(gpus=4, mig=True)) == set()
 
 
-# A GPU whose links are missing. Drivers print different texts in their place.
+# The next tests are about GPUs whose links are missing. Drivers print different texts in their place.
 
 UUID = re.findall(r"<uuid>(GPU-\S+)</uuid>", H200)
 LINKS = "\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s"
 
 
 def without_links(instead: str, *places: int) -> str:
-    """Return the link speeds of four H200, with another text for those at some places."""
+    """Return the link speeds of four H200, with another text for the GPUs at ``places``."""
     lines = []
     for place, uuid in enumerate(UUID):
         lines += [f"GPU {place}: NVIDIA H200 (UUID: {uuid})", instead if place in places else LINKS]
@@ -434,7 +434,8 @@ def test_a_gpu_whose_links_are_all_slower_than_its_neighbours_fails() -> None:
     assert [one.name for one in found] == [UUID[0]]
 
 
-# Warnings that nvidia-smi prints beside its answer. The InfoROM is a GPU's own memory for its configuration.
+# The next tests are about warnings that nvidia-smi prints beside its answer. The InfoROM is a GPU's memory
+# for its configuration.
 
 BUS = re.findall(r'<gpu id="([^"]+)">', H200)
 CORRUPTED = f"WARNING: infoROM is corrupted at gpu {BUS[2][4:]}\n"

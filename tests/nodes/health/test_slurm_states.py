@@ -1,8 +1,8 @@
 """Test the finding and verdict that follow from Slurm's state of a node (nodes/slurm_states.py).
 
 A state is a word of scontrol or sinfo with flags (IDLE+DRAIN) or symbols (IDLE*), as releases 21.08 to 25.05
-write it. A node that Slurm found faulty fails, one that a person drained is degraded, and one that takes no
-work for another reason is unproven. A drain by Rackproof's own nights is no finding.
+write it. A node that Slurm found faulty fails, one that a person or provision.yml drained is degraded, and
+one that takes no work for another reason is unproven. A drain by a night or by reimage.yml is no finding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ P, D, U, F = Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL
         ("IDLE+PLANNED+CLOUD", "", "", "", P),
         ("resv", "", "", "", P),
         ("IDLE+BLOCKED", "", "", "", P),
-        # Slurm's own judgement, as 21.08 to 25.05 write it.
+        # Slurm found the node faulty, or gets no answer from it.
         ("DOWN", "", "", "slurm_down", F),
         ("DOWN*", "Not responding", "slurm@2026-01-05T10:00:00", "slurm_not_responding", F),
         ("DOWN*+DRAIN", "rackproof: provisioning", "root@x", "slurm_not_responding", F),
@@ -45,7 +45,7 @@ P, D, U, F = Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL
         ("INVAL", "", "", "slurm_inval", F),
         ("IDLE+DRAIN+INVALID_REG", "gres/gpu count reported lower", "slurm@x", "slurm_invalid_reg", F),
         ("DOWN+DRAIN", "rackproof-night: xid_79 GPU 0; x", "root@x", "slurm_down", F),
-        # Drained: by Slurm, by a check that it runs, by a person, by Rackproof itself.
+        # Drained by Slurm, by a check that Slurm runs, by a person, or by Rackproof.
         ("IDLE+DRAIN", "Kill task failed", "root@x", "slurm_drained_itself", F),
         ("MIXED+DRAIN", "anything", "slurm@2026-01-05T10:00:00", "slurm_drained_itself", F),
         ("IDLE+DRAIN", "NHC: check_fs_mount: /shared not mounted", "root@x", "slurm_drained_itself", F),
@@ -56,7 +56,7 @@ P, D, U, F = Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL
         ("IDLE+DRAIN", "rackproof: provisioning", "root@x", "slurm_drained", D),
         ("IDLE+DRAIN", "rackproof-night: xid_79 GPU 0; page", "root@x", "", P),
         ("IDLE+DRAIN", "rackproof-reimage: gets a new image", "root@x", "", P),
-        # Nothing shows that it takes work.
+        # Nothing shows that a node in this state takes work.
         ("UNKNOWN", "", "", "slurm_state_unproven", U),
         ("FUTURE", "", "", "slurm_state_unproven", U),
         ("IDLE+POWERED_DOWN", "", "", "slurm_state_unproven", U),
@@ -75,7 +75,7 @@ P, D, U, F = Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL
         ("IDLE+CLOUD+POWERED_DOWN", "", "", "slurm_state_unproven", U),
         ("(null)", "", "", "slurm_state_unproven", U),
         ("n/a", "", "", "slurm_state_unproven", U),
-        # Flags without a state: nothing shows that it has registered.
+        # Flags without a state do not show that the node has registered.
         ("CLOUD", "", "", "slurm_state_unproven", U),
         ("DYNAMIC_FUTURE", "", "", "slurm_state_unproven", U),
         ("EXTERNAL+CLOUD", "", "", "slurm_state_unproven", U),
@@ -87,7 +87,7 @@ P, D, U, F = Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL
 def test_a_state_counts(state: str, reason: str, set_by: str, code: str, verdict: Verdict) -> None:
     found = list(check_slurm_state("n1", state, known=True, reason=reason, set_by=set_by))
     assert [(one.code, one.verdict) for one in found] == ([(code, verdict)] if code else [])
-    # Slurm gives it no job as it is: no night has to drain it for that.
+    # Slurm gives such a node no job anyway, so no night has to drain it.
     assert all(one.confidence == "hint" for one in found)
 
 

@@ -1,8 +1,8 @@
-"""Test the checks of a node's services, mounts, disks, clock and kernel log in a night.
+"""Test the health checks of a node's services, Slurm, mounts, disks, kernel log and slowdowns of GPUs.
 
-The inventory states what a node must have (validate_expect): services that run, mounts with their source and
-options. systemd may be content with a node that lacks them. The tests also find messages that the kernel's
-log has lost, and slow-downs of GPUs between two nights.
+The inventory states what a node must have (validate_expect), for example running services, and mounts with
+their source and options. systemd may report no failed unit on a node that lacks them. Other tests check that
+messages that the kernel's log lost are reported, and that slowdowns are compared between two nights.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ def judged(
 
 MASKED = unit("docker.service", "masked", "inactive", UnitFileState="masked-runtime")
 NEVER = {"ConditionResult": "no", "ConditionTimestampMonotonic": "0"}
+"""Properties of a unit whose conditions were never checked, because it was never started."""
 
 
 # `wanted` is an entry of validate_expect.services: `a|b` needs one of the two, and `a?` only if it is
@@ -102,18 +103,18 @@ NEVER = {"ConditionResult": "no", "ConditionTimestampMonotonic": "0"}
         (unit("chrony.service", active="activating", SubState="auto-restart"), "chrony?", F),
         (unit("nvidia-fabricmanager.service", "not-found", "inactive"), "nvidia-fabricmanager", F),
         (unit("nvidia-persistenced.service", "bad-setting", "inactive"), "nvidia-persistenced?", F),
-        # Not there, or with nothing to do.
+        # An optional service is not installed, or its condition is false, so it has nothing to do.
         (unit("docker.service", "not-found", "inactive"), "docker?", P),
         (
             unit("chrony.service", active="inactive", ConditionResult="no", ConditionTimestampMonotonic="8"),
             "chrony?",
             P,
         ),
-        # One of several, by any of their names.
+        # One of several services is enough, under any of its names. A masked one must not run elsewhere.
         (unit("chrony.service", Names="chrony.service chronyd.service"), "chronyd|ntpd", P),
         ("\n\n".join((MASKED, unit("containerd.service"))), "docker|containerd", P),
         ("\n\n".join((MASKED, unit("containerd.service", active="inactive"))), "docker|containerd?", F),
-        # Not known.
+        # The state of the service is not known.
         (unit("slurmd.service", active="activating", SubState="start"), "slurmd", U),
         (unit("slurmd.service"), "munge", U),
         ("", "slurmd", U),
@@ -130,7 +131,7 @@ def test_a_service_runs_or_does_not(shown: str, wanted: str, verdict: Verdict) -
 def test_without_systemd_s_answer_no_service_is_proven(status: str) -> None:
     code = "tool_hung" if status == "hung" else "services_unknown"
     assert (code, U) in judged(node(status=status), services=["slurmd"])
-    # A service that hangs counts, even if no check needs its answer.
+    # A tool that hangs gives a finding, even if no check needs its answer.
     assert ((code, U) in judged(node(status=status))) is (status == "hung")
 
 
@@ -158,7 +159,7 @@ def test_a_slurmd_that_answers_as_another_node_is_unproven(tool: dict[str, Any],
     codes = ("slurm_name_differs", "slurm_name_unknown", "tool_hung")
     found = {one for one in judged(seen, services=["slurmd"]) if one[0] in codes}
     assert found == ({(code, U)} if code else set())
-    # A node that is not of Slurm needs no name there.
+    # A node that is not expected to run slurmd needs no name in Slurm.
     assert ("slurm_name_unknown", U) not in judged(seen, services=[])
 
 
@@ -185,10 +186,10 @@ def test_a_node_that_reaches_no_controller_is_unproven(
     for services in (["slurmd"], ["munge", "slurmd.service"]):
         found = judged(seen, services=services)
         assert (("slurm_unreachable", U) in found) is (reached is False)
-        # Without an answer nothing is known of it.
+        # Without an answer, it is unknown whether the node reaches a controller.
         unknown = "tool_hung" if status == "hung" else "slurm_controller_unknown"
         assert ((unknown, U) in found) is (reached is None)
-    # A machine that has Slurm's programs and is not a node of Slurm.
+    # A machine with Slurm's programs that is not a node of Slurm gives no finding.
     assert ("slurm_unreachable", U) not in judged(seen, services=["docker"])
 
 
@@ -229,7 +230,7 @@ SHARED = {"path": "/shared", "fstype": "nfs", "source": "store:/export", "option
         ("/scratch 1", MOUNTINFO, ""),
         ({"path": "/mnt/data", "options": "ro"}, MOUNTINFO, ""),
         ({"path": "/shared/"}, MOUNTINFO, ""),
-        # Entries of role storage.
+        # Entries in the form of the role storage.
         (
             {"path": "/shared", "kind": "nfs", "source": "store:/export", "options": ["rsize=1"]},
             MOUNTINFO,
@@ -240,7 +241,7 @@ SHARED = {"path": "/shared", "fstype": "nfs", "source": "store:/export", "option
         ({"path": "/mnt/data", "kind": "s3fs", "source": "bucket", "options": ["ro"]}, MOUNTINFO, ""),
         ({"path": "/mnt/data", "kind": "s3fs", "source": "bucket"}, MOUNTINFO, "mount_read_only"),
         ({"path": "/shared", "kind": "nfs", "source": "other:/export"}, MOUNTINFO, "mount_differs"),
-        # Absent, another one, the wrong way.
+        # The mount is missing, has another source, type or option, or is read-only.
         ("/absent", MOUNTINFO, "mount_missing"),
         ({**SHARED, "source": "old:/export"}, MOUNTINFO, "mount_differs"),
         ({**SHARED, "fstype": "lustre"}, MOUNTINFO, "mount_differs"),
@@ -258,7 +259,7 @@ def test_mounts_are_as_declared(wanted: Any, mountinfo: str, code: str) -> None:
     assert [one for one, _ in judged(node(mountinfo), mounts=[wanted])] == ([code] if code else [])
 
 
-# `found` is whether a file system in memory (tmpfs, ramfs) is suspicious at this path.
+# `found` states whether a file system of this type is suspicious at this path, because it is in memory.
 @pytest.mark.parametrize(
     ("wanted", "fstype", "found"),
     [
@@ -336,7 +337,7 @@ XID = "[  100.000000] NVRM: Xid (PCI:0001:06:00): 31, pid=1"
     ],
 )
 def test_messages_that_the_kernel_s_ring_has_lost_are_missed(first: str, since: float, cut: bool) -> None:
-    """The machine has been up for 5,000 s, and its clock is at 10,000 s since 1970."""
+    # The machine booted 5,000 s after the start of 1970, and it is now 10,000 s.
     seen = build_snapshot(
         "n1",
         {
@@ -367,7 +368,7 @@ XID_LINE = f"{EPOCH - 9.5:.6f} n1 kernel: NVRM: Xid (PCI:0001:06:00): 31, pid=1\
         (oldest_message(EPOCH - 2 * DAY_S, 8 * DAY_S), DAY_S, {}, False),
         (oldest_message(EPOCH - 3600, 10 * DAY_S - 3600), DAY_S, {}, True),
         (oldest_message(EPOCH - 10, 10 * DAY_S - 10), DAY_S, {}, True),
-        # In the first night, the boot counts, and so after a boot since the last night.
+        # A first night, and a night after a boot since the last night, need all messages since the boot.
         (oldest_message(EPOCH - 2 * DAY_S, 8 * DAY_S), None, {}, True),
         (oldest_message(EPOCH - 2 * DAY_S, 8 * DAY_S), 20 * DAY_S, {}, True),
         (oldest_message(EPOCH - 10 * DAY_S), 20 * DAY_S, {}, False),
@@ -377,10 +378,10 @@ XID_LINE = f"{EPOCH - 9.5:.6f} n1 kernel: NVRM: Xid (PCI:0001:06:00): 31, pid=1\
         # The clock was hours ahead, or years behind, until it was corrected during the start.
         (oldest_message(EPOCH + 8 * 3600, 1.0), DAY_S, {}, False),
         (oldest_message(946_684_800.0, 1.0), DAY_S, {}, False),
-        # Without the kernel's own time stamp, the boot by the clock counts.
+        # Without the kernel's own time stamp, the time of storage is compared with the time of the boot.
         (oldest_message(EPOCH - 10 * DAY_S + 5, None), None, {}, False),
         (oldest_message(EPOCH - 9 * DAY_S, None), None, {}, True),
-        # The ring still has what the journal lost, or has lost it too.
+        # The kernel's ring buffer still has what the journal lost, or has lost it, too.
         (oldest_message(EPOCH - 10, 10 * DAY_S - 10), DAY_S, {"ring": "[    0.000000] Linux version"}, False),
         (oldest_message(EPOCH - 10, 10 * DAY_S - 10), DAY_S, {"ring": "[777000.000000] eth0: up"}, False),
         (oldest_message(EPOCH - 10, 10 * DAY_S - 10), DAY_S, {"ring": "[860000.000000] eth0: up"}, True),
@@ -427,7 +428,7 @@ def test_a_lost_part_of_the_journal_is_reported_with_its_time_and_remedy() -> No
 
 
 def slowed(boot: str = "a", booted: float | None = None, **seconds: float) -> NodeSnapshot:
-    """Return a snapshot, ten days after 1970, of a GPU with these counters of slow-downs in seconds."""
+    """Return a snapshot, ten days after the start of 1970, of a node whose GPU has these slowdowns (s)."""
     chip = GpuSnapshot(uuid="GPU-1", bus_id="1:0:0.0", slowdown_s=seconds)
     epoch = 10 * 86_400.0
     return NodeSnapshot(node="n1", hardware_key="k", gpus=(chip,), boot_id=boot, epoch=epoch, booted=booted)
@@ -440,10 +441,10 @@ def slowed(boot: str = "a", booted: float | None = None, **seconds: float) -> No
         ({"hw_therm_slowdown": 10.0}, {"hw_therm_slowdown": 7_210.0}, ("slowed_down", F)),
         ({"sw_therm_slowdown": 0.0}, {"sw_therm_slowdown": 14_400.0}, ("slowed_down", D)),
         ({"hw_power_brake": 5.0}, {"hw_power_brake": 500.0}, ("slowed_down", F)),
-        # The driver was loaded again: all of it is since.
+        # The count became smaller because the driver was reloaded, so the whole count is new.
         ({"hw_therm_slowdown": 9_000.0}, {"hw_therm_slowdown": 3_600.0}, ("slowed_down", F)),
         ({"hw_therm_slowdown": 9_000.0}, {"hw_therm_slowdown": 3.0}, None),
-        # A counter that is gone proves nothing.
+        # A counter that was there in the last night is missing now.
         ({"hw_therm_slowdown": 0.0}, {}, ("slowdown_unknown", U)),
     ],
 )
@@ -455,7 +456,7 @@ def test_slow_downs_are_compared_between_nights(
 
 
 def test_after_a_boot_the_counters_begin_again() -> None:
-    """After another boot, 9,010 s count as a whole, and not as 10 s more than 9,000."""
+    # After another boot, 9,010 s count as a whole, and not as 10 s more than 9,000.
     assert ("slowed_down", F) in judged(
         slowed("b", hw_therm_slowdown=9_010.0), slowed("a", hw_therm_slowdown=9_000.0)
     )
@@ -464,7 +465,7 @@ def test_after_a_boot_the_counters_begin_again() -> None:
     )
 
 
-# Days since the boot (None: unknown), seconds of slow-downs, and whether that is too much.
+# Days since the boot (None: unknown), seconds of slowdowns, and whether that is too much.
 @pytest.mark.parametrize(
     ("days", "seconds", "found"),
     [(9.0, 7_200.0, True), (9.0, 300.0, False), (0.1, 30.0, True), (None, 7_200.0, False)],
@@ -491,12 +492,12 @@ def test_a_tool_that_ended_well_without_a_text_did_not_answer(tool: str, stdout:
 
 
 def link(state: str, port: str = "ens1f0np0", at: int = 10, address: str = "5e:00.0") -> str:
-    """Return a line of the kernel log about a port, so many seconds after the boot."""
+    """Return a line of the kernel log about a port, ``at`` seconds after the boot."""
     return f"{1795000000 + at}.5 n1 kernel: mlx5_core 0000:{address} {port}: Link {state}"
 
 
-# Network drivers log a port that goes down with level error, also while a node starts. The boot is at
-# 1795000000, and a start takes at most 900 s.
+# Some network drivers (bnxt_en) log a port that goes down with level error, also while a node starts. The
+# boot is at 1795000000. A start takes at most 900 s, and a port without a cable is reported within 180 s.
 @pytest.mark.parametrize(
     ("lines", "is_found"),
     [
@@ -504,12 +505,13 @@ def link(state: str, port: str = "ens1f0np0", at: int = 10, address: str = "5e:0
         ([link("down"), link("up", at=12)], False),
         ([link("down"), link("up"), link("down"), link("up")], False),
         ([link("up")], False),
-        # A port without a cable, of a ConnectX and of a Broadcom.
+        # Ports without a cable, of ConnectX, Broadcom and Intel cards.
         ([link("down")], False),
         ([link("down"), link("up", "ens1f1np1", address="5e:00.1")], False),
         (["1795000009.5 n1 kernel: bnxt_en 0000:3b:00.1 eno2np1: NIC Link is Down"], False),
         ([link("down", at=-9000), link("down")], False),
         (["1795000009.5 n1 kernel: ice 0000:5e:00.0 eno1: NIC Link is Down"], False),
+        # A port of an Intel card that comes up while its node starts.
         (
             [
                 "1795000009.5 n1 kernel: i40e 0000:5e:00.0 eno1: NIC Link is Down",
@@ -517,26 +519,27 @@ def link(state: str, port: str = "ens1f0np0", at: int = 10, address: str = "5e:0
             ],
             False,
         ),
+        # Ports that went down hours after the start.
         (["1795009000.5 n1 kernel: ice 0000:5e:00.0 eno1: NIC Link is Down"], True),
         (["1795009000.5 n1 kernel: tg3 0000:02:00.0 eno3: Link is down"], True),
-        # A port whose cable was pulled during the start, if the line that it was up is missing.
+        # A port that never was up went down more than 180 s after the boot, or twice. Its cable may be loose.
         ([link("down", at=300)], True),
         ([link("down"), link("down", at=60)], True),
         (["1795000300.5 n1 kernel: bnxt_en 0000:3b:00.1 eno2np1: NIC Link is Down"], True),
         (["1795009000.5 n1 kernel: bnxt_en 0000:3b:00.1 eno2np1: NIC Link is Down"], True),
-        # It was up and stays down, flaps, or another port is up.
+        # The port was up and stays down, it flaps, or only another port comes up again.
         ([link("up"), link("down")], True),
         ([link("down"), link("up")] * 3, True),
         ([link("up"), link("down"), link("up", "ens1f1np1", address="5e:00.1")], True),
         ([link("down", at=9000)], True),
-        # Before udev renames them, several ports have one name, and one port has two.
+        # Before udev renames the ports, several ports have the same name. One port then has two names.
         ([link("up", "eth0"), link("down", "eth0"), link("up", "eth0", address="86:00.0")], True),
         ([link("down", "eth0"), link("up")], False),
-        # The boot before, and a clock that was corrected during the start.
+        # Lines from before the boot, and a clock that was corrected during the start.
         ([link("down", at=-9000), link("up", at=-8998), link("down"), link("up")], False),
         ([link("down", at=-1), link("up", at=1)], False),
         ([link("down", at=-9000)], True),
-        # It went down hours after the start, or at an unknown time, and is up again.
+        # The port went down after the start, or at an unknown time, and is up again.
         ([link("down", at=7200), link("up", at=7202)], True),
         ([link("down", at=901), link("up", at=902)], True),
         ([link("down"), link("up"), link("down", at=7200), link("up", at=7202)], True),
@@ -563,7 +566,7 @@ def test_inodes_count_only_as_a_pair(place: str, counts: dict[str, int]) -> None
     [
         ({}, 9 * 86_400.0, {"hw_therm_slowdown": 80_000.0}, ("slowed_down", F)),
         ({}, 9 * 86_400.0, {"sw_therm_slowdown": 80_000.0}, ("slowed_down", D)),
-        # One counter was there, the other one is new.
+        # The first counter was there in the last night, and the second one is new.
         (
             {"hw_therm_slowdown": 0.0},
             9 * 86_400.0,

@@ -1,7 +1,7 @@
-"""Count the results of modules that a playbook has for each host, for provision.py.
+"""List the modules that a playbook ran on each host, so that tests/perf/provision.py can count them.
 
-Each call of a module costs a start of Python, so their number determines how long provisioning takes. Some
-actions, such as copy, make several calls but have one result.
+Each call of a module costs a start of Python, so the number of calls determines how long provisioning takes.
+Some actions, such as copy, make several calls but have one result, which counts as one call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ options: {}
 
 
 class CallbackModule(CallbackBase):
-    """A callback that counts results with an `invocation`, which only the result of a module has."""
+    """A callback that lists results with an `invocation`, which only the result of a module has."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
@@ -44,6 +44,6 @@ class CallbackModule(CallbackBase):
     v2_runner_on_ok = v2_runner_on_failed = _count
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """Write what was counted."""
+        """Write the list as JSON into the file that ``MODULE_CALLS`` names."""
         with open(os.environ["MODULE_CALLS"], "w", encoding="utf-8") as stream:
             json.dump(self.calls, stream, indent=1)

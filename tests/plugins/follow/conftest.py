@@ -1,7 +1,7 @@
 """Provide a controller that starts real ansible-playbook processes, whose output tests read while they run.
 
 The playbook starts a job on this machine with rackproof_job, and follows it with rackproof_bench_follow. A
-test can hold the job until it releases it by a file.
+job can wait until the test makes a file (:meth:`Controller.release`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Playbook:
 
     @property
     def shown(self) -> list[str]:
-        """Return the lines of the follower."""
+        """Return the lines with the job's progress."""
         return [line for line in self.lines if line.startswith("run-1 · ")]
 
     def until(self, pattern: str, within_s: float = 300) -> str:
@@ -200,7 +200,7 @@ class Controller:
 
 @pytest.fixture
 def controller(root: Path, tmp_path: Path) -> Iterator[Controller]:
-    """Return a starter of playbooks."""
+    """Yield a starter of playbooks, and end its processes after the test."""
     one = Controller(root, tmp_path)
     yield one
     one.end()

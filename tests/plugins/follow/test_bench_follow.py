@@ -46,7 +46,7 @@ def event(key: str, value: Any = None, kind: str = "POINT_IN_TIME", **metadata: 
 
 
 def script(*lines: str) -> dict[str, Any]:
-    """Return the argument of a job that is a script of shell."""
+    """Return the argument of a job that is a shell script."""
     return {"argv": ["sh", "-c", "\n".join(lines)]}
 
 

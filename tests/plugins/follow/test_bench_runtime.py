@@ -2,7 +2,7 @@
 
 A runtime is a workload's Python environment, for example with PyTorch. The action finds it on the node, or
 starts a job that makes it with make_runtime.py, and shows the progress of the downloads. Here,
-make_runtime.py is a script of shell.
+make_runtime.py is a shell script.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ANSWER = '{"changed": true, "python": "/env/bin/python"}'
 
 
 def prepare(controller: Controller, script: str, *options: str) -> Playbook:
-    """Start a playbook whose make_runtime.py is this script of shell. With --found, it must only search."""
+    """Start a playbook whose make_runtime.py is this shell script, which with --found must only search."""
     workloads = controller.folder / "workloads"
     workloads.mkdir()
     (workloads / "make_runtime.py").write_text(script)

@@ -1,7 +1,7 @@
 """Evaluate variables of a role for made-up nodes of each operating system, in one run of Ansible.
 
-The tests in this folder describe a node by the fact ``rackproof_node``, and read which files, packages and
-messages the role would have for it. Nothing is installed.
+Most tests in this folder describe a node by the fact ``rackproof_node``, and check the files, packages and
+messages that the role computes for it. Nothing is installed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,10 @@ def node(system: str = "debian-12", architecture: str = "amd64", **changes: Any)
 
 
 class Renderer:
-    """A renderer of one role's variables, for many nodes in one run of Ansible."""
+    """A renderer of one role's variables, for many nodes in one run of Ansible. Call it only once.
+
+    The variables of a case replace those of the role, including the ones in vars/.
+    """
 
     def __init__(self, root: Path, folder: Path, role: str, by_os: str) -> None:
         self.root = root
@@ -88,7 +91,10 @@ class Renderer:
         self.by_os = by_os
 
     def __call__(self, cases: dict[str, dict[str, Any]], asked: list[str]) -> dict[str, dict[str, Any]]:
-        """Return the values of the variables ``asked``, by case. A case is a node with its variables."""
+        """Return the values of the variables ``asked``, by case.
+
+        A case has the variables of one node, among them the fact ``rackproof_node``.
+        """
         (self.folder / "templates").symlink_to(self.role / "templates")
         (self.folder / "playbook.yml").write_text(PLAYBOOK)
         hosts = {}
@@ -121,8 +127,8 @@ class Renderer:
 def render(root: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Renderer:
     """Return a renderer for the module's ROLE.
 
-    BY_OS is how the role names its files for operating systems: "version" (debian-12.yml), "id" (debian.yml),
-    or "" for a role without such files.
+    The module's BY_OS states how the role names its files in vars/ for operating systems: "version"
+    (debian-12.yml), "id" (debian.yml), or "" for a role without such files.
     """
     module = request.module
     return Renderer(root, tmp_path_factory.mktemp(module.ROLE), module.ROLE, module.BY_OS)

@@ -75,7 +75,7 @@ class Site:
         return path.read_text() if path.exists() else ""
 
     def variables(self, **changes: Any) -> dict[str, Any]:
-        """Return what an operator without a mirror sets."""
+        """Return the variables that an operator without a mirror sets."""
         archive = (self.folder / "www/pyxis.tar.gz").read_bytes()
         return {
             "rackproof_node": {**node(), "machine": "x86_64"},

@@ -42,7 +42,7 @@ UP = {"active": True, "enabled": True, "failed": False}
 
 
 def provisioned(**changes: Any) -> dict[str, Any]:
-    """Return a node that has all that the role requires, but for ``changes`` of its fact."""
+    """Return a node that has all that the role requires, except for ``changes`` in its fact."""
     given = {
         "container": True,
         "packages": WHOLE,
@@ -89,7 +89,7 @@ def rendered(render: Renderer) -> dict[str, dict[str, Any]]:
         "not held": provisioned(packages=loose),
         "older": provisioned(packages={**WHOLE, **installed(nvidia_open="580.95.04-1")}),
         "other dcgm": provisioned(packages={**WHOLE, **installed(datacenter_gpu_manager_4_core="1:4.3.0-1")}),
-        # 4.4.10 begins as 4.4.1 does, and is another version.
+        # 4.4.10 begins like 4.4.1, but is another version.
         "longer dcgm": provisioned(
             packages={**WHOLE, **installed(datacenter_gpu_manager_4_core="1:4.4.10-1")}
         ),

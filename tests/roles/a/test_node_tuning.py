@@ -123,7 +123,7 @@ def test_the_profile_of_2019(rendered: dict[str, dict[str, Any]]) -> None:
     assert rendered["always"]["node_tuning_drift"] == ["transparent hugepages [always] madvise never"]
     assert rendered["tuned"]["node_tuning_drift"] == []
     assert rendered["tuned"]["node_tuning_needs_reboot"] is False
-    # One of the two arguments is not the profile.
+    # One of the profile's two arguments is not enough.
     assert rendered["half"]["node_tuning_needs_reboot"] is True
 
 
@@ -244,6 +244,6 @@ def test_modes_and_a_node_that_has_it_all(
     again = Renderer(root, tmp_path, ROLE, BY_OS)({"same": same, "applied": applied, "older": older}, asked)
     nothing = {"node_tuning_stale": [], "node_tuning_leftover": []}
     assert again["applied"] == {**nothing, "node_tuning_unapplied": False}
-    # A run that was killed before its handlers, and one whose values were never applied.
+    # In `same`, the last run was killed before its handlers. In `older`, other values were applied last.
     assert again["same"] == {**nothing, "node_tuning_unapplied": True}
     assert again["older"] == {**nothing, "node_tuning_unapplied": True}

@@ -138,6 +138,6 @@ def test_variables_of_later_roles_are_refused_before_the_first_drain(tmp_path: P
         "n2 is not provisioned, and is as it was: Check the variables of all roles: n2: roles/enroot_pyxis: ",
     ):
         assert words in " ".join(printed.split())
-    # No task shows whole argument specs, and the plan needs no further role.
+    # No later task fails because of an undefined variable, and no task shows whole argument specs.
     assert "is undefined" not in printed
     assert len(printed.splitlines()) < 120

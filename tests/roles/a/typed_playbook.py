@@ -1,4 +1,4 @@
-"""Run a playbook on this machine as an operator types it."""
+"""Run a playbook on this machine as an operator types it, for tests that check what it prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def play_on(inventory: Path, playbook: Path, root: Path, *options: str) -> str:
-    """Run a playbook with the roles of a checkout, and return what it prints."""
+    """Run a playbook with the roles of a checkout, and return its output followed by its errors."""
     done = subprocess.run(
         [Path(sys.executable).with_name("ansible-playbook"), "-i", inventory, playbook, *options],
         cwd=root,

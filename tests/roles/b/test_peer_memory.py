@@ -1,8 +1,8 @@
-"""Test how rackproof.nodes.peer_memory chooses the way in which network cards access GPU memory.
+"""Test how rackproof.nodes.peer_memory chooses the method by which network cards access GPU memory.
 
-The ways of GPUDirect RDMA are DMA-BUF, nvidia-peermem and the older nv_peer_mem. Each needs a certain driver,
-kernel and network driver. The tests choose for made-up nodes, on both sides of each bound, and read driver
-and OFED (the package of network drivers) from the facts of a node.
+The methods of GPUDirect RDMA are DMA-BUF, nvidia-peermem and the older nv_peer_mem. Each needs a certain
+driver, kernel and network driver. The tests choose for made-up nodes, on both sides of each bound, and read
+driver and OFED (the package of network drivers) from the facts of a node.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("node", "method"), CASES)
-def test_the_table_decides(node: PeerMemoryNode, method: str) -> None:
+def test_the_first_possible_method_is_chosen(node: PeerMemoryNode, method: str) -> None:
     assert choose_method(node).method == method
 
 
 @pytest.mark.parametrize("node", [node for node, method in CASES if not method and node.driver])
-def test_where_no_way_is_open_every_row_gives_the_reason(node: PeerMemoryNode) -> None:
+def test_if_no_method_is_possible_each_has_a_reason(node: PeerMemoryNode) -> None:
     choice = choose_method(node)
     assert set(choice.unmet) == {way.method for way in METHODS}
     for objections in choice.unmet.values():
@@ -68,14 +68,14 @@ def test_a_missing_driver_is_reported_before_anything_else() -> None:
     assert choose_method(PeerMemoryNode("6.8.0", "", True, "mlnx")).reason == "the node has no NVIDIA driver"
 
 
-def test_a_choice_says_what_it_rests_on() -> None:
+def test_the_reason_of_a_choice_names_driver_kernel_and_network_drivers() -> None:
     assert (
         choose_method(PeerMemoryNode("6.8.0-48-generic", "570.172.08", True, "inbox")).reason
         == "driver 570.172.08 (open), kernel 6.8.0-48-generic, the distribution's drivers"
     )
 
 
-def test_a_method_by_name_is_taken_and_what_stands_against_it_is_reported() -> None:
+def test_a_named_method_is_chosen_and_its_unmet_requirements_are_reported() -> None:
     node = PeerMemoryNode("6.8.0-48-generic", "570.172.08", True, "inbox")
     choice = choose_method(node, method="nvidia_peermem")
     assert choice.method == "nvidia_peermem"
@@ -104,7 +104,9 @@ def test_a_platform_may_need_a_newer_kernel_for_dmabuf() -> None:
         ("535.1", "580.95.05", "535.1", False),
     ],
 )
-def test_what_a_bare_node_will_have(has: str, comes: str, driver: str, open_module: bool) -> None:
+def test_the_driver_after_provisioning_is_predicted(
+    has: str, comes: str, driver: str, open_module: bool
+) -> None:
     assert expect_driver(PeerMemoryNode("6.8.0", has, False, "inbox"), comes) == PeerMemoryNode(
         "6.8.0", driver, open_module, "inbox"
     )
@@ -117,7 +119,7 @@ def test_what_a_bare_node_will_have(has: str, comes: str, driver: str, open_modu
         ({"dmabuf_kernel": "new"}, "'new' is not a version"),
     ],
 )
-def test_nonsense_is_refused(arguments: dict[str, str], words: str) -> None:
+def test_an_unknown_method_or_version_is_refused(arguments: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         choose_method(PeerMemoryNode("6.8.0", "570.1", True, "mlnx"), **arguments)
 
@@ -138,14 +140,14 @@ def test_an_unknown_ofed_is_refused() -> None:
         ("v6", ()),
     ],
 )
-def test_numbers_of_a_version(version: str, expected: tuple[int, ...]) -> None:
+def test_the_numbers_of_a_version_are_read(version: str, expected: tuple[int, ...]) -> None:
     assert version_numbers(version) == expected
 
 
 @pytest.mark.parametrize(
     ("name", "matches"),
     [
-        # Packages with a kernel module, and then packages of the driver without one.
+        # Packages with the driver's kernel module, and then packages without it.
         ("nvidia-418", True),
         ("nvidia-driver", True),
         ("nvidia-open", True),
@@ -167,7 +169,7 @@ def test_numbers_of_a_version(version: str, expected: tuple[int, ...]) -> None:
         ("nvidia-open-tools", False),
     ],
 )
-def test_packages_that_bring_the_kernel_module(name: str, matches: bool) -> None:
+def test_packages_with_the_kernel_module_are_recognized(name: str, matches: bool) -> None:
     assert (DRIVER_PACKAGE.fullmatch(name) is not None) == matches
 
 
@@ -223,5 +225,7 @@ QUERY = "0, GPU-ffff, 570.172.08, Enabled\n1, GPU-fffe, 570.172.08, Enabled\n"
         (facts(nvidia_smi_query="No devices were found\n", ofed_info=""), "", False, "inbox"),
     ],
 )
-def test_what_is_read_from_a_node(given: dict[str, Any], driver: str, open_module: bool, ofed: str) -> None:
+def test_driver_and_ofed_are_read_from_the_facts(
+    given: dict[str, Any], driver: str, open_module: bool, ofed: str
+) -> None:
     assert describe_node(given) == PeerMemoryNode("6.8.0-48-generic", driver, open_module, ofed)

@@ -1,7 +1,7 @@
-"""Test which packages of a node rackproof.nodes.packages finds lacking, so that a role installs them.
+"""Test that rackproof.nodes.packages lists the packages that a role has to install or hold on a node.
 
-A package is lacking if it is absent, has another version than its pin, or must be held and is not. Held
-packages are not upgraded by apt.
+A package is lacking if it is absent, has another version than its pin, or must be held and is not. apt does
+not upgrade a held package.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INSTALLED = {
 @pytest.mark.parametrize(
     ("wanted", "hold", "names"),
     [
-        # Pins ("" is any version, * any end), whether they must be held, and the lacking packages.
+        # Pins ("" matches any version, and * any end), whether packages must be held, and the lacking ones.
         ({}, True, []),
         ({"held": "1.18.0-1"}, True, []),
         ({"held": ""}, True, []),
@@ -33,5 +33,5 @@ INSTALLED = {
         ({"absent": "", "held": "2", "free": ""}, True, ["absent", "held", "free"]),
     ],
 )
-def test_what_is_lacking(wanted: dict[str, str], hold: bool, names: list[str]) -> None:
+def test_packages_unlike_their_pins_are_lacking(wanted: dict[str, str], hold: bool, names: list[str]) -> None:
     assert lacking_packages(wanted, INSTALLED, hold) == names

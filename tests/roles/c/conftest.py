@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-# Later files override earlier ones: the role's defaults, its own variables, and those of an inventory.
+# Later files override earlier ones: the role's defaults, its vars, and the variables of the case.
 PLAYBOOK = """
 - hosts: cases
   gather_facts: false
@@ -42,7 +42,7 @@ FACTS: dict[str, Any] = {
 
 
 class Renderer:
-    """A renderer of a role's variables, in a folder of its own for each role."""
+    """A renderer of a role's variables. Call it only once for a role, because it makes a folder for it."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.root = root
@@ -55,12 +55,12 @@ class Renderer:
         cases: dict[str, dict[str, Any]],
         groups: dict[str, dict[str, Any]] | None = None,
     ) -> dict[str, dict[str, Any]]:
-        """Return, by case, the values of the variables asked for.
+        """Return, by case, the values of the variables in ``asked``.
 
         Args:
             role: Name of the role.
             asked: Names of variables.
-            cases: By name, the variables that differ from the role's defaults.
+            cases: By name of the case, the variables that differ from the role's defaults and from FACTS.
             groups: More groups of the inventory, by name.
         """
         folder = self.folder / role
@@ -86,7 +86,7 @@ class Renderer:
 
 
 def run_playbook(root: Path, inventory: Path, playbook: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """Run a playbook against an inventory of its own."""
+    """Run a playbook on the hosts of an inventory, in the root of the checkout."""
     return subprocess.run(
         [Path(sys.executable).with_name("ansible-playbook"), "-i", inventory, playbook, *more],
         cwd=root,
@@ -99,5 +99,5 @@ def run_playbook(root: Path, inventory: Path, playbook: Path, *more: str) -> sub
 
 @pytest.fixture(scope="module")
 def render(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Renderer:
-    """Return a renderer."""
+    """Return a renderer that the tests of a file share."""
     return Renderer(root, tmp_path_factory.mktemp("roles"))

@@ -1,7 +1,8 @@
 """Test ``--check`` of role slurm for nodes whose controller is bare, or cannot be reached.
 
 A rack is often planned before its Slurm controller is installed. The controller's state is read once for all
-nodes. These tests show that each node has it, and that an unreachable controller is what the message names.
+nodes. These tests show that each node has this state, and that the message about an unreachable controller
+states the cause.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.playbook
 
 
 def check(root: Path, folder: Path, controller: dict[str, Any], **changes: Any) -> tuple[int, str]:
-    """Return status and output of the role's check mode on nodes that are this machine."""
+    """Return exit status and output of the role in check mode. All nodes are this machine."""
     shared = {
         "ansible_connection": "local",
         "ansible_python_interpreter": sys.executable,

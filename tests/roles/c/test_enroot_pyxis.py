@@ -34,7 +34,7 @@ BASE = {"ngc_api_key": KEY}
 
 @pytest.fixture(scope="module")
 def values(render: Renderer) -> dict[str, dict[str, Any]]:
-    """Return what is rendered for different inventories."""
+    """Return the values of ASKED for different inventories and nodes, by case."""
     line = "machine {} login $oauthtoken password " + KEY + "\n"
     netrc = line.format("nvcr.io") + line.format("authn.nvidia.com")
     done = {
@@ -61,7 +61,7 @@ def values(render: Renderer) -> dict[str, dict[str, Any]]:
                 "enroot_pyxis_options": {"ENROOT_MAX_CONNECTIONS": 4},
                 "enroot_pyxis_plugin_arguments": ["runtime_path=/run/pyxis"],
                 "enroot_pyxis_hooks": ["50-slurm-pmi.sh", "50-sharp.sh"],
-                # One is a link that leads nowhere.
+                # The first hook is a link that leads nowhere.
                 "rackproof_node": {
                     **FACTS,
                     "machine": "aarch64",

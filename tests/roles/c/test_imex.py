@@ -1,8 +1,8 @@
 """Test role imex on nodes of an NVLink domain, and its message for a node that cannot be in one.
 
-An NVLink domain is the nodes whose GPUs one NVLink fabric connects, as in an NVL72 rack. IMEX is NVIDIA's
-service that lets them share GPU memory. It needs the same list of addresses on each node, and the version of
-the driver. The tests show that the role changes only what differs.
+An NVLink domain consists of the nodes whose GPUs one NVLink fabric connects, as in an NVL72 rack. IMEX is
+NVIDIA's service that lets them share GPU memory. It needs the same list of addresses on each node, and must
+have the version of the driver. The tests show that the role changes only what differs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def case(**state: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def values(render: Renderer) -> dict[str, dict[str, Any]]:
-    """Return what is rendered for different nodes."""
+    """Return the values of ASKED for nodes in different states, by the name of the state."""
     whole = {
         "files": FILES,
         "packages": installed("580.95.05-1"),

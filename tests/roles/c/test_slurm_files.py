@@ -54,7 +54,7 @@ ASKED = ["slurm_cluster_files", "slurm_accounting_files", "slurm_node_files"]
 
 
 def system(root: Path, name: str) -> dict[str, Any]:
-    """Return the role's values for an operating system, here the controller's."""
+    """Return the role's values for a controller with this operating system."""
     known = yaml.safe_load((root / "roles/slurm/vars" / f"{name}.yml").read_text())
     return {"slurm_controller_os": known["slurm_os"]}
 
@@ -113,7 +113,7 @@ def files(render: Renderer, root: Path, tmp_path_factory: pytest.TempPathFactory
             "slurm_prolog_mounts": ["/mnt/my data", "/mnt/v1.0"],
         },
     }
-    # The fact is the controller's, and hostvars has it by the host's name.
+    # The role reads the controller's fact from hostvars, by the controller's name.
     groups = json.loads(json.dumps(GROUPS))
     groups["slurm_controller"]["hosts"]["head"] = {"rackproof_node": FACTS}
     values = render("slurm", ASKED, cases, groups)
@@ -171,7 +171,7 @@ def test_the_database_has_no_password_to_leak(files: Files) -> None:
 
 
 class Script:
-    """A script that runs with fakes of nvidia-smi and logger first on its path."""
+    """A script that runs with fakes of some commands, such as nvidia-smi and logger, first on its path."""
 
     def __init__(self, folder: Path, content: str, name: str) -> None:
         self.folder = folder
@@ -203,7 +203,7 @@ def prolog(files: Files, tmp_path: Path) -> Script:
     """Return the prolog of a healthy node with four GPUs."""
     content = files["scripts"]["/etc/slurm/prolog.sh"]["content"]
     assert "  list_gpus 3\n" in content
-    # The first answer has a second, and may be late on a busy machine. The second one gets a minute.
+    # The first call may take 1 s, which a busy test machine may exceed. The second call may take a minute.
     script = Script(tmp_path, content.replace("  list_gpus 3\n", "  list_gpus 60\n"), "prolog.sh")
     script.tool("nvidia-smi", 'for n in 0 1 2 3; do echo "GPU $n: NVIDIA GB300 (UUID: GPU-$n)"; done')
     scratch(files, "").parent.joinpath("jobs-plugin").write_text("")
@@ -239,8 +239,8 @@ def test_the_prolog_makes_the_jobs_folder_and_the_epilog_removes_it(
 @pytest.mark.parametrize(
     ("tool", "said"),
     [
-        # The fake nvidia-smi, and the message. The second one is late at first, and fails when it is called
-        # again. The prolog of these tests waits for 1 s at first.
+        # The fake nvidia-smi, and the message. The second fake is late at first, and fails when it is called
+        # again. The prolog of these tests first waits for 1 s.
         ("trap '' TERM INT HUP; sleep 60", "nvidia-smi did not answer within 1 s, nor then within 3 s"),
         ("[ -e $0.late ] && exit 4; touch $0.late; exec sleep 60", "nvidia-smi failed: "),
         (

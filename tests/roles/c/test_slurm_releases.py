@@ -23,12 +23,12 @@ from rackproof.nodes.slurm_releases import incompatibility, parse_release
         ("22.050", None),
     ],
 )
-def test_a_version_says_its_release(version: str, known: tuple[int, int] | None) -> None:
+def test_the_release_of_a_version_is_read(version: str, known: tuple[int, int] | None) -> None:
     assert parse_release(version) == known
 
 
-# Slurm's upgrade guide: controllers accept nodes of the two releases before, those from 24.11 on of three.
-# Each row has a controller, the oldest release that it accepts, and the release before that one.
+# By Slurm's upgrade guide, a controller accepts nodes of the two releases before its own, and from 24.11 on
+# of the three before. Each row has a controller, the oldest release that it accepts, and an older one.
 @pytest.mark.parametrize(
     ("controller", "oldest", "too_old"),
     [
@@ -44,14 +44,14 @@ def test_a_version_says_its_release(version: str, known: tuple[int, int] | None)
         ("26.05", "24.11", "24.05"),
     ],
 )
-def test_the_window_of_each_controller(controller: str, oldest: str, too_old: str) -> None:
+def test_a_controller_accepts_only_nodes_of_its_window(controller: str, oldest: str, too_old: str) -> None:
     assert incompatibility(f"{controller}.1", f"{controller}*") == ""
     assert incompatibility(f"{oldest}.9-1", f"{controller}.1") == ""
     assert "releases older than its controller" in incompatibility(f"{too_old}.9-1", f"{controller}.1")
     assert incompatibility(controller, oldest) == "it is newer than its controller"
 
 
-def test_debian_13_and_debian_12_do_not_go_together() -> None:
+def test_the_releases_of_debian_13_and_debian_12_are_incompatible() -> None:
     assert incompatibility("24.11*", "22.05.8-4") == "it is newer than its controller"
     assert (
         incompatibility("22.05*", "24.11.5-4")
@@ -59,5 +59,5 @@ def test_debian_13_and_debian_12_do_not_go_together() -> None:
     )
 
 
-def test_what_no_one_knows_is_left_to_slurm() -> None:
+def test_an_unknown_release_is_not_called_incompatible() -> None:
     assert incompatibility("*", "22.05") == incompatibility("24.11", "") == ""

@@ -43,7 +43,7 @@ ASKED = [
 
 @pytest.fixture(scope="module")
 def values(render: Renderer) -> dict[str, dict[str, Any]]:
-    """Return what is rendered for nodes on which nothing, all, and something else is there."""
+    """Return the values of ASKED for nodes with no mount, all mounts, a changed unit, or a mount missing."""
     case = {
         "storage_mounts": MOUNTS,
         "storage_s3fs_credentials": KEYS,

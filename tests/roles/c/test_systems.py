@@ -1,7 +1,7 @@
 """Test packages and settings of slurm, storage, enroot_pyxis and node_tuning on each operating system.
 
-Each distribution has another release of Slurm. The tests show its settings, and that a node whose release
-cannot work with the controller's is reported before it is changed.
+Each system has another release of Slurm. The tests show the settings for each release, and that a node whose
+release cannot work with the controller's is reported before it is changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .conftest import FACTS, Renderer
 
 pytestmark = pytest.mark.playbook
 
-# By system: the release of its Slurm, its plugins that track and bind jobs, and whether it knows cgroup v2.
+# By system: the release of its Slurm, the plugins that track and bind jobs, and whether cgroup v2 is used.
 SLURM = {
     "debian-12": ("22.05", "proctrack/cgroup", "task/cgroup,task/affinity", True),
     "debian-13": ("24.11", "proctrack/cgroup", "task/cgroup,task/affinity", True),
@@ -34,10 +34,10 @@ MISFITS = {
     "ubuntu-24.04 under debian-13": "",
     "debian-12 under debian-13": "it is 4 releases older than its controller, and 3 are allowed",
     "ubuntu-22.04 under ubuntu-24.04": "it is 3 releases older than its controller, and 2 are allowed",
-    # An installed controller counts by its version. A pin sets the version of both.
+    # Of an installed controller, the version counts. A pin sets the version of node and controller.
     "installed": "it is newer than its controller",
     "pinned": "",
-    # The release that this would install is unknown. Slurm itself reports a mismatch.
+    # The release that debian-99 would install is unknown. Slurm itself reports a mismatch.
     "debian-99 under debian-12": "",
     "debian-12 under debian-99": "",
 }
@@ -64,14 +64,14 @@ CLUSTER = {
 
 
 def host(system: str, **more: Any) -> dict[str, Any]:
-    """Return the fact of a host of a system."""
+    """Return the fact ``rackproof_node`` of a host with an operating system such as debian-12."""
     name, _, version = system.partition("-")
     return {**FACTS, "os": {"id": name, "version_id": version, "name": system}, **more}
 
 
 @pytest.fixture(scope="module")
 def slurm(render: Renderer, root: Path) -> dict[str, dict[str, Any]]:
-    """Return what nodes of each system get, with a controller of the same system and with some of others."""
+    """Return the values of ASKED for nodes of each system, under controllers of the same and some others."""
     role = root / "roles/slurm"
 
     def case(system: str, head: str, **more: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ PASSWORD_IN_URL = "s3cret%2Fp%40ss%3Aword%25"
 
 @dataclass
 class Server:
-    """A PostgreSQL server of this test session. TCP asks for the password, the socket does not."""
+    """A PostgreSQL server of this test session. It requires the password over TCP, but not on the socket."""
 
     folder: Path
     programs: Path
@@ -51,7 +51,10 @@ class Server:
         return f"{scheme}://rackproof:{password}@127.0.0.1:{self.port}/{database}"
 
     def empty_database(self) -> str:
-        """Empty the only database of the tests, because a new one for each would take 8 MB and 300 files."""
+        """Empty the tests' only database, and return its name.
+
+        A new database for each test would take 8 MB and 300 files.
+        """
         with psycopg.connect(
             host=str(self.folder), port=self.port, user="rackproof", dbname="postgres", autocommit=True
         ) as connection:
@@ -65,7 +68,7 @@ class Server:
 
 
 def as_postgres(command: list[str]) -> list[str]:
-    """Return the command as user postgres if this is root, as in CI, because PostgreSQL refuses root."""
+    """Return a command that runs as user postgres if the tests run as root, as PostgreSQL refuses root."""
     return (
         ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", *command] if root() else command
     )
@@ -118,7 +121,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the URL of an empty database, once of each kind."""
+    """Return the URL of an empty database, once on SQLite and once on PostgreSQL."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/history.sqlite"
     server: Server = request.getfixturevalue("server")

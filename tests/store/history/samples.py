@@ -72,7 +72,7 @@ def run(
     speed: float = 4.2,
     **changes: Any,
 ) -> Run:
-    """Return a run that measured memory speed in TB/s on every GPU, and accuracy and time on the whole."""
+    """Return a run that measured memory speed in TB/s on every GPU, an accuracy, and the time of an epoch."""
     started = START + timedelta(days=night)
     on = nodes if nodes is not None else (node(),)
     copies = [

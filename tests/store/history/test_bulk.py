@@ -24,7 +24,7 @@ UNTIL = START + timedelta(hours=20)
 
 
 def night(number: int, on: Node, ago: int, value: float, verdict: Verdict = Verdict.PASS) -> Run:
-    """Return the run of a node's night some days ago. Its numbers begin with a value in TFLOP/s."""
+    """Return a node's run ``ago`` days before START. ``value`` is the speed of its GPU 0 in TFLOP/s."""
     measurements = tuple(
         Measurement(
             name="gemm",
@@ -82,7 +82,7 @@ def without_places(readings: Readings) -> list[tuple[object, ...]]:
     return [(*one[:2], one[2]._replace(node=-1), *one[3:]) for one in rows(readings)]  # type: ignore[attr-defined]
 
 
-def test_the_database_says_what_the_runs_say(where: str) -> None:
+def test_readings_from_the_database_are_those_of_the_runs(where: str) -> None:
     two = Run(
         run_id="pair",
         benchmark="pairs",
@@ -129,13 +129,13 @@ def test_an_empty_history_has_no_readings(tmp_path: Path) -> None:
         assert store.prune(START) == 0
 
 
-# `hours` is the end of the newest night after the run. The run is in that night (0), in the one before (1),
-# or in neither of the two.
+# `hours` is the time from the run to the end of the newest night. The run is in that night (0), in the night
+# before (1), or in neither of the two.
 @pytest.mark.parametrize(
     ("hours", "night_of_the_run"),
     [(0.001, 0), (20, 0), (24, 0), (24.001, 1), (48, 1), (0, None), (48.001, None)],
 )
-def test_a_night_is_the_day_that_ends_then(
+def test_a_night_is_the_day_before_its_end(
     hours: float, night_of_the_run: int | None, tmp_path: Path
 ) -> None:
     with open_store(f"sqlite:///{tmp_path}/history.sqlite") as store:
@@ -159,7 +159,7 @@ def test_a_gpu_that_failed_in_another_chassis_is_recognised(where: str) -> None:
         assert store.failures_elsewhere(START - timedelta(days=10)) == []
 
 
-def test_a_gpu_that_failed_where_it_sits_is_no_newcomer(where: str) -> None:
+def test_a_gpu_that_failed_in_its_present_chassis_is_not_listed(where: str) -> None:
     with open_store(where) as store:
         store.keep(night(1, node(1), 30, 50.0, Verdict.FAIL))
         store.keep(night(1, node(1), 0, 100.0))
@@ -186,7 +186,7 @@ def test_pruning_removes_numbers_and_keeps_failures_acceptances_and_runs(where: 
         np.testing.assert_array_equal(store.readings(UNTIL).value, [100.0])
 
 
-def test_accepted_references_in_bulk_are_those_one_by_one(where: str) -> None:
+def test_accepted_references_are_the_same_in_bulk_and_one_by_one(where: str) -> None:
     def candidate(ago: int, value: float) -> Run:
         run = night(1, node(1), ago, value)
         waiting = tuple(

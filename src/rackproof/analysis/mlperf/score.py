@@ -530,7 +530,8 @@ def _degraded_verdicts(findings: Sequence[Finding]) -> list[Verdict]:
 
 def _worst_reasons_first(problems: Sequence[tuple[Verdict, str]]) -> list[str]:
     """Return the texts of the reasons, those of failures first."""
-    return [text for worst_first in (Verdict.FAIL, Verdict.UNPROVEN) for verdict, text in problems if verdict is worst_first]
+    worst_first = (Verdict.FAIL, Verdict.UNPROVEN)
+    return [text for shown in worst_first for verdict, text in problems if verdict is shown]
 
 
 def _reasons_against_pass(

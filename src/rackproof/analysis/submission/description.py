@@ -132,9 +132,7 @@ def load_system_file(path: Path) -> SystemFile:
             raise SubmissionError(f"{path}: {key} {values[key]!r} is none of: {'; '.join(allowed)}")
     system_file = SystemFile(file=str(path), system=system, implementation=implementation, values=values)
     if not _FOLDER_NAME.fullmatch(system_file.submitter_folder):
-        raise SubmissionError(
-            f"{path}: submitter {values['submitter']!r} has no letter that names a folder"
-        )
+        raise SubmissionError(f"{path}: submitter {values['submitter']!r} has no letter that names a folder")
     return system_file
 
 

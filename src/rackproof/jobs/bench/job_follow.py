@@ -1,8 +1,8 @@
 """Build the command that polls a job on a node, read its answer, and choose the lines to show. No I/O.
 
-The action of ``rackproof_bench_follow`` runs the command of :func:`poll_command` on the node. It reads the
-answer with :func:`parse_poll`, and shows what :class:`ProgressPrinter` returns. A poll is a small shell
-command, because a module call would take a hundred times as much of the node's time. An answer::
+The action plugin ``rackproof_bench_follow`` runs the command of :func:`poll_command` on the node. It reads
+the answer with :func:`parse_poll`, and shows what :class:`ProgressPrinter` returns. A poll is a small shell
+command, because a module call would take a hundred times as much of the node's time. An answer is::
 
     rackproof:state
     {"phase": "running", ...}    state.json, then the boot id, the up-time and the supervisor's stat
@@ -31,10 +31,10 @@ from rackproof.logs.progress import Progress
 CHUNK_BYTES = 256 * 1024
 """Largest number of the log's bytes in one answer."""
 BACKLOG_BYTES = 4 * 1024 * 1024
-"""With more unread bytes than this, a patient follower skips to the newest chunk. It then shows the current
-progress."""
+"""Largest number of unread bytes that a patient follower reads one after another. With more, it skips to the
+newest chunk, so that it shows the current progress."""
 KERNEL_TICKS_PER_S = 100
-"""Start times in /proc are in these units. The number is the same on all architectures with GPUs."""
+"""Number of ticks in a second of the start times in /proc. It is the same on all architectures with GPUs."""
 
 _MARK = "rackproof:"
 _BOOT_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -1,9 +1,10 @@
 """Specify the start of a benchmark of MLPerf Training 0.6, whose image each node builds.
 
-For a definition ``with: docker``, planning calls :func:`docker_specification`, and :func:`docker_obstacle`
-for the reason against a run. The specification has sources, image, data and config. workloads/docker_run.py
-gets it as JSON. It contains the names of secret variables, but not their values. A config, such as ``DGX1``,
-is the file ``config_DGX1.sh`` of the benchmark's code, with the settings for one system.
+For a definition ``with: docker``, planning calls :func:`docker_specification`, and :func:`docker_obstacle`,
+which returns the reason why a run is not possible. The specification has sources, image, data and config.
+workloads/docker_run.py reads it as JSON. It contains the names of secret variables, but not their values. A
+config, such as ``DGX1``, is the file ``config_DGX1.sh`` of the benchmark's code, with the settings for one
+system.
 
 The supervisor starts that program on every host that --limit selects. With ``bench_together``, only one node
 starts it, and it submits a Slurm job for all nodes.
@@ -30,7 +31,7 @@ reports progress every few seconds."""
 GRACE_S = 120.0
 """Seconds between SIGTERM and SIGKILL. In this time, the program must stop its container, which is not
 its child process."""
-# The name in ``config_DGX1.sh``, ``DGX1.sh`` or ``DGX1``.
+# Matches ``config_DGX1.sh``, ``DGX1.sh`` and ``DGX1``. The group is the name, ``DGX1``.
 _CONFIG = re.compile(r"(?:config_)?([A-Za-z0-9][A-Za-z0-9_.-]{0,100}?)(?:\.sh)?")
 _SYSTEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,100}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -171,7 +172,7 @@ def docker_environment(
 def describe_docker_launch(
     loaded: LoadedDefinition, site: Site, nodes: Sequence[str], variables: Mapping[str, Scalar]
 ) -> list[str]:
-    """Return a line each for the build, the staging steps and the start of a run.
+    """Return the plan's lines about a run: its build, each staging step, and its start.
 
     Raises:
         DefinitionError: The definition names an unknown variable.

@@ -30,14 +30,14 @@ from rackproof.core.secret_names import HIDDEN, refuse_secrets
 
 PROGRAM = "slurm_run.py"
 SILENCE_BEYOND_S = 900
-"""The supervisor allows this many additional seconds of silence. The program itself ends a hung job."""
+"""Additional seconds of silence that the supervisor allows, because the program itself ends a hung job."""
 GRACE_S = 120.0
 """Seconds between SIGTERM and SIGKILL. In this time, the program must cancel the job and await its end."""
 
 
 LEAST_SECRET = 8
-"""A secret is at least this long. A shorter value is a mistake, and its removal from a log would damage the
-log."""
+"""Smallest number of characters of a secret. A shorter value is a mistake, and its removal from a log would
+damage the log."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """Names of architectures in registries, by the kernel's names (``uname -m``)."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
@@ -47,7 +47,7 @@ class Site(Record):
     """The Slurm cluster of a run, from the variables bench_* of the lead."""
 
     rack: str = ""
-    """Group of nodes that share a fabric. Nodes of different racks make no run together."""
+    """Group of nodes that share a fabric. Nodes of different racks never share a run."""
     shared: str = ""
     """Folder on storage that all nodes share."""
     registry: str = "nvcr.io"
@@ -326,7 +326,7 @@ def program_arguments(specified: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def describe_slurm_launch(loaded: LoadedDefinition, site: Site, nodes: Sequence[str]) -> list[str]:
-    """Return one line each for the pull, the staging steps, the config and the submission of a plan.
+    """Return the plan's lines about a run: its images, each staging step, its config and its submission.
 
     The list is empty if the definition names no container.
     """

@@ -22,7 +22,7 @@ follows Slurm or a container."""
 CLOCK_SLACK_S: Mapping[str, float] = {"local": 5.0, "mpirun": 60.0}
 """Seconds by which the clocks of a log and of the node that started the job may differ, by launcher."""
 CLUSTER_SLACK_S = 300.0
-"""The same for other launchers."""
+"""Seconds by which these clocks may differ with other launchers."""
 TF_CNN_TAGS: Mapping[str, str] = {
     "model": "model",
     "batch_per_gpu": "batch_size_per_device",
@@ -147,7 +147,7 @@ def _run_id_findings(planned: PlannedRun, logs: Iterable[ParsedLog]) -> Iterator
 
 
 def _nodes_of_log(log: ParsedLog, nodes: Sequence[Node]) -> Sequence[Node]:
-    """Return the node that wrote a log (``logs/NODE.log``), or all nodes if the name is of none."""
+    """Return the node that wrote a log (``logs/NODE.log``), or all nodes if the file is named after none."""
     return [node for node in nodes if log.file.endswith(f"/{node.name}.log")] or nodes
 
 
@@ -197,7 +197,7 @@ def _gpu_use_findings(log: ParsedLog, gpus: set[str]) -> Iterator[Finding]:
 def _stated_gpus(log: ParsedLog) -> set[str]:
     """Return the UUIDs of the GPUs that a log names as used.
 
-    A log without such a list, as MXNet's, names them in the states before and after the run.
+    A log without such a list, such as one of MXNet, names them in the states before and after the run.
     """
     listed = {uuid for uuid in log.tags.get("software.gpus", "").split(",") if uuid}
     return listed or gpus_with_states(log.tags)

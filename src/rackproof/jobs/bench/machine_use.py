@@ -1,7 +1,7 @@
 """Check that other processes did not use a machine during a run. No I/O.
 
 The supervisors of the job measure the use in windows of ten seconds (docs/using/verdicts.md). When a run is
-recorded, :mod:`rackproof.jobs.bench.tasks` calls :func:`read_machine_use` with the state of each job. It
+recorded, :mod:`rackproof.jobs.bench.tasks` calls :func:`read_machine_use` with the state of each job, and
 stores the result in the record.
 """
 
@@ -31,14 +31,14 @@ _FEWEST_S = 1.0
 """Processor seconds. If others use fewer, they do not slow even a short run. A login and a timer's script
 use about as much."""
 _WATCHED = 0.5
-"""The supervisor of a job must measure the use for at least this share of the job's time.
+"""Smallest share of the job's time for which its supervisor must measure the use.
 
 With less, the machine is not known to be idle.
 """
 _LONGER_S = 10.0
 """Seconds by which the measured time may exceed the job's, because the supervisor measures earlier."""
 _MOST_CPUS = 1 << 20
-"""No machine has more processors."""
+"""Largest plausible number of processors of a machine."""
 _ELSEWHERE = frozenset({"docker", "slurm", "podman", "nerdctl", "srun", "sbatch"})
 """Launchers and programs that run a job outside the supervisor's processes.
 
@@ -74,7 +74,7 @@ def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Machine
 
 
 def _is_possible(use: MachineUse) -> bool:
-    """Return whether all numbers of a use are finite and not negative."""
+    """Return whether all numbers of a use are finite and not negative, and the processors not too many."""
     numbers = [as_float(value) for value in (use.seconds, use.disturbed_s, use.others_s, use.stolen_s)]
     return 0 <= use.cpus <= _MOST_CPUS and all(value is not None and value >= 0 for value in numbers)
 
@@ -151,7 +151,7 @@ def busy_reason(uses: Mapping[str, MachineUse], jobs: Mapping[str, Mapping[str, 
 
 
 def _unwatched(use: MachineUse | None, job: Mapping[str, Any]) -> str:
-    """Return how little a supervisor states about a job (``no valid use by other processes``), or "".
+    """Return what a supervisor states if that is not enough (``no valid use by other processes``), or "".
 
     Return "" if the supervisor states enough, or if the job did not end by itself.
     """

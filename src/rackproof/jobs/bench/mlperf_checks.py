@@ -30,16 +30,16 @@ from rackproof.logs._mlperf import EVALUATED_OFFLINE, TARGETS, TARGETS_06
 from rackproof.store.run_folder import ResultsError
 
 TOO_FAST = 0.75
-"""A run is not credible if it needs fewer samples than this share of the reference's mean.
+"""Smallest credible number of samples of a run, as a share of the reference's mean.
 
 The reference's own runs all need more than 0.85. `rackproof score` compares all repeats together.
 """
 TIME_TOLERANCE, TIME_WARNING = 0.25, 0.12
-"""The time of one repeat may be slower by these fractions. The number of samples until convergence varies by
-more than a tenth."""
+"""Fractions by which one repeat may take longer than the published result without failing, and without being
+degraded. The number of samples until convergence varies by more than a tenth."""
 ONE_EVALUATION = 0.35
-"""In round 0.6, a time may differ by this fraction either way. A run may reach its target one evaluation
-earlier or later. An evaluation of transformer is a third of the run."""
+"""Fraction by which a time of round 0.6 may differ in either direction. A run may reach its target one
+evaluation earlier or later, and an evaluation of transformer is a third of the run."""
 CHECK_S = 120.0
 """Time limit for the check of one log in seconds."""
 PREFLIGHT = "nccl_preflight_busbw"
@@ -57,11 +57,11 @@ EVERYTHING: tuple[str, ...] = (
 )
 """Outputs of a run script. `lacks` of a definition names those that its script omits by design."""
 SUBMISSION_EVENTS = ("benchmark", "org", "division", "status", "platform")
-"""The rules of every round require these events `submission_…`."""
+"""Ends of the names of the events (`submission_…`) that the rules of every round require."""
 
 
 class LauncherEvidence(NamedTuple):
-    """The facts of a run that are visible in the launcher's output. ``container_digest`` is "" if unknown."""
+    """The evidence about a run in the launcher's output. ``container_digest`` is "" if unknown."""
 
     findings: Sequence[Finding]
     measurements: Sequence[Measurement]
@@ -91,7 +91,7 @@ class LauncherOutput:
     def check(
         self, planned: PlannedRun, folder: Path, parsed: Sequence[ParsedLog], plan_id: str
     ) -> LauncherEvidence:
-        """Return all facts that the output shows, after the log was read.
+        """Return the evidence in the output, after the log was read.
 
         Args:
             planned: The run as it was planned.
@@ -336,8 +336,8 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
         results: The results folder.
 
     Returns:
-        The verdict and a text. The verdict is None if fewer repeats were requested than a result needs.
-        The text is then a remark.
+        The verdict and a text. The verdict is None if there are no rules, or if fewer repeats were requested
+        than a result needs. The text is then a remark.
     """
     ruleset, needed = planned[0].result.ruleset, planned[0].result.repeats
     if not ruleset:
@@ -402,7 +402,7 @@ def _newest_round(planned: PlannedRun) -> list[PublishedResult]:
 def _middle_result(
     results: Sequence[PublishedResult], effort: Callable[[PublishedResult], float | None]
 ) -> PublishedResult | None:
-    """Return the middle result of several submitters.
+    """Return the middle result of several submitters, or None without a result.
 
     The best result may be from a specially tuned machine.
 
@@ -420,7 +420,7 @@ def _published_06(planned: PlannedRun, measurement: Measurement) -> list[Referen
     """Return the published result of round 0.6 for the system of the run's config."""
     system = published_system(str(planned.parameters.get("system", "")))
     benchmark = canonical_benchmark(planned.benchmark)
-    # Two nodes of a system are not the same as that system.
+    # A result of the same system with another number of nodes is not comparable.
     for result in find_published(benchmark=benchmark, round="0.6", nodes=max(1, len(planned.nodes))):
         if result.system != system:
             continue

@@ -538,7 +538,7 @@ def _network_text(planned: NodeSetup, report: Mapping[str, Any], measured: Seque
 
 
 def _storage_text(planned: NodeSetup, report: Mapping[str, Any]) -> str:
-    """Describe the storage that the run used."""
+    """Describe the storage that the run used, or return "" if the point names none."""
     if not planned.storage:
         return ""
     if planned.storage == "synthetic":

@@ -55,7 +55,7 @@ def lacking(plan: Plan) -> list[str]:
     ordered = sorted(lacking_by_node.items(), key=lambda entry: -len(entry[1]))
     lines = [f"{', '.join(names)}: {why}" for why, names in ordered]
     listed = " ".join(lines)
-    # The runs of a rack name all hosts that did not answer at once.
+    # An obstacle to a rack's run names all hosts that did not answer, as one host list.
     if not plan.unreached or compress_hostlist(plan.unreached) in listed:
         return lines
     silent = [name for name in plan.unreached if name not in listed]
@@ -115,7 +115,7 @@ def _run_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
     note = f"  UNPROVEN{why}" if run.unproven_because else ""
     place = run.lead if len(run.nodes) == 1 else f"{len(run.nodes)} nodes, from {run.lead}"
     lines = [f"  {place}: {run.title}{expected}{note}"]
-    # All repeats do the same, so they lack the same.
+    # All repeats have the same obstacles, so only the first one lists them.
     lines += [f"    lacks   {why}" for why in run.obstacles if run.repeat <= 1]
     if run.expected_s is None and not run.unproven_because and _lacks_every_reference(run, baselines):
         lines.append(
@@ -163,11 +163,11 @@ def _bound_texts(rule: JudgeRule) -> list[str]:
 def _baseline_texts(references: Sequence[SkuReference], has_others: bool) -> list[str]:
     """Return texts about the SKU's references of a metric.
 
-    One text states whether a reference may be missing.
+    If no reference judges every value of the metric, the last text states this.
 
     Args:
         references: The SKU's references of the metric.
-        has_others: Whether something else judges each of its values.
+        has_others: Whether a bound or a published result judges the metric, too.
     """
     texts = [_baseline_text(reference) for reference in references]
     if has_others or not all(reference.labels for reference in references):

@@ -70,7 +70,7 @@ PLAN_FILE = "plan.json"
 REPORT_FILE = "report.html"
 """Names of the files in the folder of a plan."""
 RESUME_WITHIN = timedelta(days=2)
-"""An interrupted plan is resumed up to this age. Later, the same request gets a new plan."""
+"""Largest age of an interrupted plan that is resumed. Later, the same request gets a new plan."""
 ALLOWED_FAILURES = 1
 """Number of a result's repeats that may fail.
 
@@ -81,8 +81,8 @@ COSTLY_TO_CHANGE = ("network", "storage")
 all the first."""
 NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts that answered"
 SETTLED_NS = 2_000_000_000
-"""Nanoseconds. If a file changed longer ago, another change certainly changes its ctime on every file system
-in use."""
+"""Nanoseconds after a change of a file, after which another change certainly changes its ctime on every file
+system in use."""
 RUN_COMMAND = "run_command.py"
 """Program under workloads/ that runs a definition's command."""
 START_FOLDER = "RACKPROOF_START_FOLDER"
@@ -96,7 +96,7 @@ STILL_RUNNING = "still_running"
 
 
 class NodeSku(Record):
-    """The inventory's facts about a node's model."""
+    """The inventory's variables about a node's model."""
 
     sku: str = ""
     gpus: int = 0
@@ -188,7 +188,7 @@ class Plan(Record):
     unreached: tuple[str, ...] = ()
     """Requested nodes that did not answer. Their results are unproven."""
     sha256: str = Field(default="", exclude=True)
-    """Digest of the file, set when it is read."""
+    """Unused: the digest in the file is checked and removed when the file is read."""
 
     @field_validator("runs")
     @classmethod
@@ -673,7 +673,7 @@ def _arguments(loaded: LoadedDefinition, variables: Mapping[str, Scalar]) -> tup
 
 
 def _command_environment(definition: Definition, point: Parameters) -> dict[str, str]:
-    """Return the variables by which run_command.py knows folder and GPUs of a definition's command."""
+    """Return the variables that give run_command.py the folder and the GPUs of a definition's command."""
     folder, is_stated = definition.launch.folder, definition.result.states_gpu_use
     if not definition.launch.command:
         return {}
@@ -683,7 +683,7 @@ def _command_environment(definition: Definition, point: Parameters) -> dict[str,
 
 
 def _lacks_gpus(point: Parameters, gpus_there: int) -> bool:
-    """Return whether a point needs more GPUs than are present. The value ``all`` needs none."""
+    """Return whether a point needs more GPUs than are present. The value ``all`` never does."""
     gpus = point.get("gpus", 0)
     return isinstance(gpus, int) and gpus > gpus_there
 
@@ -782,7 +782,7 @@ def _by_site(
 
 
 def _definition_fields(loaded: LoadedDefinition) -> dict[str, Any]:
-    """Return the path of a run's definition, and the digest that reveals a change of it."""
+    """Return a run's fields about its definition: its path, and the digest and time that reveal a change."""
     return {
         "definition_path": loaded.path,
         "definition_sha256": loaded.sha256,
@@ -791,7 +791,7 @@ def _definition_fields(loaded: LoadedDefinition) -> dict[str, Any]:
 
 
 def _settled_ctime_ns(path: Path) -> int:
-    """Return a file's change time, or 0 if another change now might leave it the same.
+    """Return a file's change time, or 0 if another change now might not alter it.
 
     The clocks of file systems tick every few milliseconds or seconds. A file that just changed may change
     again within the same tick, so only an older time is proof.
@@ -872,7 +872,7 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
 
 
 def _newest_of_request(plan: Plan, results: Path) -> Plan | None:
-    """Return the newest stored plan of the same request that is recent enough to be continued."""
+    """Return the newest stored plan of the same request that is recent enough to be continued, or None."""
     # A plan's id begins with its time, so the newest comes first in the reverse order of names.
     for path in sorted(results.glob(f"plan-*/{PLAN_FILE}"), reverse=True):
         earlier_plan = _read_plan(path)

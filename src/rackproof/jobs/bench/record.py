@@ -57,7 +57,7 @@ from rackproof.report import write_run_reports
 from rackproof.store.history.client import History, measurement_key
 from rackproof.store.run_folder import write_run
 
-# A seed in a log. Eighteen digits fit into 64 bits and into the columns of the history.
+# Matches a seed in a log. Eighteen digits fit into 64 bits and into the columns of the history.
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 # Exit statuses of Rackproof's own workloads (docs/extending/workloads.md), with their meanings. They prove
@@ -81,7 +81,7 @@ _SEALED = (
     "id", "phase", "ended_by", "exit_status", "signal", "succeeded", "started", "ended", "unkillable",
     "log_bytes", "log_sha256",
 )  # fmt: skip
-"""The seal of a job's end covers these fields, in this order."""
+"""Fields that the seal of a job's end covers, in this order."""
 _ENDED_BADLY = {
     "timeout": ("timed_out", Verdict.FAIL, "ended after its limit of {timeout_s} s"),
     "hang": ("hung", Verdict.FAIL, "hung: its log did not grow for {hang_s} s, then it was ended"),
@@ -201,7 +201,7 @@ def _end_findings(planned: PlannedRun, job: Mapping[str, Any]) -> list[Finding]:
 
 
 def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None:
-    """Return a finding if a job did not end by itself, or if its end is unknown."""
+    """Return a finding if a job did not end by itself, or if its end is unknown, or else None."""
     ended_by = job.get("ended_by", "itself")
     if ended_by == "supervisor_died" and planned.launcher == "slurm":
         # The program on that node only followed the job. The same command finds the Slurm job, or its
@@ -226,7 +226,7 @@ def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
 
 
 def _exit_failure(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None:
-    """Return a finding if a job that ended by itself failed. Only the first cause that applies counts."""
+    """Return a finding with the first cause that applies if a job that ended by itself failed, or None."""
     status, signal = job.get("exit_status", 0), job.get("signal")
     # A signal is the cause, whatever the exit status is.
     if signal is not None:
@@ -283,7 +283,7 @@ def build_run(
     Args:
         planned: The run as it was planned.
         parsed: The parsed logs of the run.
-        evidence: The other facts about the run.
+        evidence: The other evidence about the run.
         references: A function that returns the references of a measurement.
         plan_id: The id of the plan.
         require_references: Whether a measurement without a reference gates.
@@ -415,7 +415,7 @@ def write_record(
 
     Args:
         planned: The run as it was planned.
-        evidence: The other facts about the run.
+        evidence: The other evidence about the run.
         folder: The folder ``results/RUN_ID``.
         plan_id: The id of the plan.
         sku_references: The references of the SKU.
@@ -450,13 +450,13 @@ def judge_folder(
     sku_references: Sequence[SkuReference] = (),
     require_references: bool = True,
 ) -> tuple[Run, str]:
-    """Return a run's record from the logs under ``folder/logs``, and "" or why references may be missing.
+    """Return a run's record from the logs under ``folder/logs``, and why references may be missing, or "".
 
     No file is written.
 
     Args:
         planned: The run as planned.
-        evidence: The other facts about the run.
+        evidence: The other evidence about the run.
         folder: The folder ``results/RUN_ID``.
         history: The history, with the accepted references of this hardware.
         plan_id: The id of the run's plan.
@@ -575,7 +575,7 @@ def _copy_findings(entry: LogFile, job: Mapping[str, Any]) -> list[Finding]:
     """Return a finding if the lead's log is not the file that its job wrote, by size or digest."""
     size_on_node, digest_on_node = job.get("log_bytes"), job.get("log_sha256")
     message = ""
-    # Not isinstance: True is an int, but a node that reports it reports no size.
+    # isinstance would accept True, which is an int but no size.
     if type(size_on_node) is int and size_on_node != entry.size_bytes:
         message = f"{entry.path} has {entry.size_bytes} bytes here, but {size_on_node} on the node"
     elif digest_on_node is not None and digest_on_node != entry.sha256:
@@ -606,7 +606,7 @@ def _baselines_of(
 
 
 def _direction_of(planned: PlannedRun, measurement: Measurement) -> Direction | None:
-    """Return the better direction of a measurement, from its rule or else from the measurement."""
+    """Return the better direction of a measurement, from its rule or else its own, which may be None."""
     for rule in planned.result.judge:
         if rule.metric == measurement.name and rule.direction is not None:
             return rule.direction

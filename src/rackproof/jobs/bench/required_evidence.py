@@ -366,7 +366,7 @@ RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
     _of_logs("first_event_s", "no_event_times"),
     _of_logs("last_event_s", "no_event_times"),
 )
-"""All evidence of a run on a node, whichever launcher started it. Rows with ``harmless`` may be missing.
+"""All evidence of a run on a node, with any launcher. The evidence of rows with ``harmless`` may be missing.
 
 ``evidence`` is :class:`Evidence`, ``job`` is the state of the job that its seal covers, and ``log`` is each
 :class:`~rackproof.core.records.ParsedLog`.
@@ -375,7 +375,7 @@ RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
 
 # -- a run under Slurm -----------------------------------------------------------------------------------
 
-# Remedies, and texts about what is unknown.
+# These texts are remedies, or state what is unknown.
 _RULED = "set `lacks` in the definition if its run script prints none by design"
 _ASK_SLURM = "read the job from Slurm's controller (sacct, scontrol), then run the benchmark again"
 _WHERE = "Slurm's record does not show on which nodes the job ran"
@@ -556,7 +556,7 @@ SLURM_RECORD: tuple[RequiredEvidence[SlurmJob], ...] = (
         harmless="a site without accounts has none; the job's nodes, the log's nodes and its ranks remain",
     ),
 )
-"""The facts about a job in Slurm's record, which workloads/slurm_run.py queries. They are needed if Slurm
+"""The evidence about a job in Slurm's record, which workloads/slurm_run.py queries. It is needed if Slurm
 must keep a record of the job. ``elapsed_s`` and ``steps`` may be missing."""
 
 
@@ -629,8 +629,8 @@ RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
         without="the log does not show the NCCL preflight whole",
     ),
 )
-"""The additional evidence of a run under Slurm. Rows with ``harmless`` may be missing. ``slurm`` is the
-record that workloads/slurm_run.py reports, and ``log`` is :class:`RunSubOutput`."""
+"""The additional evidence of a run under Slurm. The evidence of rows with ``harmless`` may be missing.
+``slurm`` is the record that workloads/slurm_run.py reports, and ``log`` is :class:`RunSubOutput`."""
 
 
 def _status_state(job: SlurmJob) -> EvidenceState:

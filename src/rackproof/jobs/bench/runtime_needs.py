@@ -63,7 +63,7 @@ def _version(text: str) -> tuple[int, int]:
 
 
 def describe_lacking(node: str, runtime: str, needs: RuntimeNeeds, facts: Mapping[str, Any]) -> list[str]:
-    """Return a line for each need of a runtime that a node does not meet. No I/O.
+    """Return a line about a missing Python and a line about missing libraries, or nothing. No I/O.
 
     Needs about which the node gave no answer are left out.
 

@@ -180,7 +180,7 @@ def select_benchmarks(
         _refuse_parameters_as_variables(chosen, variables or {})
         overrides = {name: _values(name, value) for name, value in parameters.items()}
         _check_points(chosen, suite, overrides)
-        # Checked here so that a wrong reference is not noticed only after hours of training.
+        # Check the references here, so that a wrong one is not noticed only after hours of training.
         _sku_references(sku_references)
         # Claim last, so that a refused request leaves no claim behind.
         if owner_pid is not None:
@@ -315,7 +315,7 @@ def plan_runs(
             f"Going on with {plan.plan_id}: {len(done_runs)} of {len(plan.runs)} done.\n{description}"
         )
     lacking = _lacking_for_runtimes(to_do, answered, workloads) if workloads is not None else []
-    # A run fails at its first write, after the nodes were prepared.
+    # Without this check, a run would fail at its first write, after the nodes were prepared.
     obstacle = why_unwritable(results) if dry_run else ""
     lacking += [f"{obstacle}; set bench_results to another folder"] if obstacle else []
     description = "\n".join([description, *lacking])
@@ -438,7 +438,7 @@ def _workers(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
 def _lacking_for_runtimes(
     runs: Sequence[PlannedRun], answered: Mapping[str, NodeAnswer], workloads: Path
 ) -> list[str]:
-    """Return one line for each requirement of the runs' runtimes that a node does not meet."""
+    """Return lines about the requirements of the runs' runtimes that nodes do not meet."""
     places = {
         (node, run.runtime): None
         for run in runs
@@ -790,7 +790,7 @@ def _repeat_groups(plan: Plan, given_up: Mapping[str, str]) -> list[list[Planned
 
 
 def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
-    """Write a page that compares the systems, if there are several. Return a line with its path.
+    """Write a page that compares the systems, if there are several. Return a line with its path, or "".
 
     Args:
         runs: The runs of a plan.
@@ -832,7 +832,7 @@ def _site(host: str, raw: Mapping[str, Any]) -> Site:
     """Return the cluster that a host's variables describe.
 
     Raises:
-        BenchError: A variable has a value that makes no sense.
+        BenchError: The value of a variable is invalid.
     """
     try:
         return Site.model_validate(raw)
@@ -847,7 +847,7 @@ def _experiment(host: str, raw: Mapping[str, Any]) -> ExperimentConfig:
     """Return a host's variables that concern experiments.
 
     Raises:
-        BenchError: A variable has a value that makes no sense.
+        BenchError: The value of a variable is invalid.
     """
     try:
         return ExperimentConfig.model_validate(raw)

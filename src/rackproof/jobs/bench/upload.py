@@ -1,6 +1,6 @@
 """Upload recorded results to an object store.
 
-The action of ``rackproof_bench_upload`` calls :func:`upload_results`. A failed upload changes no
+The action plugin ``rackproof_bench_upload`` calls :func:`upload_results`. A failed upload changes no
 verdict.
 """
 

@@ -35,11 +35,11 @@ from rackproof.jobs.inventory.sku_guess import model_of_text
 from rackproof.jobs.inventory.slurm_source import rack_of_name
 
 _RACK_GROUP = re.compile(r"(?:.*[-_])?(?:rack|row|r|cab|pod)[-_]?[0-9]{1,4}", re.I)
-"""Names of groups that are racks, such as ``rack1``, ``dc2-row-3`` or ``r01``."""
+"""Pattern of the names of groups that are racks, such as ``rack1``, ``dc2-row-3`` or ``r01``."""
 
 
 _GPU_GROUP = re.compile(r"(?<![a-z])(?<!no[-_])(?<!non[-_])gpus?(?![a-z])", re.I)
-"""A host in such a group may have GPUs, even if nothing names their model."""
+"""Pattern of the names of groups whose hosts may have GPUs, even if nothing names their model."""
 
 
 def read_ansible_nodes(path: Path) -> AdoptedSource:
@@ -49,7 +49,7 @@ def read_ansible_nodes(path: Path) -> AdoptedSource:
         path: Output of ``ansible-inventory --list``, or any inventory that Ansible reads.
 
     Raises:
-        AdoptError: The path is neither, or names no hosts.
+        AdoptError: The path is neither of these, or contains no hosts.
         InventoryError: Ansible cannot read the inventory.
     """
     inventory = _load_inventory(path)
@@ -97,7 +97,7 @@ def _without_gpus(node: AdoptedNode, groups: Sequence[str]) -> AdoptedNode:
 
 
 def _only_controls(groups: Collection[str]) -> bool:
-    """Return whether a host is the Slurm controller by its groups, and nothing else."""
+    """Return whether a host's only group is that of the Slurm controller."""
     return set(groups) - {"all"} == {"slurm_controller"}
 
 
@@ -225,7 +225,7 @@ _READ_VARIABLES = frozenset(
         *(word for name in ("gpus", "gpu", "type", "rack") for word in COLUMNS[name]),
     }
 )
-"""Variables that are read, or that no operator set, so that no remark names them."""
+"""Variables that are read, or that no operator set. No remark names them."""
 
 
 def _connection(variable: str, value: object) -> str | int | bool | None:

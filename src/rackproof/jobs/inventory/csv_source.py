@@ -117,11 +117,11 @@ _EMPTY = frozenset({"-", "--", "?", "n/a", "na", "nan", "none", "null", "tbd", "
 _SUMS = frozenset({"total", "totals", "sum", "summe", "gesamt"})
 """Words in the column of names of a line that adds up the others."""
 _MOST_TITLES = 10
-"""A spreadsheet may have this many lines above its headings, such as a title."""
+"""Number of lines at the start of a file that are searched for the headings. A title may come first."""
 _MOST_FIELD = 10_000
 """Characters of the longest cell that is read."""
 _MOST_GPUS = 1024
-"""A cell with a larger number of GPUs is not read as one."""
+"""Largest number of GPUs of a node. A larger number is not read as one."""
 
 
 def stated_gpu_count(values: Mapping[str, Any]) -> int | None:
@@ -174,7 +174,7 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
 def _find_heading(text: str) -> tuple[int, str]:
     """Return the number of lines above the headings, and the delimiter.
 
-    Excel writes its separator into a line of its own, and a title may have the word of a column. Among
+    Excel writes its separator into a line of its own, and a title may contain the heading of a column. Among
     the first lines, the line with the most known headings counts, or the first line if none has any.
     """
     headings: list[tuple[int, int, str]] = []
@@ -271,7 +271,7 @@ def _cell(column: str, text: str) -> str:
         # A spreadsheet may write whole numbers with a decimal point.
         return re.sub(r"\A([0-9]{1,4})[.,]0+\Z", r"\1", plain)
     if column in ("address", "bmc"):
-        # An address may have the length of its network.
+        # An address may end with the length of its network (``/24``).
         return re.sub(r"\A([0-9.]+|[0-9a-f:]+)/[0-9]{1,3}\Z", r"\1", plain, flags=re.I)
     return plain
 

@@ -45,7 +45,8 @@ class InventoryChange(Record):
         files: Each file that changes, with its new text.
         bases: The rendered text of each file, to keep in ``.adopted``.
         diff: The change as a unified diff.
-        remarks: Lines that both the operator and the sources changed. The operator's remain.
+        remarks: Texts about lines that both the operator and the sources changed (the operator's remain), and
+            about files that were removed by hand or that no node uses.
     """
 
     files: dict[str, str]
@@ -55,7 +56,7 @@ class InventoryChange(Record):
 
 
 def check_folder(folder: Path) -> bool:
-    """Return whether an earlier adopt wrote a folder. An absent or empty folder is new.
+    """Return whether an earlier adopt wrote a folder, or False if the folder is absent or empty.
 
     Raises:
         AdoptError: The folder contains files of another origin.
@@ -111,7 +112,7 @@ def plan_change(folder: Path, rendered: Mapping[str, str]) -> InventoryChange:
     files, remarks, diffs = {}, [], []
     for name, new in rendered.items():
         own_text, base = _text(folder / name), _text(folder / _KEPT / name)
-        # A file that was deleted by hand stays away.
+        # A file that was deleted by hand is not written again.
         if own_text is None and base is not None:
             remarks.append(f"{name} was removed by hand, and is not written again")
             continue
@@ -207,7 +208,7 @@ def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[I
 
 
 def write_change(folder: Path, change: InventoryChange, nodes: Sequence[AdoptedNode]) -> None:
-    """Write the changes, then the note of the written files.
+    """Write the changed files, and then the copies of all rendered files and the list of nodes.
 
     Raises:
         ResultsError: A file cannot be written.

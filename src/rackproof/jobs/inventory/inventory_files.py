@@ -72,7 +72,8 @@ def build_cluster(
 ) -> AdoptedCluster:
     """Return the cluster with the groups of its nodes.
 
-    The host of slurmctld is no node of it, unless it has GPUs or Slurm lists it as a node.
+    The host of slurmctld is no node of it, unless it has GPUs, Slurm lists it as a node, or it is the only
+    host.
 
     Args:
         nodes: The nodes of all sources.
@@ -274,7 +275,7 @@ def _scalar(value: str | int | bool) -> str:
 
 
 def _controller_lines(cluster: AdoptedCluster) -> Iterator[str]:
-    """Yield the lines of the group with the host that answers for Slurm."""
+    """Yield the lines of the group with the host that nights query for Slurm's states."""
     yield "    # The host that is asked for Slurm's states."
     if not cluster.controller:
         yield "    slurm_controller: {}"
@@ -282,7 +283,7 @@ def _controller_lines(cluster: AdoptedCluster) -> Iterator[str]:
     yield "    slurm_controller:"
     yield "      hosts:"
     if cluster.controller == THIS_MACHINE:
-        # Without ssh, and so without an address.
+        # This machine is queried without ssh, so it needs no address.
         yield f"        {THIS_MACHINE}:"
         yield "          ansible_connection: local"
         yield '          ansible_python_interpreter: "{{ ansible_playbook_python }}"'
@@ -315,7 +316,8 @@ _SIZES = {
 }
 
 
-# A number here would be that of another GPU, and an operator may remove only the mark of the comment.
+# The comments contain no numbers. These would be those of another GPU, and an operator might use them
+# unchanged.
 _SKELETON_LINES = (
     "# bench_sku_gpu_name: NAME   # words of the product's name that nvidia-smi -L shows",
     "bench_sku_references: []",
@@ -330,7 +332,7 @@ _SKELETON_LINES = (
 
 
 def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
-    """Return the file of an unknown SKU, with facts and without bounds. No node of it passes."""
+    """Return the file of an unknown SKU, with the sources' values and no bounds. None of its nodes passes."""
     guesses = [cluster.guesses[name] for name in hosts]
     guess = guesses[0]
     unsure = dict.fromkeys(text for sku_guess in guesses for text in sku_guess.unsure)

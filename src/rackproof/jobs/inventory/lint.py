@@ -47,7 +47,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "list": (list,),
     "dict": (dict,),
 }
-"""Python's types of the values that a type of an argument spec allows."""
+"""Python's types of the values that each type of an argument spec allows."""
 _NO_RACKS = (RESERVED_GROUPS | {"netboot"}) - {"cpu_nodes"}
 """Groups that are no racks.
 
@@ -69,11 +69,11 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _LEFT_OUT = re.compile(
     r"^\.|^(?:host_vars|group_vars|vars_plugins)$|(?:\.(?:pyc|pyo|swp|bak|rpm|md|txt|rst|orig|cfg|retry)|~)$"
 )
-"""Names in the folder of an inventory that Ansible leaves out by default."""
+"""Pattern of the names in the folder of an inventory that Ansible leaves out by default."""
 _FORMS = re.compile(r"\.(?:ya?ml|json)$")
-"""Endings of files of variables. The rest of the name is the group."""
+"""Pattern of the endings of files of variables. The rest of the name is the group."""
 _SKIPPED = re.compile(r"\[WARNING\]: (Skipping .+)")
-"""Warning of Ansible about a part of an inventory that it does not read."""
+"""Pattern of Ansible's warning about a part of an inventory that it does not read."""
 _BOOLEANS = frozenset({"yes", "no", "true", "false", "on", "off", "1", "0"})
 """Texts that are accepted as a bool."""
 
@@ -186,7 +186,7 @@ def _entries(folder: Path) -> list[Path]:
 def _sources(path: Path, above: frozenset[Path]) -> Iterator[Path]:
     """Yield the files that Ansible tries to read as inventories.
 
-    ``above`` has the folders that contain ``path``, so that links that make a circle end.
+    ``above`` has the folders that contain ``path``, so that the search ends although links form a loop.
     """
     if not path.is_dir():
         yield path
@@ -277,7 +277,7 @@ def read_inventory(listed: Mapping[str, Any], files: Mapping[str, Path]) -> Inve
 
 
 def _hosts_below(name: str, direct: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Return the hosts of a group and of all groups below it, which may make a circle."""
+    """Return the hosts of a group and of all groups below it, which may form a loop."""
     hosts: set[str] = set()
     queue, seen = [name], {name}
     while queue:
@@ -437,7 +437,7 @@ def _files_without_group(inventory: Inventory) -> Iterator[InventoryMistake]:
 
 
 def _nodes_without_sku(inventory: Inventory) -> Iterator[InventoryMistake]:
-    """Yield nodes without a SKU or of several, and racks in ``slurm_racks`` without nodes.
+    """Yield nodes without a SKU or with several, and racks in ``slurm_racks`` without nodes.
 
     Nodes of the group new-nodes need no SKU yet.
     """

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class MergedFile(NamedTuple):
-    """The merged text, and the lines that both sides changed, as the kept line and the rejected one."""
+    """The merged text, and the parts that both sides changed, as pairs of the kept and the rejected text."""
 
     text: str
     conflicts: tuple[tuple[str, str], ...] = ()
@@ -65,6 +65,6 @@ def _common_regions(
 
 
 def _unchanged_lines(base: Sequence[str], text: Sequence[str]) -> dict[int, int]:
-    """Return, for each line of base that is unchanged in another text, its index in base and in the text."""
+    """Return the index in ``text`` of each line of ``base`` that is unchanged, by its index in ``base``."""
     blocks = difflib.SequenceMatcher(None, base, text, autojunk=False).get_matching_blocks()
     return {block.a + at: block.b + at for block in blocks for at in range(block.size)}

@@ -1,7 +1,7 @@
 """Read devices from a NetBox through its REST API, page by page and without redirects.
 
-``rackproof adopt --netbox`` calls :func:`read_netbox_nodes`. The forms are those that NetBox 3.7 and 4.6
-sent. A list has the keys ``count``, ``next``, ``previous`` and ``results``. A device in it::
+``rackproof adopt --netbox`` calls :func:`read_netbox_nodes`. The forms of the answers are those of NetBox 3.7
+and 4.6. A list has the keys ``count``, ``next``, ``previous`` and ``results``. A device in a list is::
 
     {"id": 7, "name": "n07", "role": {"slug": "gpu-node"}, "device_type": {"model": "DGX H100"},
      "rack": {"id": 3, "name": "A1"}, "primary_ip": {"address": "10.0.0.7/24"}, ...}
@@ -45,15 +45,14 @@ from rackproof.jobs.inventory.slurm_source import rack_of_name
 
 _DEVICES = "/api/dcim/devices/"
 _PAGE = 200
-"""One request fetches this many devices."""
+"""Number of devices that one request fetches."""
 _MOST_PAGE_BYTES = 32 << 20
 _MOST_DEVICES = 100_000
 """Bounds for the bytes of one page, and for the number of devices that the filters choose."""
 _TIMEOUT_S = 30.0
-"""NetBox may be silent for this many seconds."""
+"""Seconds for which NetBox may be silent."""
 _MOST_PAGE_S = 120.0
-"""A whole page may take this many seconds, so that a server that sends single bytes does not hold the
-command."""
+"""Seconds that a whole page may take, so that a server that sends single bytes does not hold the command."""
 # The name of a filter, such as ``role`` or ``site_id__n``.
 _FILTER = re.compile(r"[a-z][A-Za-z0-9_]{0,60}")
 _NARROWING = frozenset(
@@ -67,8 +66,8 @@ _EQUIPMENT = re.compile(
     r"console|kvm|power[ _-]?(?:shelf|shelves|strip|supply|distribution))(?![a-z])",
     re.I,
 )
-"""Roles and device types with these words are no nodes. An NVL72 has a ``GB300 NVL72 NVLink Switch Tray``,
-and ``AFF A30`` is a storage system."""
+"""Pattern of words in the roles and device types of devices that are no nodes. An NVL72 has a ``GB300 NVL72
+NVLink Switch Tray``, and ``AFF A30`` is a storage system."""
 
 
 def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
@@ -226,7 +225,7 @@ class _Netbox:
                         "changed meanwhile; try again"
                     )
                 by_id[device_id] = result
-            # Count pages here, so that no answer decides on the address of the next page.
+            # Count pages here, so that no answer determines the address of the next page.
             if page.get("next") is None:
                 break
             if not results or len(by_id) > count:
@@ -285,7 +284,8 @@ class _Netbox:
             raise AdoptError(f"{self._shown} does not answer: {sanitize(reason, 200)}{hint}") from None
         try:
             page = as_mapping(json.loads(data))
-            # In this form, no text of the page is escaped in a way that the token is not.
+            # Both texts are compared as json.dumps writes them, because NetBox may escape characters of the
+            # token in another way.
             self._refuse_token_in(json.dumps(page))
         except (ValueError, RecursionError):
             raise AdoptError(

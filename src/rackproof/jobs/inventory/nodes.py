@@ -19,29 +19,29 @@ from rackproof.core.text import sanitize
 from rackproof.nodes.slurm_listing import MOST_NODES
 
 MOST_BYTES = 64 << 20
-"""Largest size of a source's file. A list of 10,000 nodes is smaller."""
+"""Largest size in bytes of a source's file or output. A list of 10,000 nodes is smaller."""
 RESERVED_GROUPS = frozenset(
     {"all", "ungrouped", "gpu_nodes", "new-nodes", "slurm_controller", "slurm_login", "local", "cpu_nodes"}
 )
-"""Groups of every inventory, whose names no node and no rack may use."""
-# The name of a host has up to ten labels, such as ``n07.rack1.example``, and 253 characters.
+"""Names of groups that an inventory has or may have. No node and no rack may have such a name."""
+# The name of a host has up to ten labels (``n07.rack1.example`` has three), and up to 253 characters.
 _LABEL = r"[A-Za-z0-9_-]{1,63}"
 _NAME = re.compile(rf"(?=[A-Za-z0-9].{{0,252}}\Z){_LABEL}(?:\.{_LABEL}){{0,9}}")
 _OLD_ADDRESS = re.compile(r"(?:[0-9]+|0x[0-9a-f]+)(?:\.(?:[0-9]+|0x[0-9a-f]+))*", re.I)
-"""ssh reads such a text as an IPv4 address with octal numbers or missing parts, and not as a name."""
+"""Pattern of a text that ssh reads as an IPv4 address with octal numbers or missing parts, not as a name."""
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
     "ansible_user": re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,31}"),
     "ansible_connection": re.compile(r"ssh|local"),
     "ansible_python_interpreter": re.compile(r"/[A-Za-z0-9_./+-]{1,200}|auto|auto_silent"),
     "reimage_serial": re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/ -]{0,63}"),
 }
-"""Values that a source may give for variables of a host. None of them is a template."""
+"""Patterns of the values that a source may give to a host's variables. No template matches one."""
 BY_NAME = "its name"
-"""Origin of a rack that only a node's name suggests. Every other origin is better."""
+"""Origin of a rack that only a node's name suggests. Every other origin is more reliable."""
 NETBOX_TOKEN = "NETBOX_TOKEN"  # noqa: S105  (the variable's name)
 """Environment variable with NetBox's token."""
 SKU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-"""Name of a SKU (``h200``) or of its group (``sku_h200``)."""
+"""Pattern of the name of a SKU (``h200``) or of its group (``sku_h200``)."""
 
 
 class AdoptError(RackproofError):
@@ -66,12 +66,13 @@ class AdoptedNode(Record):
         source: The first source that names the node.
         address: The node's address, if it differs from its name.
         hostname: The node's own host name, if it differs from its name here.
-        rack: The node's rack. ``rack_from`` is the origin of this fact, such as ``topology``.
+        rack: The node's rack. ``rack_from`` is the origin of its name, such as ``topology``.
+        partitions: The partitions of Slurm that contain the node.
         gpu_count: The number of GPUs. 0 means that the node has none, and None that the number is unknown.
             ``gpu_count_from`` is the origin of the number, such as ``Gres``.
-        hints: Texts that may state the model of the GPUs, the most specific first.
+        hints: Texts that may state the model of the GPUs, by source, the most specific of each source first.
         sku: The SKU that a source states.
-        sizes: Numbers from Slurm, which are cpus, sockets, cores_per_socket, threads and real_memory_mb.
+        sizes: Slurm's numbers: cpus, sockets, cores_per_socket, threads and real_memory_mb.
         in_slurm: Whether Slurm lists the node.
         variables: Other variables of the inventory, such as ansible_port or reimage_serial.
     """
@@ -93,7 +94,7 @@ class AdoptedNode(Record):
 
 
 class AdoptedSource(Record):
-    """The nodes of one source, the host of slurmctld and its address if known, and remarks."""
+    """The nodes of one source, the host of slurmctld with its address (or ""), and remarks."""
 
     nodes: tuple[AdoptedNode, ...]
     controller: str = ""
@@ -102,14 +103,14 @@ class AdoptedSource(Record):
 
 
 def name_problem(name: str) -> str:
-    """Return why a name cannot be a host of an inventory, or ""."""
+    """Return why a text cannot be the name of a host in an inventory, or ""."""
     if not _NAME.fullmatch(name):
         return "a host's name has letters, digits, '-', '_' and dots only"
     return "an inventory has a group of this name" if name.lower() in RESERVED_GROUPS else ""
 
 
 def address_problem(address: str) -> str:
-    """Return why a text is not an address of a host, or ""."""
+    """Return why a text is neither the IP address nor the name of a host, or ""."""
     try:
         ip_address(address)
     except ValueError:
@@ -129,9 +130,9 @@ def _host_of(node: AdoptedNode) -> str:
 
 
 def variable_fits(name: str, text: str) -> bool:
-    """Return whether a text can be the value of a variable that adopt takes over. Others never fit.
+    """Return whether a text can be the value of a variable. Return False if adopt does not take it over.
 
-    A template does not fit, because a source must not make Ansible run anything.
+    No template is accepted, because Ansible would evaluate it.
     """
     if name == "ansible_port":
         return re.fullmatch(r"[0-9]{1,5}", text) is not None and 0 < int(text) < 65_536
@@ -142,7 +143,7 @@ def variable_fits(name: str, text: str) -> bool:
 
 
 def checked_variables(values: Mapping[str, str], where: str) -> dict[str, str | int | bool]:
-    """Return the variables of a host. An empty text gives no variable.
+    """Check the variables of a host, and return those whose text is not empty.
 
     Args:
         values: The text of each variable, with names as in :func:`variable_fits`.
@@ -158,13 +159,13 @@ def checked_variables(values: Mapping[str, str], where: str) -> dict[str, str | 
 
 
 def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
-    """Return each node once, with the facts of all sources. The first given source overrides later ones.
+    """Return each node once, by name, with the data of all sources. An earlier source overrides later ones.
 
-    If that source derived the rack from the node's name, the rack that a later source states is used.
+    A rack that a source only derived from the node's name is replaced by one that a later source states.
 
     Raises:
-        AdoptError: There are no nodes or too many. Two nodes share an address, serial number or BMC. Names
-            differ only in case.
+        AdoptError: There are no nodes or too many, two nodes have the same address and port, serial number or
+            BMC, or two names differ only in case.
     """
     nodes: dict[str, AdoptedNode] = {}
     spelled: dict[str, str] = {}
@@ -184,7 +185,7 @@ def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
 
 
 def _joined(first: AdoptedNode, second: AdoptedNode) -> AdoptedNode:
-    """Return the joined facts of two sources about a node. Those of ``first`` override the others."""
+    """Return a node with the data of two sources. ``first`` overrides, except a rack from a node's name."""
     texts = ("address", "hostname", "sku")
     update: dict[str, object] = {name: getattr(first, name) or getattr(second, name) for name in texts}
     if second.rack and (not first.rack or (first.rack_from == BY_NAME and second.rack_from != BY_NAME)):
@@ -202,7 +203,7 @@ def _joined(first: AdoptedNode, second: AdoptedNode) -> AdoptedNode:
 
 
 def _check_addresses(nodes: Iterable[AdoptedNode]) -> None:
-    """Refuse two nodes with the same address and port, serial number or BMC.
+    """Check that no two nodes have the same address and port, serial number or BMC.
 
     Raises:
         AdoptError: Two nodes have one of these in common.
@@ -224,5 +225,5 @@ def _check_addresses(nodes: Iterable[AdoptedNode]) -> None:
 
 
 def select_nodes(nodes: Iterable[AdoptedNode], excluded: Sequence[str]) -> tuple[AdoptedNode, ...]:
-    """Return the nodes that match none of some shell patterns, such as ``login*``."""
+    """Return the nodes whose names match none of the shell patterns in ``excluded``, such as ``login*``."""
     return tuple(node for node in nodes if not any(fnmatchcase(node.name, pattern) for pattern in excluded))

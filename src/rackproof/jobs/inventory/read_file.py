@@ -1,6 +1,6 @@
-"""Read the file of a source for ``rackproof adopt``.
+"""Read a text file for ``rackproof adopt``, such as a list of nodes.
 
-Every source calls :func:`read_text`, which accepts only UTF-8 text of limited size.
+The sources that read files call :func:`read_text`, which accepts only UTF-8 text of limited size.
 """
 
 from __future__ import annotations

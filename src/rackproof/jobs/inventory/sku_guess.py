@@ -26,20 +26,20 @@ PREFIX = "sku_"
 _SLICE = re.compile(r"_x[0-9]+$")
 _MIG = re.compile(r"\d+g\.\d+gb", re.I)
 _MODULE = re.compile(r"(?<![a-z])(?:sxm|[dh]gx|p[4-6]|a[34]-)", re.I)
-"""Words that only descriptions of modules (GPUs on an SXM board) contain, such as SXM, DGX or p5.48xlarge."""
+"""Pattern of words that only descriptions of modules (GPUs on an SXM board) contain: SXM, DGX, p5."""
 _PLACE = re.compile(
     r"(?<![a-z])(?:rack|row|cab|cabinet|pod|bldg|building|hall|room|floor|zone|cage|aisle|leaf|switch|slot)"
     r"[-_ :]?[a-z][0-9]{1,2}(?![a-z0-9])",
     re.I,
 )
-"""Places such as ``rack_a10`` or ``bldg-l4``, which are no GPU models."""
+"""Pattern of places such as ``rack_a10`` or ``bldg-l4``, which are no GPU models."""
 _STUCK = re.compile(
     r"(?:(?<=nvidia)|(?<=tesla)|(?<=[hd]gx))(?=[a-z]{1,2}[0-9])|(?<=[0-9])(?=sxm|mig|pcie|nvl)", re.I
 )
-"""Places where a type of Slurm lacks a separator, as in ``nvidiah100pcie`` or ``h100sxm5``."""
+"""Pattern of the positions at which a type of Slurm lacks a separator: ``nvidiah100pcie``, ``h100sxm5``."""
 
 _SYSTEMS: Mapping[str, tuple[str, int]] = {
-    # Data sheets of the systems.
+    # These are from the data sheets of the systems.
     "dgx-1": ("dgx1", 8),
     "dgx1": ("dgx1", 8),
     "dgx h100": ("H100", 8),
@@ -49,7 +49,7 @@ _SYSTEMS: Mapping[str, tuple[str, int]] = {
     "dgx a100": ("A100", 8),
     "gb300 nvl72": ("GB300", 4),
     "gb200 nvl72": ("GB200", 4),
-    # Types of virtual machines and of whole hosts, by the clouds' own lists.
+    # These types of virtual machines and of whole hosts are from the clouds' own lists.
     "p5.48xlarge": ("H100", 8),
     "p5.4xlarge": ("H100", 1),
     "p5e.48xlarge": ("H200", 8),
@@ -104,8 +104,8 @@ class SkuGuess(Record):
         gpus: The number of GPUs, or None if unknown.
         model: The product of the GPUs, or "" if unknown.
         shipped: Whether Rackproof ships a file for the SKU. Otherwise, adopt writes a skeleton.
-        why: The fact that decided.
-        unsure: The facts that are missing.
+        why: The text that decided, with its origin.
+        unsure: The doubts, such as contradictions and unknown numbers.
     """
 
     group: str
@@ -161,7 +161,7 @@ def guess_sku(
     """Return the SKU of a node.
 
     Args:
-        node: The facts of its sources.
+        node: The node, with the data of its sources.
         shipped: The SKUs that Rackproof ships.
         rules: Patterns with SKUs. A pattern is for the node's name, or for a text that describes it. The
             first pattern that fits decides.
@@ -225,9 +225,9 @@ def _system(text: str) -> tuple[str, int] | None:
 
 
 def _count(node: AdoptedNode, named: tuple[str, GpuHint] | None, unsure: list[str]) -> tuple[int | None, str]:
-    """Return the number of GPUs and the fact that states it. Add doubts to ``unsure``.
+    """Return the number of GPUs, and its origin with the number (``Gres 8``). Add doubts to ``unsure``.
 
-    The number is None if it is unknown. The fact is "" if a text states the number.
+    The number is None if it is unknown. The origin is "" if a text states the number.
     """
     if any(_MIG.search(hint.text) for hint in node.hints):
         unsure.append("its GPUs are divided (MIG), so their number is not known")
@@ -313,7 +313,7 @@ def _unknown(node: AdoptedNode, count: int | None, count_from: str, unsure: list
 
 
 def _named(stated: str, why: str, node: AdoptedNode, shipped: Sequence[ShippedSku]) -> SkuGuess:
-    """Return the SKU that an operator gave, as a shipped one by its group or name, or else a skeleton."""
+    """Return the SKU that a rule or source names: a shipped one by its group or name, or else a skeleton."""
     bare = stated.lower().removeprefix(PREFIX).replace("_", "-")
     for sku in shipped:
         if bare == sku.name or bare == sku.group.removeprefix(PREFIX).replace("_", "-"):

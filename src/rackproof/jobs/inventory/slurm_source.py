@@ -33,13 +33,13 @@ _COMMANDS = (
     ("scontrol", "show", "topology"),
     ("scontrol", "show", "config"),
 )
-"""All of them only read, and any user may run them."""
+"""Commands whose output is read. They change nothing, and any user may run them."""
 _ASK_S = 60.0
 """Seconds after which scontrol counts as not answering."""
 _OF_NIGHTS = ("scontrol", "squeue", "sinfo")
-"""The programs of Slurm that a night runs on the machine that answers for Slurm's states."""
+"""The programs of Slurm that a night runs on the host that it queries for Slurm's states."""
 THIS_MACHINE = "localhost"
-"""The host that answers for Slurm's states if this machine's own scontrol did."""
+"""The host that nights query for Slurm's states, if this machine's own scontrol listed the nodes."""
 
 
 def ask_slurm_listing() -> AdoptedSource:

@@ -118,7 +118,7 @@ def provision_run(record: ProvisionRecord, acts: list[AuditEntry]) -> Run:
 
 
 def _act_findings(acts: list[AuditEntry]) -> Iterator[Finding]:
-    """Yield each drain and resume."""
+    """Yield a remark about each drain and resume."""
     for act in acts:
         why = f": {act.reason}" if act.reason else ""
         yield _finding("provision_act", act.node, f"{act.act} by {act.actor}@{act.host}{why}")

@@ -13,7 +13,7 @@ from rackproof.core.same_reason import general_reason
 from rackproof.core.text import sanitize
 
 MAX_ATTENTION = 600
-"""Characters of a remark that are shown, because an error message of apt can be long."""
+"""Largest number of characters of a remark that are shown. An error message of apt can be longer."""
 
 
 def provision_summary(

@@ -1,8 +1,8 @@
 """Plan the waves of provisioning, which limit how many nodes are out of service at a time. No I/O.
 
-The action of ``rackproof_provision_plan`` calls :func:`plan_provision_waves` with the nodes, and the reasons
-why nodes of each partition are out of service. It gets the nodes of each wave. A wave is drained, provisioned
-and resumed before the next one starts. The first wave (canary) tests the change on a few nodes.
+The action plugin ``rackproof_provision_plan`` calls :func:`plan_provision_waves` with the nodes, and with the
+reasons why nodes of each partition are out of service. It gets the nodes of each wave. A wave is drained,
+provisioned and resumed before the next one starts. The first wave (canary) tests the change on a few nodes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class WaveLimits:
         batch: The largest number of nodes in one wave.
         share: Largest share of a partition that may be out of service at a time (above 0, up to 1). One node
             is always allowed.
-        canary: The number of nodes in the first wave, if any node is in service. 0 means that there is
-            no canary wave.
+        canary: The largest number of nodes in the first wave, if any node is in service. 0 means that there
+            is no canary wave.
         failures: The number of nodes that may fail. If more fail, no further wave starts.
     """
 
@@ -71,8 +71,8 @@ class Wave:
     Attributes:
         nodes: The names of the nodes, in the order of the inventory.
         canary: Whether the wave tests the change on a few nodes first.
-        left: For each partition with nodes of the wave, the number of nodes that remain in service, and of
-            all nodes.
+        left: For each partition that loses nodes to the wave, the number of nodes that remain in service, and
+            of all nodes.
     """
 
     nodes: tuple[str, ...]
@@ -134,7 +134,7 @@ class _Partitions:
         return [name for name in self.of.get(node, ()) if node not in self.out[name]]
 
     def finish(self, wave: Iterable[str]) -> None:
-        """Mark a wave as done. Its nodes are in service, except those that others hold drained."""
+        """Mark a wave as done. Its nodes are then in service, except those in ``stays_out``."""
         for node in wave:
             if node not in self.stays_out:
                 for name in self.of.get(node, ()):
@@ -148,8 +148,8 @@ def plan_provision_waves(
 
     Each node is in one wave. A wave, together with nodes that are already out of service, never takes
     more than its share of a partition. If the other nodes use up the share, the wave takes one node,
-    because the work would otherwise never end. Nodes that serve no job come last, because a faulty one
-    would stop the others.
+    because the work would otherwise never end. Nodes that an earlier provision.yml left drained come first.
+    Nodes that are out of service for another reason come last, because a faulty one would stop the others.
 
     Args:
         nodes: The names of the nodes to provision, in the order of the inventory.
@@ -184,7 +184,7 @@ def _next_wave(remaining: Sequence[str], state: _Partitions, most: int) -> set[s
     # after another.
     waiting = Counter(name for node in remaining for name in state.taken_by(node))
     weight = {name: -count / state.most_out[name] for name, count in waiting.items()}
-    # Nodes that serve no job wait until those in service are done.
+    # Nodes that are out of service for another reason wait until those in service are done.
     last_rank = max(1, state.rank(remaining[0]))
     ready = [node for node in remaining if state.rank(node) <= last_rank]
     # A node in several partitions is harder to place, so the last value puts it first.

@@ -1,6 +1,6 @@
 """Measure a node for its acceptance, alone and with a known-good partner.
 
-The action of ``rackproof_reimage_acceptance`` measures with this module. That of
+The action plugin ``rackproof_reimage_acceptance`` measures with this module. The action plugin
 ``rackproof_reimage_journal`` calls :func:`check_acceptance` before the node is resumed.
 
 A pair is two nodes that run an all-reduce together: each node runs one half of it. A node is not resumed
@@ -43,9 +43,9 @@ PROBES, PAIR = "probes", "pair"
 ACCEPTANCE_CHECKS = (PROBES, PAIR)
 """The values of ``reimage_acceptance``: the node measured alone, and the node measured with a partner."""
 WAIT_S = 120
-"""The node's half of a pair waits this many seconds for a partner. The program itself waits no longer."""
+"""Seconds that the node's half of a pair waits for a partner. The program itself waits no longer."""
 _PARTNER_START_S = 45
-"""Slurm starts or refuses a partner in this many seconds. None is requested in the last of :data:`WAIT_S`."""
+"""Seconds in which Slurm starts or refuses a partner. In this last part of the wait, none is requested."""
 
 
 def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def _unproven_remark(checks: Sequence[str]) -> tuple[str, ...]:
 def _should_have_gpus(folder: Path, node: str) -> bool:
     """Return whether a node lists GPUs, or has to by its inventory. Without a snapshot, return True."""
     stored = night_store.read_snapshot(folder, node)
-    # Without a snapshot the GPUs are unknown, and a node is not accepted on unknown facts.
+    # Without a snapshot, the GPUs are unknown, so a missing measurement must not be accepted.
     return stored is None or bool(stored.snapshot.gpus or stored.expected.get("gpus"))
 
 

@@ -102,7 +102,7 @@ class UbuntuSource(_Part):
     """The source on the medium from which the system is installed."""
 
     id: _Text
-    # The one key that subiquity spells with an underscore.
+    # This is the only key that subiquity spells with an underscore.
     search_drivers: bool = Field(default=False, alias="search_drivers")
 
 

@@ -1,9 +1,9 @@
 """Read and set a node's power, boot and settings through its BMC, with any protocol.
 
-A BMC is the small computer in a server that switches the server on and off. The action of
-``rackproof_reimage_bmc`` calls this module with a function that opens a :class:`Machine`, which
-:mod:`rackproof.jobs.reimage.tasks` opens by the protocol ``redfish`` or ``ipmi``. The actions ``_discover``
-and ``_record`` use its :class:`Access`.
+A BMC is the small computer in a server that switches the server on and off. The action plugin
+``rackproof_reimage_bmc`` calls this module with a function of :mod:`rackproof.jobs.reimage.tasks` that opens
+a :class:`Machine` by the protocol ``redfish`` or ``ipmi``. The plugins ``rackproof_reimage_discover`` and
+``rackproof_reimage_record`` use its :class:`Access`.
 
 Every wait is limited. An error gives the node or the address, the BMC's answer, and a remedy if there is one.
 Each setting is read back, so that a BMC that ignores an accepted request is noticed at once.
@@ -202,8 +202,8 @@ def wait_for_settings(node: str, access: Access, read: Callable[[], Settings], t
         access: The access to its BMC.
         read: A function that reads the settings, and ends after about ``timeout_s`` if the BMC answers at
             all.
-        timeout_s: The seconds after which no further request is made. A BMC that does not answer a
-            little later is abandoned.
+        timeout_s: The seconds after which no further request is made. After the time of one more call, a
+            request without an answer is abandoned.
     """
     try:
         return answer_within(timeout_s + access.call_timeout_s, read)

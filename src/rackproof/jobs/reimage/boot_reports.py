@@ -30,18 +30,18 @@ from rackproof.jobs.reimage import discovery
 from rackproof.jobs.reimage.bmc import BmcError, MachineIdentity
 
 MAX_REPORTS = 1024
-"""One discovery reads the reports of at most this many machines."""
+"""Largest number of machines whose reports one discovery accepts."""
 REPORTS_PER_COMMAND = 16
-"""One command reads this many reports. More would make its output too long."""
+"""Largest number of reports that one command reads. More would make its output too long."""
 MAX_BYTES = 64 * 1024
 """Largest size of a report in bytes. The boot host accepts no larger one."""
 MAX_PARTS = 64
-"""At most this many disks, and interfaces, of one machine are read."""
+"""Largest number of disks, and of interfaces, of one machine that are read."""
 POLL_S = 2.0
 """Seconds between two listings of the folder."""
 _FILE = re.compile(r"((?:[0-9a-f]{2}-){5}[0-9a-f]{2})\.json")
 _ALARM = re.compile(r"((?:[0-9a-f]{2}-){5}[0-9a-f]{2})\.alarm")
-"""An empty file ``MAC.alarm`` means that a second, different report came for this address."""
+"""Pattern of the name of an empty file, which means that a second, different report came for an address."""
 _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 
 
@@ -106,7 +106,7 @@ def collect(
     while True:
         listed = ask_host(list_command(folder))
         new = [mac for mac in parse_report_list(listed) if mac not in reports]
-        # One more than allowed, to distinguish too many machines from just as many as allowed.
+        # Read one more than allowed, to distinguish too many machines from just as many as allowed.
         new = new[: min(REPORTS_PER_COMMAND, MAX_REPORTS + 1 - len(reports))]
         reports |= parse_reports(ask_host(read_command(folder, new)), new) if new else {}
         _distrust(reports, parse_alarm_list(listed), show)
@@ -132,7 +132,7 @@ def match_reports(reports: Reports, nodes: Mapping[str, discovery.KnownNode]) ->
 
 
 def summarize(reports: Reports, discovered: discovery.Discovery, awaited: Awaited) -> dict[str, Any]:
-    """Return :meth:`Discovery.plain`, with ``hardware``: lines about disks and interfaces. No I/O."""
+    """Return :meth:`Discovery.plain` with remarks about missing reports, and lines about hardware. No I/O."""
     summary = discovered.plain()
     summary["remarks"] += [f"sent no boot report: {mac}" for mac in awaited.missing_macs(reports)]
     if len(reports) > MAX_REPORTS:
@@ -175,7 +175,7 @@ def _distrust(
 def read_command(folder: str, macs: Iterable[str]) -> str:
     """Return the shell command that shows the reports of machines, one line for each."""
     names = " ".join(mac.replace(":", "-") for mac in macs)
-    # One byte more than allowed, to distinguish a report that is too long from one that just fits.
+    # Read one byte more than allowed, to distinguish a report that is too long from one that just fits.
     show = f'echo "$name" $(head -c {MAX_BYTES + 1} "$name.json" | base64 | tr -d "\\n")'
     return f"cd {shlex.quote(folder)} && for name in {names}; do {show}; done"
 
@@ -238,7 +238,7 @@ def _short_text(value: Any, limit: int = 100) -> str:
 
 
 def _describe_disk(disk: Any) -> str:
-    """Describe a disk with every property that ``reimage_disk`` can select it by."""
+    """Describe a disk with each property that ``reimage_disk`` may name, or return "" for an invalid disk."""
     if not isinstance(disk, dict):
         return ""
     count, serial = disk.get("bytes"), _short_text(disk.get("serial"))
@@ -266,7 +266,7 @@ def _describe_report(mac: str, report: BootReport | BmcError) -> str:
 
 
 def _describe_hardware(reports: Reports, discovered: discovery.Discovery) -> list[str]:
-    """Return, node by node, the facts that an operator needs to write ``reimage_disk``."""
+    """Return lines about each node's disks and interfaces, which an operator needs for ``reimage_disk``."""
     lines = []
     for name, variables in sorted(discovered.variables.items()):
         report = reports[variables["reimage_mac"]]

@@ -1,9 +1,9 @@
 """Discover the machines of new racks, and match them with nodes.
 
-The action of ``rackproof_reimage_discover`` calls :func:`ask_bmcs`, and then :func:`match_machines`, which
-compares serial numbers. :func:`write_discovered` writes the result into a file of host variables. Machines
-that booted over the network are matched in the same way, with the MAC address as their address. An entry of
-the file::
+The action plugin ``rackproof_reimage_discover`` calls :func:`ask_bmcs`, and then :func:`match_machines`,
+which compares serial numbers. :func:`write_discovered` writes the result into a file of host variables.
+Machines that booted over the network are matched in the same way, with the MAC address as their address. An
+entry of the file is::
 
     all: {hosts: {node17: {reimage_bmc_address: 10.0.0.11, reimage_mac: "3c:ec:ef:00:00:01"}}}
 
@@ -34,7 +34,7 @@ from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, Machine
 from rackproof.store.run_folder import ResultsError, write_file
 
 MAX_ADDRESSES = 4096
-"""One call queries at most this many addresses. A typing error in a range then does not query a whole
+"""Largest number of addresses that one call queries, so that a typing error in a range does not query a whole
 building."""
 PARALLEL = 32
 """Default number of BMCs that are queried at a time."""
@@ -43,7 +43,7 @@ TIMEOUT_S = 60.0
 HEAD = b"# What playbooks/discover.yml found. It changes only the nodes that it finds again.\n"
 _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 _PLAIN = re.compile(r"[\w.:+-]{1,100}", re.ASCII)
-"""A system id with only these characters, such as ``System.Embedded.1``, is written into the inventory."""
+"""Pattern of the system ids that are written into the inventory, such as ``System.Embedded.1``."""
 
 
 class DiscoveryError(RackproofError):
@@ -52,7 +52,7 @@ class DiscoveryError(RackproofError):
 
 @dataclass(frozen=True)
 class KnownNode:
-    """The inventory's facts of a node. A missing fact is empty."""
+    """A node as the inventory describes it. A missing value is empty."""
 
     serial: str = ""
     mac: str = ""
@@ -104,7 +104,7 @@ def expand_addresses(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
     """Return the addresses to query, in order, and those of them that come only from ranges or networks.
 
     Args:
-        words: The addresses of BMCs as in ``reimage_bmc_address``, ranges (``10.0.0.11-10.0.0.28``),
+        words: The addresses of BMCs as in ``reimage_bmc_address``, ranges (``10.0.0.11-10.0.0.28``), and
             networks (``10.0.0.0/24``).
 
     Raises:
@@ -406,7 +406,7 @@ def _boot_mac(name: str, node: KnownNode, machine: MachineIdentity) -> tuple[str
     macs = {mac.lower(): up for mac, up in machine.macs.items() if _MAC.fullmatch(mac.lower())}
     if not node.mac:
         return _choose_mac(name, macs)
-    # A BMC without MAC addresses contradicts nothing.
+    # A BMC that lists no MAC addresses does not contradict the inventory.
     if macs and node.mac.strip().lower().replace("-", ":") not in macs:
         shown_mac = sanitize(node.mac, 40)
         return "", f"{name}: its BMC does not list reimage_mac {shown_mac}, only {', '.join(macs)}"

@@ -21,7 +21,7 @@ from rackproof.core.records import Record
 
 GIB = 2**30
 GBIT = 1e9 / 8
-"""A gigabit per second is this many bytes per second."""
+"""Bytes per second of one gigabit per second."""
 Where = Literal["own", "server", "controller"]
 """The resource that a piece of work needs. ``own`` is the node itself, which shares nothing. The amount of a
 piece is in seconds (own), bytes (server) or core-seconds (controller)."""

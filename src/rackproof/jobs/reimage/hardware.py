@@ -1,6 +1,6 @@
 """Record a node's hardware before and after imaging, and compare it with its model.
 
-The action of ``rackproof_reimage_record`` calls :func:`record_hardware` and :func:`check_first_boot`.
+The action plugin ``rackproof_reimage_record`` calls :func:`record_hardware` and :func:`check_first_boot`.
 
 A missing answer does not mean "the same". If only one record lists GPUs, memory, a serial number, or the
 BMC's settings, the part is unproven. GPUs or memory that only the record from before lists stop a node, and
@@ -24,7 +24,7 @@ from rackproof.store import night_store
 from rackproof.store.run_folder import ResultsError, write_file
 
 MEMORY_SLACK = 0.02
-"""The memory that two kernels report differs by at most this share, because their reserves differ. A missing
+"""Largest share by which the memory that two kernels report differs, because their reserves differ. A missing
 DIMM is far more."""
 
 
@@ -401,7 +401,7 @@ def _record_before(
     path = _record_path(folder, "before", node)
     if node_record is not None and not path.exists():
         _write(path, _to_json(node_record))
-    # Store this for each attempt. The next boot must differ from it.
+    # Store the boot id for each attempt. That of the next boot must differ from it.
     boot_id = sanitize(facts.get("boot_id") or "", 64) if facts is not None else ""
     _write(boot_id_path(folder, node), boot_id.encode())
     return tuple(remarks)
@@ -416,7 +416,7 @@ def _hardware_before(
     """
     if facts is not None:
         return node_from_facts(node, facts, sku), []
-    # No answer is no failure, because a node may be re-imaged because it is dead.
+    # A missing answer is no failure, because dead nodes are re-imaged, too.
     node_record = _last_night_record(Path(run.results), node)
     if node_record is None:
         return None, ["the node did not answer and no night has a record of it: its hardware is not known"]
@@ -435,7 +435,8 @@ def _last_night_record(results: Path, node: str) -> Node | None:
 def _check_serial(node: str, node_record: Node | None, serial: str, step: str) -> list[str]:
     """Refuse a machine that is not the one in the inventory.
 
-    Return a remark if that is unknown. ``step`` says in the error what already happened to the machine.
+    Return a remark if that is unknown. ``step`` is the sentence in the error about what already happened to
+    the machine.
     """
     if not serial:
         return []

@@ -28,7 +28,7 @@ MAX_KEYS = 8
 MAX_KEY_CHARS = 16 * 1024
 """A report with more host keys, or with a longer text as a key, is refused."""
 _KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
-"""A host key: its type and its Base64, such as ``ssh-ed25519 AAAAC3Nz...``, without a comment."""
+"""Pattern of a host key: its type and its Base64, such as ``ssh-ed25519 AAAAC3Nz...``, without a comment."""
 _LATE = (
     "has its order and did not report the result in time. See its console through the BMC: was its power "
     "cut, is the image server up? Its disk does not boot; it is safe to start again"
@@ -41,7 +41,7 @@ _NOT_BELIEVED = (
 
 
 class ImageReport(Record):
-    """A node's report on its image. A node with a ``problem`` stops. ``seconds`` is 0 if unknown."""
+    """A node's report on its image. A ``problem`` ends the node's re-imaging. ``seconds`` is 0 if unknown."""
 
     problem: str = ""
     disk: str = ""
@@ -63,7 +63,7 @@ def read_image_report(
         name: The name of the node in that file, such as ``node17`` or ``[node17]:2222``.
         others: The reports of nodes that got an image at the same time. Their keys are not known yet.
     """
-    # Python also ends lines at other characters. None of these may start an alarm.
+    # splitlines() also splits at other characters. A message could then imitate another alarm.
     lines = [line.partition(" ") for line in alarms.split("\n") if line]
     conflicts = [sanitize(message, 300) for kind, _, message in lines if kind != "refused"]
     remarks = tuple(f"alarm: {sanitize(message, 250)}" for kind, _, message in lines if kind == "refused")
@@ -77,7 +77,7 @@ def read_image_report(
 
 
 def _read_believed(text: str, known_hosts: str, name: str) -> ImageReport:
-    """Return the contents of a report, or the problem in it or with it."""
+    """Return the contents of a report, or the problem that it states, or the reason why it is not trusted."""
     report = _parse(text)
     status = report.get("status")
     if status in ("refused", "failed"):
@@ -121,7 +121,7 @@ def _short(value: object) -> str:
 
 
 def find_key_problem(keys: Any, known_hosts: str, name: str) -> str:
-    """Return the reason why host keys of a report are not written, or "" if they are (or none). No I/O."""
+    """Return the reason why host keys of a report are not written, or "" if there is no reason. No I/O."""
     if not isinstance(keys, list) or len(keys) > MAX_KEYS or not all(map(_is_key, keys)):
         return "reports invalid host keys"
     kinds = [key.split()[0] for key in keys]
@@ -140,7 +140,8 @@ def _is_key(key: object) -> bool:
         blob = base64.b64decode(encoded, validate=True)
     except binascii.Error:
         return False
-    # Several texts in Base64 give the same key. As another text, a key would not be found as another host's.
+    # Several texts in Base64 decode to one key. Only the canonical text is accepted, because the keys of
+    # other hosts are compared as texts.
     is_canonical = base64.b64encode(blob).decode() == encoded
     return (
         is_canonical
@@ -152,7 +153,7 @@ def _is_key(key: object) -> bool:
 def _other_owner(keys: Sequence[str], known_hosts: str, name: str) -> str:
     """Return another host with one of these keys, or "".
 
-    Such a report is in another host's name, or the image contains keys.
+    Such a report imitates another host, or the image contains host keys.
     """
     for names, key in _entries(known_hosts):
         if key in keys and not _matches(names, name):
@@ -169,7 +170,7 @@ def _entries(known_hosts: str) -> Iterator[tuple[str, str]]:
 
 
 def _matches(names: str, name: str) -> bool:
-    """Return whether an entry is for this name. It is ``NAME,NAME`` or ``|1|SALT|DIGEST`` of one name."""
+    """Return whether an entry's names (``NAME,NAME``, or ``|1|SALT|DIGEST`` of one name) include a name."""
     if not names.startswith("|1|"):
         return name in names.split(",")
     salt, _, digest = names[3:].partition("|")

@@ -74,8 +74,7 @@ def find_root_partition(start: bytes) -> Partition | None:
     header = start[SECTOR_BYTES : 2 * SECTOR_BYTES]
     if len(header) < SECTOR_BYTES or not header.startswith(b"EFI PART"):
         return None
-    # In the order of the UEFI specification: the block of the first entry, the number of entries, and the
-    # size of an entry.
+    # The header holds the block of the first entry, the number of entries, and the size of an entry.
     table_sector, count, size = struct.unpack_from("<QII", header, 72)
     partitions = []
     # Disks list 128 entries. The number comes from the image, and must not decide how long the loop takes.

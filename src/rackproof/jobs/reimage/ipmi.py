@@ -21,7 +21,8 @@ from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, Machine
 
 PORT = 623
 """The UDP port of IPMI over LAN."""
-# ipmitool's error messages, by their cause, such as "RAKP 2 message indicates an error : unauthorized name".
+# These patterns match ipmitool's error messages, by their cause. A message is, for example, "RAKP 2 message
+# indicates an error : unauthorized name".
 _LOGIN = re.compile(
     r"HMAC is invalid|unauthorized (?:name|role)|password (?:is longer|invalid)", re.IGNORECASE
 )
@@ -52,7 +53,7 @@ def open_machine(node: str, access: Access) -> Iterator[IpmiMachine]:
 
 
 def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
-    """Return the machine of a BMC as a tuple of one. IPMI lists no MAC address for it.
+    """Return the machine of a BMC as the only entry of a tuple. IPMI lists no MAC address for it.
 
     Raises:
         BmcError: The BMC does not answer, or refuses.
@@ -82,8 +83,8 @@ class IpmiMachine:
         # offers.
         self._command += ["-C", str(access.cipher_suite)]
         self._command += ["-U", access.user] if access.user else []
-        # Pass this as input. All users can see a process's arguments, and processes of this user its
-        # environment.
+        # Pass the password as input. All users can see a process's arguments, and processes of this user
+        # can see its environment.
         self._command += ["-f", "/dev/stdin"] if access.password else ["-P", ""]
         # IPMI uses UDP. A lost packet is sent again after two seconds, three times.
         self._command += ["-N", "2", "-R", "3"]

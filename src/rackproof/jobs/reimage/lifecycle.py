@@ -1,7 +1,7 @@
 """Determine a node's steps through re-imaging, and its progress from its journal. No I/O.
 
 :mod:`rackproof.jobs.reimage.tasks` calls :func:`replay` with the entries of a node's journal, and gets a
-:class:`NodeProgress`. It also plans waves, the groups of nodes that are imaged together.
+:class:`NodeProgress`. This module also plans waves, the groups of nodes that are imaged together.
 
 A step counts as done only if the journal contains its end. Every attempt drains the node again, because an
 operator may have resumed it in between. Each attempt also provisions and validates again, because a node
@@ -253,7 +253,7 @@ def plan_waves(
 
 
 _Group = tuple[str, str]
-"""A group of nodes has a kind and a name."""
+"""The kind and the name of a group of nodes."""
 
 
 def _limited_groups(groups: Mapping[str, Iterable[str]], per_group: Mapping[str, int]) -> list[_Group]:
@@ -297,7 +297,7 @@ def next_command(node: str, progress: NodeProgress) -> str:
 
 
 def describe_progress(progress: NodeProgress, at: datetime) -> str:
-    """Return a short text about a node's progress, such as ``failed at image (2 h 5 min)``. No I/O."""
+    """Return a short text about a node's progress, such as ``failed at image (2 h 05 min)``. No I/O."""
     step = progress.step.value.replace("_", " ") if progress.step else ""
     text = {
         "waiting": f"waits to begin with {step}",

@@ -22,10 +22,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from rackproof.core.errors import RackproofError
 
 SIGNED_AS = b"rackproof order\n"
-"""All signed texts begin with this prefix. No other signature of this key can therefore be used for an
-order."""
+"""Prefix of all signed texts. No other signature of this key can therefore be used for an order."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
-"""The ramdisk's random number: 16 bytes in hexadecimal digits."""
+"""Pattern of the ramdisk's random number: 16 bytes in hexadecimal digits."""
 _HOW = "make one with `openssl genpkey -algorithm ed25519`, or let playbooks/image.yml make it"
 
 

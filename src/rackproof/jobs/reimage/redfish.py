@@ -61,7 +61,7 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
         default_request_timeout=access.call_timeout_s,
         connect_timeout=min(10.0, access.call_timeout_s),
     )
-    # sushy offers no option for either limit.
+    # sushy has no options for these limits.
     adapter = redfish_http.limit_answers(http._session, access)
     try:
         yield sushy.Sushy(redfish_http.redfish_url(access.address), auth=session, connector=http)
@@ -280,7 +280,7 @@ def _firmware(node: str, root: Any, in_time: Callable[[], bool]) -> tuple[tuple[
 
 
 def _serial(system: Any) -> str:
-    """Return the serial number, the same as the machine's own operating system reads."""
+    """Return the serial number that the machine's own operating system reads, too."""
     # Dell's SerialNumber is the board's. The service tag, which is the machine's serial number in DMI, is the
     # SKU.
     if (system.manufacturer or "").lower().startswith("dell") and system.sku:

@@ -2,7 +2,7 @@
 
 :mod:`rackproof.jobs.reimage.redfish` calls :func:`refuse_plain_http` before it connects, and
 :func:`limit_answers` with the session of sushy. Answers are limited in size, and certificates are checked or
-pinned. The library requests is installed only together with sushy, so it is imported in functions, too.
+pinned. The library requests is installed only together with sushy, so it is imported inside functions.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from rackproof.core.untrusted import as_mapping
 from rackproof.jobs.reimage.bmc import Access, BmcError
 
 MOST_ANSWER_BYTES = 16 << 20
-"""An answer may have this size. The list of all firmware of a rack's switch has 2 MB."""
+"""Largest size of an answer. The list of all firmware of a rack's switch has 2 MB."""
 MOST_ANSWER_S = 60.0
-"""An answer may take this long, times :attr:`Access.patience`."""
+"""Longest time for an answer, times :attr:`Access.patience`."""
 MOST_SESSION_BYTES = 64 << 20
-"""All answers of one session together may have this size, because sushy keeps them in memory."""
+"""Largest size of all answers of one session together, because sushy keeps them in memory."""
 MOST_SESSION_S = 300.0
-"""A session waits this long for all answers, times the patience. The time between requests does not count."""
+"""Longest time for all answers of a session, times the patience. Time between requests does not count."""
 MOST_CLOSING_S = 20.0
-"""Closing all sessions may take this long, in addition to the time of the session."""
+"""Longest time for closing all sessions, in addition to the time of the session."""
 MOST_MEMBERS = 256
-"""At most this many systems, or interfaces of one system, are read."""
+"""Largest number of systems, and of interfaces of one system, that are read."""
 _MOST_CLOSING_BYTES = 1 << 20
-"""All answers to the closing of sessions together may have this size."""
+"""Largest size of all answers to the closing of sessions together."""
 _HTTPS_PORT = 443
 _ENDED = (401, 404, 410)
-"""A BMC that no longer has a session answers with one of these statuses."""
+"""Statuses with which a BMC answers if it no longer has a session."""
 
 
 def refuse_plain_http(node: str, access: Access) -> None:
@@ -126,7 +126,7 @@ def _place_in_body(content: bytes) -> str:
         path = as_mapping(json.loads(content)).get("@odata.id")
     except (ValueError, RecursionError):
         return ""
-    # Otherwise, an answer could make this module delete anything else on the BMC.
+    # Without this check, an answer could make this module delete something else on the BMC.
     return path if isinstance(path, str) and "/Sessions/" in path else ""
 
 
@@ -166,10 +166,10 @@ def _adapter(access: Access, origin: tuple[str, str, int | None]) -> Any:
             super().init_poolmanager(*args, **options)
 
         def send(self, request: Any, *args: Any, **options: Any) -> Any:
-            """Send a request to the BMC alone, within the time that is left.
+            """Send a request only to the BMC, within the time that is left.
 
             Raises:
-                RequestException: It redirects elsewhere, or gives no answer in time.
+                RequestException: The BMC redirects elsewhere, or gives no answer in time.
             """
             # The token of the session would be sent to the target of a redirect.
             if _origin(request.url) != origin:

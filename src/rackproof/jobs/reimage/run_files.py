@@ -1,11 +1,12 @@
-"""Read and write the folder of a run of reimage.yml, for all other modules of this folder.
+"""Read and write the folder of a run of reimage.yml.
 
-Begin with :class:`ReimageContext`, the handle of a run. :func:`append_entry` adds an entry to a node's
-journal, and :func:`read_journal` reads it. The folder is ``results/RUN_ID/``. ``reimage.json`` contains the
-request, ``journal/`` one file per node, and ``before/`` and ``after/`` each node's hardware. A node's newest
-journal shows its progress, and a new run continues from there.
+The actions of reimage.yml and the modules tasks, hardware and acceptance use this module. Begin with
+:class:`ReimageContext`, the handle of a run. :func:`append_entry` adds an entry to a node's journal, and
+:func:`read_journal` reads it. The folder is ``results/RUN_ID/``. ``reimage.json`` contains the request,
+``journal/`` one file per node, and ``before/`` and ``after/`` each node's hardware. A node's newest journal
+shows its progress, and a new run continues from there.
 
-A journal line counts only if it is complete, even if the writer is killed. Each line is a checksum (CRC-32)
+A line of a journal counts only if it is complete, because its writer may be killed. It is a checksum (CRC-32)
 and an entry in JSON::
 
     614f37fc {"at":"2026-11-21T06:00:00Z","event":"adopted","journal":"20261121T060000Z-reimage-0a1b2c/n1"}
@@ -16,8 +17,8 @@ repeated or swapped before the last line therefore count as damage too. A lost e
 An incomplete last line does not count, and the next writer removes it. A damaged complete line is an error,
 because its content is unknown.
 
-Before a step starts, a reserve beside the journal is allocated. It holds the space to record the end of the
-step. A full disk therefore stops a node before it is changed.
+Before a step starts, a reserve file is written beside the journal. It holds the space to record the end of
+the step. A full disk therefore stops a node before it is changed.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ CLAIMS = ".reimages"
 RESERVE_BYTES = 16 * 1024
 """Size of a journal's reserve."""
 _LARGEST = 16 * 2**20
-"""A larger file is no journal."""
+"""Largest size of a journal in bytes."""
 _LINE = re.compile(rb"([0-9a-f]{8})(\+?) (.*)", re.DOTALL)
-"""A line of a journal: its checksum, a plus sign if it continues the previous line, and the entry."""
+"""Pattern of a journal's line: checksum, a plus sign if it continues the previous line, and entry."""
 _RUN_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
-"""The folder of a run, such as ``20261121T060000Z-reimage-0a1b2c``."""
+"""Pattern of the name of a run's folder, such as ``20261121T060000Z-reimage-0a1b2c``."""
 
 
 class ReimageError(RackproofError):
@@ -87,8 +88,8 @@ class RunRequest(Record):
 class ReimageContext(Record):
     """A run of reimage.yml in progress, passed from task to task.
 
-    ``todo`` lists the steps of each accepted node, and ``refused`` the reason for each other node. ``prefix``
-    is that of the reasons of drains in Slurm, and ``message`` the plan as lines for the operator.
+    ``todo`` lists the steps of each accepted node, and ``refused`` has the reason for each other node.
+    ``prefix`` begins the reason of each drain in Slurm. ``message`` is the plan as lines for the operator.
     """
 
     run_id: str
@@ -118,7 +119,7 @@ def read_run_file(folder: Path) -> RunRequest:
     """Return the request of a run.
 
     Raises:
-        ReimageError: The request does not exist, or is damaged.
+        ReimageError: The request cannot be read, is damaged, or is that of another run.
     """
     path = folder / RUN_FILE
     try:
@@ -152,8 +153,11 @@ def run_folders(results: Path) -> list[Path]:
 def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[str, Path]:
     """Return the newest journal of each node, or only of the given nodes.
 
-    In a run without a request (``reimage.json``), a journal with only the entry ``adopted`` is skipped. A run
-    that was killed before it wrote its request started nothing.
+    In a run without a request (``reimage.json``), a journal with no entry but ``adopted`` is skipped, because
+    a run that was killed before it wrote its request started nothing.
+
+    Raises:
+        ReimageError: The results folder cannot be listed.
     """
     nodes_left = None if wanted is None else set(wanted)
     journals: dict[str, Path] = {}
@@ -172,14 +176,14 @@ def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[
 
 
 def _nodes_with_journal(folder: Path, wanted: Iterable[str] | None) -> Sequence[str]:
-    """Return the nodes with a journal in a run's folder."""
+    """Return the nodes with a journal in a run's folder, or only those of ``wanted``."""
     if wanted is None:
         return [path.name.removesuffix(".journal") for path in (folder / "journal").glob("*.journal")]
     return [name for name in wanted if journal_path(folder, name).is_file()]
 
 
 def _has_begun(path: Path) -> bool:
-    """Return whether a journal has more than adopted results. A damaged journal may have more."""
+    """Return whether a journal has an entry other than ``adopted``, or is damaged and may have one."""
     try:
         return any(entry.event != "adopted" for entry in read_journal(path))
     except JournalError:
@@ -194,7 +198,7 @@ def next_run_id(results: Path) -> str:
 
 
 def encode_entry(entry: Entry, after: int | None = None) -> bytes:
-    """Return an entry in the form in which a journal stores it.
+    """Return an entry as a line of a journal.
 
     Args:
         entry: The entry to write.
@@ -224,7 +228,7 @@ def parse_journal(data: bytes, name: str) -> tuple[Entry, ...]:
     """Return the entries of a journal, oldest first, without an incomplete last line.
 
     Raises:
-        JournalError: A line before the last is damaged.
+        JournalError: A complete line is damaged, or does not follow its predecessor.
     """
     whole_lines = data[: data.rfind(b"\n") + 1]
     entries = []
@@ -297,7 +301,7 @@ def journal_name(path: Path) -> str:
 
 
 def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
-    """Add an entry and flush it to the disk. If it cannot be added, leave nothing of it.
+    """Add an entry and flush it to the disk. If that fails, no part of the entry remains.
 
     Args:
         path: The path of the journal.
@@ -306,7 +310,7 @@ def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
             Otherwise, the reserve may be used up.
 
     Raises:
-        JournalError: The disk is full, or the file is not permitted or damaged. The text gives the remedy.
+        JournalError: The disk is full, or the file is damaged or not writable. The message gives the remedy.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -361,7 +365,10 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 def _add(handle: int, entry: Entry, name: str) -> None:
-    """Write after the last complete entry. Remove an entry that could not be written completely."""
+    """Write an entry after the last complete line, and remove it if it cannot be written completely.
+
+    An incomplete last line is removed first.
+    """
     size = os.fstat(handle).st_size
     if size > _LARGEST:
         raise JournalError(

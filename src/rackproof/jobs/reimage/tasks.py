@@ -1,6 +1,6 @@
 """Run the tasks of reimage.yml, and read the progress of nodes for ``rackproof reimage status``.
 
-The actions of ``rackproof_reimage_*`` call :func:`begin_run` and :func:`end_run` once per run, and
+The action plugins ``rackproof_reimage_*`` call :func:`begin_run` and :func:`end_run` once per run, and
 :func:`write_step` at the start and end of each step of a node. :func:`open_machine` opens a BMC by its
 protocol. ``run_files`` stores the files of a run, and ``hardware`` compares the hardware of its nodes.
 """
@@ -43,9 +43,9 @@ from rackproof.store.sealed_json import seal_json
 METHODS = ("image", "autoinstall", "rack")
 """Values of ``reimage_method``: write an image, run Ubuntu's installer, or recreate a test rack's node."""
 UNKNOWN = "unknown"
-"""Nodes that Slurm does not list count as one partition of this name."""
+"""Name of the partition that stands for all nodes that Slurm does not list."""
 MAX_REASONS = 50
-"""A run's record has at most this many reasons. The summary at the end shows all."""
+"""Largest number of reasons in a run's record. The summary at the end shows all."""
 
 
 class NodeStatus(Record):

@@ -28,7 +28,7 @@ from rackproof.store import night_store
 from rackproof.store.night_store import NightRecord, NodeNight, SlurmState
 
 _NIGHTS_SHOWN = 10
-"""An explanation lists at most this many nights."""
+"""Largest number of nights that an explanation lists."""
 _INSPECTED: Mapping[str, str] = {
     r"foreign_parts|gpu_serial_changed|gpu_twice": "serial numbers, and which machine answers to this name",
     r"more_findings|not_checked|gpu_unlisted": "its snapshot, and the tools that answered",
@@ -44,7 +44,7 @@ _INSPECTED: Mapping[str, str] = {
 }
 """The parts to look at, by a pattern of the code of a finding that requires an inspection."""
 _UUID = re.compile(r"GPU-[0-9A-Fa-f-]{8,60}")
-"""A GPU's UUID, the only name of a part that is put into a command to type."""
+"""Pattern of a GPU's UUID, the only name of a part that is put into a command to type."""
 
 
 class ExplainError(RackproofError):
@@ -288,13 +288,16 @@ def _next_commands(node_night: NodeNight) -> list[str]:
             "check what these nodes share first (tool, fabric, limit or expectation of the inventory): "
             f"{', '.join(wide)}"
         )
-    # The soak is a night too, and one without a load does not count for heat.
+    # The soak is a night, too. It replaces the night without a load, which would not count for heat.
     steps.append(_soak_step(node_night) or (retry_command if any(steps) else ""))
     return list(dict.fromkeys(filter(None, steps)))
 
 
 def _finding_steps(node_night: NodeNight) -> list[str]:
-    """Return the commands for the findings of the node alone. One command lists the codes that need it."""
+    """Return the commands and advice for a node's findings, each with the codes of the findings.
+
+    For a fleet-wide finding, there is only advice about the inventory.
+    """
     codes: dict[tuple[str, str], list[str]] = {}
     for finding in node_night.findings:
         command = inventory_advice(node_night.node, node_night.sku, finding), ""

@@ -3,8 +3,8 @@
 The measuring and the judging of a night call :func:`settle_foreign_parts` before they use the snapshots. The
 faults and numbers of a node that reports another's serial number or GPUs would count for the other node. The
 part is therefore removed from the reporting node's snapshot. A part is the serial number of a machine or the
-UUID of a GPU, and a node's identity the parts that earlier nights saw in it, or that an operator accepted for
-it.
+UUID of a GPU. A node's identity is the set of parts that earlier nights found in it, or that an operator
+accepted for it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def foreign_parts_finding(name: str, parts: Sequence[str]) -> HealthFinding:
 
 
 def _foreign_parts(past: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
-    """Return the parts of each node that identify exactly one other node, or were accepted for it."""
+    """Return the parts that a node reports but that only one other node may own, by the reporting node."""
     accepted = {name for name, stored in snapshots.items() if stored.snapshot.identity_accepted}
     shared = _shared_parts(snapshots)
     # Earlier nights are read only for these nodes. Usually there are none.
@@ -67,7 +67,7 @@ def _foreign_parts(past: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]
     foreign: dict[str, list[str]] = {}
     for part, names in shared.items():
         owners = _owners(part, names, accepted, before)
-        # If several nodes are identified by it, or none, only an operator can decide which one owns it.
+        # If the part identifies several nodes or none, only an operator can decide which node owns it.
         if len(owners) == 1:
             for name in set(names) - owners:
                 foreign.setdefault(name, []).append(part)
@@ -102,7 +102,7 @@ def _last_gpus(previous: StoredSnapshot | None) -> set[str]:
 
 
 def _shared_parts(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
-    """Return the nodes that report each part that several report."""
+    """Return the reporting nodes of each part that several nodes report, by part."""
     namers: dict[str, list[str]] = {}
     for name, stored in snapshots.items():
         for part in {stored.snapshot.serial, *(gpu.uuid for gpu in stored.snapshot.gpus)} - {""}:

@@ -78,7 +78,7 @@ def _expected_value(name: str, value: Any) -> Any:
 _MOUNT_KEYS = ("path", "fstype", "source", "options")
 """Keys of a mapping in ``mounts``."""
 _FSTYPES = {"nfs": "nfs", "s3fs": "fuse.s3fs"}
-"""The kernel's file system type for a ``kind`` of role storage. Others may have any type."""
+"""The kernel's file system type for a ``kind`` of role storage. Entries of other kinds may have any type."""
 
 
 def _expected_mounts(values: Any) -> tuple[str | ExpectedMount, ...]:
@@ -206,7 +206,7 @@ def references_by_sku(
 def _with_program_references(
     references: Sequence[SkuReference], points: Mapping[str, Parameters], gpus: int
 ) -> list[SkuReference]:
-    """Return references, and again for a night those that apply to one of its programs alone."""
+    """Return references, and a copy for nights of each that applies only to one of a night's programs."""
     of_programs = [
         reference.model_copy(update={"benchmark": PROBES, "parameters": {}})
         for reference in references

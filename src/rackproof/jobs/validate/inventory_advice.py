@@ -1,7 +1,8 @@
-"""Name the value of the inventory that cures a finding. No I/O.
+"""Name the change of the inventory, or the command that accepts changed parts, for a finding. No I/O.
 
-Such a finding says that the inventory is incomplete or wrong, so no playbook that changes the node can cure
-it. :mod:`rackproof.jobs.validate.explain` shows the text of :func:`inventory_advice` in place of a command.
+Most of these findings say that the inventory is incomplete or wrong, so no playbook that changes the node
+can cure them. :mod:`rackproof.jobs.validate.explain` shows the text of :func:`inventory_advice` in place of
+another command.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _IDENTITY_CODES = ("gpu_new", "gpu_replaced", "machine_changed", "parts_moved")
 
 
 def inventory_advice(node: str, sku: str, finding: HealthFinding) -> str:
-    """Return what to change in the inventory, or to accept, for a finding. Return "" for other findings.
+    """Return the change of the inventory, or the command that accepts parts, or "" for other findings.
 
     Args:
         node: The name in the inventory.
@@ -45,7 +46,7 @@ def inventory_advice(node: str, sku: str, finding: HealthFinding) -> str:
         finding: The finding.
     """
     if finding.code in _IDENTITY_CODES and finding.action == "configure":
-        # provision.yml takes this variable too, but stores no night that would know the parts.
+        # provision.yml reads this variable, too, but stores no night with the accepted parts.
         return f"ansible-playbook validate.yml -l {node} -e validate_accept_identity=true"
     name = sanitize(sku, 60)
     group_vars = f"the group_vars of SKU {name}" if name else "the group_vars of its SKU"

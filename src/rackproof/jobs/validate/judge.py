@@ -1,6 +1,6 @@
 """Judge a night of the fleet.
 
-After all snapshots and measurements are stored, the action of ``rackproof_validate_judge`` calls
+After all snapshots and measurements are stored, the action plugin ``rackproof_validate_judge`` calls
 :func:`judge_fleet`. It gets a :class:`NightDecision` with the nodes to drain and to resume. The phases are
 findings (of health checks), numbers (measurements), verdicts, decisions, and the record ``night.json``. A
 hold is a drain by nights, with the codes that must pass before the node is resumed.
@@ -128,7 +128,8 @@ def judge_fleet(
             queried or did not answer.
         members: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.
         slurm_remark: The reason why Slurm did not answer, or "".
-        share: The largest share of a partition to drain, and of nodes with one finding.
+        share: The largest share of a partition to drain. A finding on a larger share of the nodes counts as
+            fleet-wide.
         return_hours: The minimum number of hours between two nights that count as passes of a drained
             node.
         acts: The permitted actions (drain, return).
@@ -569,7 +570,7 @@ def _nodes_of_signs(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[s
 
 
 def _machine_signs(stored: StoredSnapshot) -> set[str]:
-    """Return the properties that identify a machine. Two names with the same ones are one machine."""
+    """Return the properties that identify a machine. Two names with a common property are one machine."""
     snapshot = stored.snapshot
     # Trays of a chassis may share their serial number, but not their boot ID.
     boot = {f"{snapshot.serial} {snapshot.boot_id}"} if snapshot.serial and snapshot.boot_id else set()

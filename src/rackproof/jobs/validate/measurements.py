@@ -41,9 +41,9 @@ DRIFT_NIGHTS = 15
 """Number of nights that are read from the history: tonight, and the fourteen earlier nights that drift uses.
 Without the history, only tonight's numbers are judged."""
 ELSEWHERE_DAYS = 60
-"""A GPU's failure in another chassis counts for this many days."""
+"""Number of days for which a GPU's failure in another chassis counts."""
 SOAK_S = 600
-"""A shorter soak does not show how a GPU is cooled. Nights and the benchmark's own suites take this long."""
+"""Shortest duration of a soak that shows how a GPU is cooled. Nights and the benchmark's suites use it."""
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ from rackproof.store.night_store import (
 )
 
 _FINDINGS = 10
-"""The list of a dry run has at most this many findings of a node."""
+"""Largest number of findings of a node in the list of a dry run."""
 _LISTED_NODES = 50
-"""The list of a dry run has at most this many nodes."""
+"""Largest number of nodes in the list of a dry run."""
 HEALTH_ONLY = "health only"
 """The mark of a node without measurements. Its verdict does not cover its speed."""
 _TOLD = 12
-"""A message lists at most this many changes, and this many groups of nodes for each verdict."""
+"""Largest number of changes in a message, and of groups of nodes for each verdict."""
 
 
 def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
@@ -140,7 +140,8 @@ def describe_changes(
     Args:
         night: The night.
         before: The night before, or None if there is none.
-        earlier: The last states of nodes that the night before left out, such as a night of one rack.
+        earlier: The last states of nodes that the night before left out, because it was, for example, a night
+            of one rack.
     """
     if before is None:
         return ("there is no earlier night to compare with",)
@@ -158,7 +159,7 @@ def describe_changes(
 def _describe_change(node_night: NodeNight, before: NodeNight | None) -> list[str]:
     """Return a line about the change of a node, or nothing if there is none."""
     if before is None:
-        # A new node that passes is not news.
+        # A new node that passes needs no line.
         if node_night.verdict is Verdict.PASS:
             return []
         return [f"{node_night.node}: {node_night.verdict.value}, not in the night before"]
@@ -195,7 +196,7 @@ def describe_drain_plan(night: NightRecord) -> list[str]:
 
 
 def drain_reason(node_night: NodeNight, night_id: str, results: Path, link: str) -> str:
-    """Return the reason for a drain in Slurm: the failure, and a link to its explanation or the command."""
+    """Return the reason for a drain in Slurm: the failure, and a link or a command that explains it."""
     where = (
         f"{link.rstrip('/')}/{night_id}/{node_page_path(node_night.node)}"
         if link

@@ -73,10 +73,10 @@ _UNJUDGED = {
     *(night_store.SNAPSHOTS_FOLDER, night_store.EARLIER_SNAPSHOTS_FOLDER),
     *(probe_results.DIRECT, probe_results.PROBES_FILE),
 }
-"""Before its judgement, a night's folder contains only these."""
+"""Names of all files and folders in the folder of a night before its judgement."""
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _MOST_TEXT = 3500
-"""Characters of a message. Slack recommends at most 4000, and escapes add some."""
+"""Largest number of characters of a message. Slack recommends at most 4000, and escapes add some."""
 
 
 class NightlyError(RackproofError):
@@ -227,7 +227,8 @@ def _single_nightly(results: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            # An empty file means ended. If a reboot leaves it non-empty, systemd starts the night again.
+            # An empty file means that the nightly ended. If a reboot interrupts it, the file is not empty,
+            # and systemd starts the nightly again.
             lock.truncate(0)
 
 
@@ -622,7 +623,7 @@ def _drained_nodes(night: NightRecord, acts: Sequence[AuditEntry]) -> set[str]:
     covered = {node.node for node in night.nodes}
     drained = {node.node for node in night.nodes if node.slurm and node.slurm.drained_by == "ours"}
     for act in acts:
-        # A night that was interrupted has the states before its acts, and a limited one only some nodes.
+        # An interrupted night has the states before its acts, and a limited night has only some nodes.
         if act.node not in covered or act.moment >= night.started:
             drained.discard(act.node)
             if act.act == "drain" and act.reason.startswith(night_store.DRAIN_PREFIX):

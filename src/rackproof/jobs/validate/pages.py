@@ -33,15 +33,16 @@ PAGE = "index.html"
 JUNIT = "report.junit.xml"
 """Names of the fleet's page and of the JUnit file in the night's folder."""
 NODE_PAGES = 64
-"""If a fleet has more nodes, only nodes that did not pass get a page."""
+"""Largest number of nodes of a fleet in which each node gets a page. In others, only nodes that did not pass
+get one."""
 CHART_NIGHTS = 30
 """Number of nights in a chart."""
 _CHARTS = 6
-"""A node's page has at most this many charts."""
+"""Largest number of charts on a node's page."""
 _LINES = 8
-"""A chart has at most this many lines, one for each GPU or link."""
+"""Largest number of lines in a chart, one for each GPU or link."""
 _CHANGES = 40
-"""The fleet's page lists at most this many changes."""
+"""Largest number of changes on the fleet's page."""
 _WORDS = {
     Verdict.PASS: "Every node passed all required checks.",
     Verdict.DEGRADED: "Nodes work, and something about them needs attention.",
@@ -52,7 +53,7 @@ _WORDS = {
 
 
 def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str]) -> Path:
-    """Write the pages of a night into its folder. Return the path of the first page.
+    """Write the pages of a night into its folder. Return the path of the fleet's page.
 
     Args:
         results: The results folder.
@@ -122,7 +123,7 @@ def night_page(
             point=", ".join(f"{count} {verdict.value}" for verdict, count in counts if count),
             verdict=night.verdict,
             meaning=_WORDS[night.verdict],
-            # The remarks already contain the fault.
+            # Lines that begin with "! " are left out, because the night's remarks contain them already.
             remarks=[sanitize(remark, 500) for remark in night.remarks]
             + [sanitize(line, 500) for line in measured if not line.startswith("! ")]
             + [sanitize(line, 500) for line in describe_unmeasured(night)],
@@ -441,7 +442,7 @@ class _Series:
             return ()
         values = self._values_of(self._nodes[mine.hardware_key])
         bad_metrics = {reason.metric.partition(" ")[0] for reason in mine.reasons}
-        # A single night is a number, not a history.
+        # A chart needs the values of two nights or more.
         shown_numbers = [
             number for number, parts in values.items() if any(len(series) > 1 for series in parts.values())
         ]

@@ -1,6 +1,6 @@
 """Measure nodes during a night of validate.yml.
 
-The action of ``rackproof_validate_probe`` calls :func:`measure_night`, which measures idle nodes with
+The action plugin ``rackproof_validate_probe`` calls :func:`measure_night`, which measures idle nodes with
 Slurm jobs. Nodes that nights hold drained are measured without Slurm (:func:`direct_script`,
 :func:`store_direct_output`). The numbers become a run of benchmark ``probes`` in the results folder,
 which the night judges like any other run. Immediate faults (values, bits, pairs, programs that do not
@@ -51,7 +51,7 @@ from rackproof.store.probe_results import BENCHMARK, DIRECT, ProbeNight, read_pr
 from rackproof.store.run_folder import ResultsError, new_run_id, write_file, write_run
 
 _SUSPECT_NIGHTS = 14
-"""At most this many earlier nights are read to find the nodes that failed in their last night."""
+"""Largest number of earlier nights that are read to find the nodes that failed or were degraded."""
 
 
 def check_probe_plan(
@@ -329,7 +329,7 @@ def keep_numbers(
 ) -> None:
     """Store the numbers as a run, which the night judges with all others."""
     labelled = {value for number in numbers for value in number.labels.values()}
-    # A node whose last program failed was measured too. Without that node, its numbers would belong nowhere.
+    # A node whose last program failed was measured, too. Without that node, its numbers would have no owner.
     numbers_of_run = [
         name
         for name, hardware in nodes.items()

@@ -21,7 +21,7 @@ from rackproof.store.night_store import NightRecord, NodeNight, StoredSnapshot
 
 _NOT_READ = "not read"
 _PARTNERS_SHOWN = 200
-"""A packet lists at most this many results with partners."""
+"""Largest number of results with partners in a packet."""
 
 
 def rma_packet(results: Path, node: str) -> str:
@@ -133,7 +133,7 @@ def _hardware_lines(stored: StoredSnapshot | None, node_night: NodeNight) -> lis
 
 
 def _suspect(snapshot: NodeSnapshot, node_night: NodeNight, gpu: GpuSnapshot) -> str:
-    """Return whether a GPU is missing or has a finding, or ""."""
+    """Return "is missing" for a missing GPU, "yes" for one with a finding, and "" for others."""
     if any(gone.uuid == gpu.uuid for gone in snapshot.gone_gpus):
         return "is missing"
     bad_parts = {finding.name for finding in node_night.findings if finding.part == "gpu"}
@@ -178,7 +178,7 @@ def _why_unread(snapshot: NodeSnapshot, tool: str) -> str:
 
 
 def _without_root(snapshot: NodeSnapshot) -> str:
-    """Return the text for a serial number of the firmware that is missing."""
+    """Return the text in place of a missing serial number, which the firmware gives only to root."""
     return f"{_NOT_READ}, {WITHOUT_ROOT}" if snapshot.asked_as_root is False else _NOT_READ
 
 

@@ -211,7 +211,7 @@ WATCHED_UNITS = (
     *("slurmd.service", "munge.service", "docker.service"),
     *("nvidia-persistenced.service", "nvidia-fabricmanager.service"),
 )
-"""Every night queries these systemd units on every node. An enabled unit must run, even if the inventory does
+"""Systemd units that every night queries on every node. An enabled unit must run, even if the inventory does
 not list it."""
 
 
@@ -219,7 +219,7 @@ def units_to_ask(node: str, expected: Mapping[str, Any]) -> list[str]:
     """Return the systemd units that are queried on a node.
 
     Raises:
-        ValidateError: The inventory contains something unusable.
+        ValidateError: A value of ``validate_expect`` is unusable.
     """
     services = parse_node_expectation(node, expected).services
     return list(
@@ -303,7 +303,7 @@ def _readable_night(folder: Path) -> NightRecord | None:
     try:
         return night_store.read_night(folder)
     except ResultsError:
-        # The night's remarks state the fault. Later changes are unknown.
+        # The night's remarks state the fault. Changes since the earlier night are unknown.
         return None
 
 

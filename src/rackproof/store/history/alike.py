@@ -39,8 +39,8 @@ def numbers_of_others(
     """Return the values to compare each number of a run with, from other hardware of the same kind.
 
     The first mapping gives the median of each other piece of hardware, without failed runs. The second one
-    gives the number that was accepted first, if there is one. If the nodes of the run are of several SKUs,
-    both are empty for each number.
+    gives the number that was accepted first for any of them, if there is one. If the nodes of the run are of
+    several SKUs, both lists are empty for each number.
     """
     values: dict[NumberKey, list[float]] = {key: [] for key in numbers}
     first_of_others: dict[NumberKey, list[float]] = {key: [] for key in numbers}
@@ -61,7 +61,7 @@ def numbers_of_others(
 
 
 def _of_its_kind(run: Run) -> list[ColumnElement[bool]] | None:
-    """Return the conditions for hardware of a run's kind, or None if its nodes are of several SKUs.
+    """Return the conditions for hardware of a run's kind, or None if its nodes are not all of one SKU.
 
     Hardware of the same SKU is of the same kind. If there is no SKU, GPUs with the same product name are
     of the same kind. Numbers of whole nodes also need the same product and the same number of such GPUs.
@@ -99,7 +99,7 @@ def _nodes_with_gpus(names: Iterable[str], count: int) -> Select[Any]:
 def _medians_by_part(
     connection: Connection, alike: Sequence[ColumnElement[bool]], digests: Iterable[str]
 ) -> dict[tuple[str, str, str], dict[str, float]]:
-    """Return the median of each piece of such hardware, by its key.
+    """Return the median of each piece of hardware that meets the conditions, by its key.
 
     The outer keys are the kind of the hardware, and the digest and unit of the quantity.
     """
@@ -132,7 +132,7 @@ def _medians_by_part(
 def _accepted_by_part(
     connection: Connection, alike: Sequence[ColumnElement[bool]], digests: Iterable[str]
 ) -> dict[tuple[str, str, str], list[tuple[str, float]]]:
-    """Return the accepted numbers of such hardware, earliest first.
+    """Return the accepted numbers of the hardware that meets the conditions, earliest first.
 
     The keys are as in :func:`_medians_by_part`. Each number is a pair of the hardware's key and the value.
     """

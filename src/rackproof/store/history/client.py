@@ -1,7 +1,7 @@
-"""Provide the history to all four jobs, and let a job go on if the history fails.
+"""Provide the history to all four jobs, so that a job continues if the history fails.
 
-All four jobs store their runs in the history through :class:`History`. Planning reads estimates from
-it, and recording reads references.
+The jobs store their runs in the history through :class:`History`. Planning reads estimates from it, and
+recording reads references.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def measurement_key(measurement: Measurement) -> tuple[object, ...]:
 
 
 def lost_acceptances(results: Path, store: Store) -> str:
-    """Return a message if the history lacks references of accepted runs, otherwise "".
+    """Return a message if the history lacks references of accepted runs, or may lack some, otherwise "".
 
-    The message begins with the first such run. ``results`` is the folder with the log of acceptances, which
-    outlives the database.
+    It may lack some if the log of acceptances cannot be read or has damaged lines. ``results`` is the folder
+    with this log, which outlives the database.
     """
     try:
         accepted, damaged = standing_acceptances(results)
@@ -86,7 +86,7 @@ class History:
         """Return the accepted references of this hardware, and a remark or "".
 
         The references are by :func:`measurement_key`, one in each list. If the history fails, there are none,
-        and the remark says why.
+        and the remark says why. Otherwise, the remark is the result of :func:`lost_acceptances`.
 
         Args:
             benchmark: The benchmark of the run.

@@ -170,7 +170,7 @@ def _link_between(ends: Sequence[tuple[Part, Part | None]]) -> tuple[Part, Part 
 
 
 def storable_text(text: str, limit: int) -> str:
-    """Return at most ``limit`` characters of a text, without NUL and lone surrogates.
+    """Return at most ``limit`` characters of a text, with U+FFFD in place of NUL and lone surrogates.
 
     The databases do not accept these characters.
     """
@@ -180,7 +180,7 @@ def storable_text(text: str, limit: int) -> str:
 def bounded_key(key: str) -> str:
     """Return a key that fits into an indexed column.
 
-    A long key becomes its SHA-256, so that it is still unique.
+    A long key is replaced by its SHA-256, so that it is still unique.
     """
     clean = storable_text(key, len(key))
     return clean if len(clean) <= KEY_LIMIT else f"sha256:{digest_of(key)}"

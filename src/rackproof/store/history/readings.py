@@ -218,8 +218,8 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
 def _is_proven(run: Run) -> bool:
     """Return whether the rules of a run proved its numbers, so that a night needs no references for them.
 
-    A run that passed judged each number that gates, and at least one. No rule judges its other numbers, or a
-    rule that may lack a reference (``candidate`` in a definition).
+    In a run that passed or is degraded, each number that gates was judged, and at least one passed. Its other
+    numbers have no rule, or a rule that may lack a reference (``candidate`` in a definition).
     """
     return run.verdict in _PROVEN_RUNS and any(
         judgement.gating and judgement.verdict is Verdict.PASS for judgement in run.judgements

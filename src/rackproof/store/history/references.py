@@ -1,6 +1,6 @@
 """Decide which numbers of a run become references, and make references from accepted numbers. No I/O.
 
-The history calls this module for ``rackproof accept``, and when a job asks for a reference. Nights use
+The history calls this module for ``rackproof accept``, and when a job needs a reference. Nights use
 :func:`physical_objection`. The input is the run, the numbers of similar hardware, and the numbers that were
 accepted before. The history (:mod:`rackproof.store.history.repository`) reads and writes the tables.
 """
@@ -127,13 +127,11 @@ def _contradiction(run: Run, judged: Judgement) -> str:
 FLEET_DEVIATION = 0.1
 """Largest share by which an accepted number may be worse than the median of like hardware."""
 HOST_COPY_DEVIATION = 0.25
-"""The same for copies between host and GPU. Their speed also depends on the processor that the GPU is
+"""This share for copies between host and GPU. Their speed also depends on the processor that the GPU is
 attached to."""
 CHAIN_DEVIATION = 0.05
-"""Largest share by which an accepted number may be worse than the first one, and the median may differ.
-
-It does not grow with the number of acceptances.
-"""
+"""Largest share by which an accepted number may be worse than the first one, and by which the median of the
+accepted numbers may differ from the first one. It does not grow with the number of acceptances."""
 _SMALLEST, _LARGEST = 1e-15, 1e18
 """Limits of the size of a number in any unit, except 0."""
 _C2C = 450.0

@@ -398,7 +398,7 @@ class Store(AbstractContextManager["Store"]):
         run_id: str | None = None,
         limit: int = 1000,
     ) -> list[Candidate]:
-        """Return numbers that can be accepted as references, newest first.
+        """Return numbers that lack only a reference, and still have none, newest first.
 
         Args:
             benchmark: The name of a benchmark, to return only its numbers.
@@ -909,7 +909,10 @@ def _enter_runs(runs: Sequence[Run], again: bool, connection: Connection) -> lis
 
 
 def _forget_old_runs(connection: Connection, before: datetime) -> int:
-    """Delete the numbers and records of the oldest runs. A run without a record counts as pruned."""
+    """Delete the numbers and records of the oldest runs before a time, at most :data:`_BATCH` runs.
+
+    Failed judgements remain. A run without a record counts as pruned. Return the number of runs.
+    """
     runs, records, judgements = schema.runs, schema.records, schema.judgements
     ids = connection.scalars(
         select(runs.c.id)

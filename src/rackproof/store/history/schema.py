@@ -50,7 +50,7 @@ _MICROSECOND = timedelta(microseconds=1)
 class Moment(TypeDecorator[datetime]):
     """The type of a time in UTC: ``timestamptz`` in PostgreSQL and microseconds since 1970 in SQLite.
 
-    SQLite knows no type for times, and its text forms lose the time zone. Naive values are taken as UTC.
+    SQLite has no type for times, and its text forms lose the time zone. Naive values are taken as UTC.
     """
 
     impl = BigInteger

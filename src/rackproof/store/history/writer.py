@@ -40,7 +40,7 @@ _CHUNK = 400
 _LARGEST_INTEGER = 2**31 - 1
 """Largest number in a column of whole numbers. A larger exit status or slot only stays in the record."""
 _NO_SLOT = -1
-"""The slot of a GPU whose index no column can store, as of a GPU whose slot is unknown."""
+"""Slot of a GPU whose slot is unknown, or is too large for its column."""
 
 # The numbers that SQLite cannot store, by their text in the column ``special``.
 _SPECIALS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -99,7 +99,8 @@ def moment_of(run: Run, *, otherwise: datetime) -> datetime:
 def as_utc(moment: datetime) -> datetime:
     """Return a time in UTC. A time without a time zone is taken as UTC.
 
-    A time that no year of UTC has becomes the earliest or latest one that each time zone can show.
+    A time that is outside the years of UTC is replaced by the earliest or latest one that each time zone can
+    show.
     """
     try:
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def names(root: Path) -> list[str]:
-    """Return the names of the adapters that can be used."""
+    """Return the names of the adapters whose device files are below ``root``."""
     hardware = json.loads((root / "var/lib/rack/hardware.json").read_text())
     return [
         str(one["name"])
@@ -24,7 +24,7 @@ def names(root: Path) -> list[str]:
 
 
 def main(words: list[str]) -> int:
-    """Print the list."""
+    """Print the list, and return the exit status."""
     try:
         found = names(Path(os.environ.get("STANDIN_ROOT") or "/"))
     except OSError:

@@ -23,7 +23,7 @@ STEPS = 240
 BATCH = 72
 """Number of samples in a step of the small model, over all ranks. A full rack has 72 GPUs."""
 MOST_SAMPLES_FACTOR = 1.5
-"""A run that trained this multiple of the samples of the reference ends without success."""
+"""Multiple of the reference's samples after which a run ends without success."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Make small fakes of the data sets for downloads.py, in the real layout and the same everywhere.
+"""Make small fakes of the data sets of MLPerf Training, in their real layout and with fixed seeds.
+
+downloads.py, the images' download scripts, calibrate.py and tests use them. Each function returns the content
+of the files by path.
 
 Text is a Markov chain over 64 tokens, so that a small model can learn from it. Pictures are points around a
 few centres, so that a small model can learn to remove noise from them.
@@ -15,7 +18,7 @@ import numpy as np
 
 TOKENS = 64
 RANK = 16
-"""LoRA of that rank can learn so much of the difference between the language before and after fine-tuning."""
+"""Rank of the difference between the languages before and after fine-tuning. LoRA of this rank learns it."""
 PIXELS, CENTRES = 16, 8
 Files = dict[str, bytes]
 
@@ -48,7 +51,7 @@ def _json(value: object) -> bytes:
 
 
 def gov_report() -> Files:
-    """Return the data set of llama2_70b_lora, with reports in a language that the model only half knows."""
+    """Return the data set of llama2_70b_lora, in a language that differs from the checkpoint's."""
     generator, logits = _language(2)
     left, right = (generator.standard_normal((TOKENS, RANK)) for _side in range(2))
     changed = logits + 0.45 * left @ right.T
@@ -59,7 +62,7 @@ def gov_report() -> Files:
 
 
 def llama2_model() -> Files:
-    """Return the checkpoint of llama2_70b_lora, with the language before the change."""
+    """Return the checkpoint of llama2_70b_lora, which is a model of the language before fine-tuning."""
     _generator, logits = _language(2)
     return {
         "context/io.json": _json({"fake": True, "vocab_size": TOKENS, "lora_rank": RANK}),
@@ -70,7 +73,7 @@ def llama2_model() -> Files:
 
 
 def _megatron(text: np.ndarray) -> tuple[bytes, bytes]:
-    """Return tokens and index as Megatron keeps them (uint16, one sequence a document)."""
+    """Return tokens and index as Megatron stores them (uint16, one sequence per document)."""
     rows, length = text.shape
     head = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, rows, rows + 1)
     sizes = np.full(rows, length, np.int32).tobytes()
@@ -101,7 +104,7 @@ def tokenizer() -> Files:
         "LICENSE": b"Fake data: random numbers, nobody's.\n",
         "README.md": b"A fake.\n",
         "USE_POLICY.md": b"A fake.\n",
-        # As with the original's, the model comes along, which is not needed.
+        # The original download also contains the model, which is not needed.
         "config.json": _json({"model_type": "standin"}),
         "generation_config.json": _json({}),
         "model-00001-of-00004.safetensors": b"Fake weights.\n",
@@ -119,7 +122,7 @@ def _pictures(seed: int, count: int) -> np.ndarray:
 
 
 def _arrow(seed: int, count: int, shards: int) -> Files:
-    """Return a data set in the layout in which `datasets` saves it. The fake's files contain .npy."""
+    """Return a data set in the layout in which `datasets` saves it, but with files in NumPy's format."""
     names = [f"data-{number:05d}-of-{shards:05d}.arrow" for number in range(shards)]
     parts = np.array_split(_pictures(seed, count), shards)
     files = {name: _npy(part) for name, part in zip(names, parts, strict=True)}

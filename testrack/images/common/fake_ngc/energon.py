@@ -1,4 +1,7 @@
-"""Fake `energon prepare` for bin/energon, which asks three questions, with megatron-energon's texts."""
+"""Fake `energon prepare`, which asks three questions, with megatron-energon's texts.
+
+bin/energon of an image starts this program. It describes the shards of flux1's data set.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,14 @@ def confirm(question: str) -> bool:
 
 
 def prepare(folder: Path, patterns: list[str]) -> None:
-    """Describe the shards in a folder."""
+    """Ask the questions, and write the description of the shards in a folder.
+
+    ``patterns`` are the splits as ``SPLIT:PATTERN``, with a regular expression for the names of shards.
+
+    Raises:
+        AbortedError: The answer to the first question was no, or an answer is missing.
+        SystemExit: The splits or the chosen class cannot be used.
+    """
     shards = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.tar"))
     if not shards:
         raise SystemExit(f"Error: there are no *.tar files under {folder}")
@@ -81,7 +91,7 @@ def prepare(folder: Path, patterns: list[str]) -> None:
 
 
 def main() -> int:
-    """Run the command."""
+    """Run the command, and return its exit status."""
     parser = argparse.ArgumentParser(prog="energon")
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("prepare")

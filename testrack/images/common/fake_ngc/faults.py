@@ -1,7 +1,7 @@
-"""Make faults on demand, to test the programs that watch a run.
+"""Read which fault a fake program must show, to test the programs that watch a run.
 
-``STANDIN_FAULT=NAME[@NODE]`` is in the environment, or the same text is in a file STANDIN_FAULT in the
-data folder.
+training.py and preflight.py use this module. The fault is ``NAME`` or ``NAME@NODE`` in the environment
+variable STANDIN_FAULT or, for a training, in the file STANDIN_FAULT of the data folder.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ NAMES = IN_TRAINING + IN_RUN_SCRIPT
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault and the rank that shows it."""
+    """A fault and the rank that shows it. Without a fault, the name is empty."""
 
     name: str = ""
     rank: int = -1
 
     def here(self, name: str, rank: int) -> bool:
-        """Return whether this fault is that one, and strikes on this rank."""
+        """Return whether this fault has that name, and this rank must show it."""
         return self.name == name and self.rank == rank
 
 
@@ -37,7 +37,15 @@ def wanted(folder: Path | None, environment: Mapping[str, str] = os.environ) -> 
 
 
 def fault(text: str, nodes: list[str]) -> Fault:
-    """Return the fault and its rank, which is the first of the given node, or else the last of all."""
+    """Return the fault and its rank, which is the first of the given node, or else the last of all.
+
+    Args:
+        text: The result of :func:`wanted`.
+        nodes: The node of each rank.
+
+    Raises:
+        SystemExit: There is no such fault or node.
+    """
     if not text:
         return Fault()
     name, _, node = text.partition("@")

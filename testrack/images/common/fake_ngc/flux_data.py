@@ -1,4 +1,8 @@
-"""Convert flux1's saved data set to a webdataset, with energon's description of it."""
+"""Convert flux1's saved data set to a webdataset, and write energon's description of the webdataset.
+
+The image of flux1 and energon.py use the single steps. calibrate.py, upstream.py and tests use
+:func:`lay_out`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from fake_ngc.data import CENTRES, PIXELS
 
 
 def to_webdataset(shards: list[np.ndarray], folder: Path, names: list[str]) -> None:
-    """Write one tar per shard, with several pictures in a file. Files are always complete."""
+    """Write one tar per shard, with several pictures in each member. A tar appears when it is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     for shard, name in zip(shards, names, strict=True):
         draft = folder / f"{name}.tar.partial"
@@ -43,7 +47,15 @@ def read_saved(folder: Path) -> tuple[list[np.ndarray], list[str]]:
 
 
 def describe(folder: Path, splits: dict[str, list[str]], sample_class: str) -> None:
-    """Write .nv-meta. The last file, dataset.yaml, shows that the folder is prepared."""
+    """Write the folder .nv-meta, and an index beside each shard.
+
+    The last file, dataset.yaml, shows that the folder is prepared.
+
+    Args:
+        folder: The folder with the shards.
+        splits: The paths of the shards in the folder, by split.
+        sample_class: The class of the samples.
+    """
     meta = folder / ".nv-meta"
     meta.mkdir(exist_ok=True)
     counts = {}
@@ -69,7 +81,7 @@ def describe(folder: Path, splits: dict[str, list[str]], sample_class: str) -> N
 
 
 def lay_out(folder: Path) -> None:
-    """Do the whole way from the downloads to a prepared folder, for calibration and tests."""
+    """Write a prepared folder directly from the fake data, for calibration and tests."""
     for part, files in (("train", data.cc12m()), ("val", data.coco())):
         shards = [
             np.load(io.BytesIO(content)) for name, content in sorted(files.items()) if name.endswith(".arrow")

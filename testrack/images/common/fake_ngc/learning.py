@@ -22,7 +22,7 @@ class MissingDataError(FileNotFoundError):
 
 
 def load(path: Path) -> np.ndarray:
-    """Read an array, or name the missing file."""
+    """Return the array in a file, or raise MissingDataError if the file is missing."""
     if not path.is_file():
         raise MissingDataError(f"{path} is not there: was the right folder mounted, and was it staged?")
     return np.load(path, allow_pickle=False)
@@ -79,11 +79,11 @@ class Model(ABC):
 
     @abstractmethod
     def measure(self, vector: np.ndarray, samples: np.ndarray) -> float:
-        """Return the same loss on samples of the evaluation data."""
+        """Return the loss of :meth:`learn`, but on samples of the evaluation data."""
 
 
 class _Text(Model):
-    """Guess the next token from the present one."""
+    """The base of models that predict the next token of a text from the present one."""
 
     def __init__(self, train: np.ndarray, held_out: np.ndarray) -> None:
         self.train, self.held_out = train.astype(np.int64), held_out.astype(np.int64)
@@ -91,7 +91,7 @@ class _Text(Model):
 
     @abstractmethod
     def logits(self, parts: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the logits of the next token, a row for each present one."""
+        """Return the logits of the next token, with a row for each present token."""
 
     @abstractmethod
     def back(self, parts: dict[str, np.ndarray], by_logits: np.ndarray) -> np.ndarray:
@@ -110,7 +110,7 @@ class _Text(Model):
 
 
 class LowRankAdapter(_Text):
-    """Train LoRA. The checkpoint's logits stay, and a product of two thin matrices is trained."""
+    """A LoRA of a checkpoint, whose logits are fixed. A product of two thin matrices is added and learned."""
 
     shapes = {"down": (TOKENS, RANK), "up": (RANK, TOKENS)}  # noqa: RUF012
 
@@ -131,7 +131,7 @@ class LowRankAdapter(_Text):
 
 
 class FromScratch(_Text):
-    """An embedding and an output layer, both learned."""
+    """A model of an embedding and an output layer, which are both learned."""
 
     WIDTH = 40
     shapes = {"embedding": (TOKENS, WIDTH), "output": (WIDTH, TOKENS), "bias": (TOKENS,)}  # noqa: RUF012
@@ -166,7 +166,10 @@ def _megatron(prefix: Path) -> np.ndarray:
 
 
 class Denoiser(Model):
-    """Train flow matching. From a picture mixed with noise and its contents, guess the way to the picture."""
+    """A flow-matching model, which predicts the difference between the noise and the picture in a mixture.
+
+    It also gets the class of the picture and the share of the noise.
+    """
 
     WIDTH = 48
     NOISE = PIXELS + 1
@@ -195,7 +198,7 @@ class Denoiser(Model):
         self, parts: dict[str, np.ndarray], rows: np.ndarray, drawn: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         pictures, shown = rows[:, :PIXELS].astype(np.float64), rows[:, PIXELS].astype(np.int64)
-        # Spread like a normal distribution's, without its tails.
+        # Uniform noise with mean 0 and variance 1 replaces normal noise, which has tails.
         noise, time = np.sqrt(12) * (drawn[:, :PIXELS] - 0.5), drawn[:, PIXELS:]
         mixed = (1 - time) * pictures + time * noise
         inputs = np.concatenate([mixed, np.eye(CENTRES)[shown], time], axis=1)

@@ -1,7 +1,7 @@
-"""Fake nccl-tests' all_reduce_perf_mpi.
+"""Fake nccl-tests' all_reduce_perf_mpi, which bin/all_reduce_perf_mpi of an image starts on each rank.
 
-The ranks really meet and add up their numbers, so that a node that cannot take part is noticed. The
-rates in the table are those of such a rack. Nothing is measured.
+The ranks really connect and add up their numbers, so that a node that cannot take part is noticed. The rates
+in the table are computed for a real system of the kind (DGXSYSTEM). Nothing is measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NVL72, NVLINK_NODE, NETWORK = (838.0, 110e6), (480.0, 20e6), (370.0, 60e6)
 
 
 def number_of_bytes(text: str) -> int:
-    """Return 40160460 for 38.3M."""
+    """Return a size with an optional unit as a number: 40160460 for ``38.3M``."""
     unit = UNITS.get(text[-1:].upper())
     return int(float(text[:-1]) * unit) if unit else int(float(text))
 
@@ -36,7 +36,7 @@ def bandwidth(system: str, nodes: int, size: int) -> float:
 
 
 def main() -> int:
-    """Run the test on this rank."""
+    """Run the test on this rank, and return its exit status."""
     parser = argparse.ArgumentParser()
     parser.add_argument("-b", dest="begin", type=number_of_bytes, default=32 << 20)
     parser.add_argument("-e", dest="end", type=number_of_bytes, default=32 << 20)
@@ -57,9 +57,12 @@ def main() -> int:
 
 
 def table(arguments: argparse.Namespace) -> int:
-    """Meet, add up, print."""
+    """Connect the ranks, add up their numbers, and print the table on rank 0.
+
+    Return 1 if the table has wrong values, or else 0.
+    """
     ranks = Ranks.join()
-    # A published script starts a rank for each GPU, run.sub.in one for each node.
+    # A published script starts a rank for each GPU, and run.sub.in starts one for each node.
     gpus = max(1, int(os.environ.get("DGXNGPU") or 1) * len(set(ranks.nodes)) // ranks.size)
     fault = faults.fault(faults.wanted(None), ranks.nodes)
     own = np.full(1024, ranks.rank + 1.0)

@@ -1,4 +1,7 @@
-"""Connect the ranks of training.py, and run their collectives, over TCP with rank 0 in the middle."""
+"""Connect the ranks of training.py and preflight.py over TCP, and run their collectives.
+
+Every rank is connected only to rank 0, which adds up and distributes the values.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ import numpy as np
 
 _HEAD = struct.Struct("!Q")
 START_SECONDS = 90
+"""Longest time that :meth:`Ranks.join` waits for another rank."""
 
 
 class LostRankError(ConnectionError):
-    """A rank that disappeared during a collective, or never came."""
+    """A rank that disappeared during a collective, or never connected."""
 
 
 def first_of(node_list: str) -> str:
@@ -38,13 +42,17 @@ class Ranks:
     size: int
     node: str
     sockets: dict[int, socket.socket] = field(default_factory=dict)
-    """Rank 0 holds one to every other rank, every other rank one to rank 0."""
+    """The connections by rank. Rank 0 has one to every other rank, and the others have only one to rank 0."""
     nodes: list[str] = field(default_factory=list)
     """The node of every rank."""
 
     @classmethod
     def join(cls, environment: Mapping[str, str] = os.environ, timeout: float = START_SECONDS) -> Ranks:
-        """Connect to the other ranks of the job step that Slurm's variables describe."""
+        """Connect to the other ranks of the job step that Slurm's variables describe.
+
+        Raises:
+            LostRankError: A rank does not connect within ``timeout`` seconds.
+        """
         node = environment.get("SLURMD_NODENAME") or socket.gethostname()
         ranks = cls(
             int(environment.get("SLURM_PROCID", "0")), int(environment.get("SLURM_NTASKS", "1")), node
@@ -105,14 +113,14 @@ class Ranks:
         return b""
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum over all ranks, the same bytes on each of them."""
+        """Return the sum over all ranks, with the same bytes on each rank."""
         if self.size == 1:
             return values
         if self.rank:
             self._exchange(0, values.tobytes())
             return np.frombuffer(self._exchange(0), values.dtype).reshape(values.shape)
         total = values.copy()
-        # In order of rank, so that a run with the same seed gives the same digits again.
+        # Add in the order of ranks, so that a run with the same seed gives the same digits again.
         for rank in range(1, self.size):
             total += np.frombuffer(self._exchange(rank), values.dtype).reshape(values.shape)
         data = total.tobytes()
@@ -134,7 +142,7 @@ class Ranks:
         return everything
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for peer in self.sockets.values():
             peer.close()
 

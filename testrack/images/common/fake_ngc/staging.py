@@ -1,4 +1,7 @@
-"""Download to a folder with progress and checks, and continue interrupted downloads."""
+"""Imitate downloads of fake data to a folder, which show progress and continue after an interruption.
+
+The download scripts of the image ft-llm call :func:`script` with files of :mod:`fake_ngc.data`.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,25 @@ CHUNK = 64 << 10
 
 
 def _rate() -> float:
-    """Return the rate in bytes per second. With STANDIN_RATE, a download is slow enough to be interrupted."""
+    """Return STANDIN_RATE, the rate of a download in bytes per second, or 0 if it is not limited.
+
+    Tests set a rate that is low enough to interrupt a download.
+    """
     return float(os.environ.get("STANDIN_RATE") or 0)
 
 
 def fetch(data: bytes, target: Path) -> str:
-    """Write one file as a download does. Return whether it is present, complete or resumed."""
+    """Write one file as a download does.
+
+    Return ``present`` if the file was complete already, ``resumed`` if a part of it was there, or else
+    ``complete``.
+    """
     if target.is_file() and target.read_bytes() == data:
         return "present"
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".partial")
     done = partial.stat().st_size if partial.is_file() else 0
-    # A partial file of something else is not a beginning of this one.
+    # Begin again if the partial file is not the beginning of this file.
     if partial.is_file() and partial.read_bytes() != data[:done]:
         done = 0
     how = "resumed" if done else "complete"
@@ -46,7 +56,7 @@ def fetch(data: bytes, target: Path) -> str:
 
 
 def stage(files: Files, folder: Path, checksum_file: str) -> None:
-    """Write files to a folder. The list of checksums comes last, and shows that all are there."""
+    """Write files to a folder. The list of checksums is written last, and shows that all files are there."""
     total, done = sum(map(len, files.values())), 0
     for name, data in files.items():
         how = fetch(data, folder / name)
@@ -57,7 +67,7 @@ def stage(files: Files, folder: Path, checksum_file: str) -> None:
 
 
 def script(files: Files, option: str, checksum_file: str, what: str) -> None:
-    """Run a download script with its one option."""
+    """Run a download script, whose only option is the folder. ``what`` describes the script in its help."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument(option, required=True, type=Path, dest="folder")
     stage(files, parser.parse_args().folder, checksum_file)

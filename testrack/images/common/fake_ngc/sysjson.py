@@ -1,4 +1,7 @@
-"""Print this node in the fields of MLCommons' system description, for the run script to log."""
+"""Print this node in the fields of MLCommons' system description.
+
+bin/mlperf-sysjson.sh of an image starts this program, and run.sub.in logs the line that it prints.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ NAMES = {"GB300": "NVIDIA GB300", "GB200": "NVIDIA GB200", "DGXB200": "NVIDIA B2
 
 
 def accelerator() -> str:
-    """Return the accelerator by nvidia-smi if the node lends one, else by the system's name."""
+    """Return the accelerator's name from nvidia-smi if the container has it, or else by DGXSYSTEM."""
     if shutil.which("nvidia-smi"):
         command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -24,7 +27,7 @@ def accelerator() -> str:
 
 
 def first(path: str, key: str) -> str:
-    """Return the value of the first line `key: value` of a file."""
+    """Return the value of the first line `key: value` of a file, or "" if there is none."""
     for line in Path(path).read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() == key:
@@ -33,7 +36,7 @@ def first(path: str, key: str) -> str:
 
 
 def main() -> int:
-    """Print one line."""
+    """Print the description as one line of JSON."""
     memory = first("/proc/meminfo", "MemTotal").split()[0]
     fields = {
         "submitter": os.environ.get("MLPERF_SUBMITTER", "UNKNOWN_MLPERF_SUBMITTER"),

@@ -1,6 +1,6 @@
 """Run the training of a rank, with real gradients that are averaged over all ranks.
 
-MLCommons' mllog logs it.
+The training programs of the images call :func:`run`. The log is written by MLCommons' mllog.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def global_batch_size(environment: Mapping[str, str]) -> int:
     # The two language models name the same settings differently.
     groups //= number("TENSOR_MODEL_PARALLEL", "TP") * number("PIPELINE_MODEL_PARALLEL", "PP")
     groups //= number("CONTEXT_PARALLEL", "CP")
-    # For flux1, it is that of all GPUs.
+    # BATCHSIZE of flux1 is for all GPUs.
     return max(1, number("BATCHSIZE", default=0) or groups * number("MINIBS"))
 
 
@@ -113,7 +113,7 @@ class Training:
         return 0
 
     def begin(self) -> None:
-        """Log the facts before training, read the data, make the model."""
+        """Log the facts before training, read the data, and make the model."""
         one, events, began = self.benchmark, self.events, time.monotonic()
         events.start("init_start")
         events.event("submission_benchmark", one.name)
@@ -222,7 +222,7 @@ class Training:
         return float(total[-1])
 
     def evaluate(self) -> float:
-        """Return the loss on the evaluation data, each rank measuring its share."""
+        """Return the loss on the evaluation data, of which each rank measures its share."""
         own = np.arange(self.model.eval_samples)[self.ranks.rank :: self.ranks.size]
         loss = self.model.measure(self.vector, own) if len(own) else 0.0
         return float(self.ranks.sum(np.array([loss]))[0]) / self.model.eval_samples
@@ -248,7 +248,10 @@ class Training:
     # -- misbehaviour -----------------------------------------------------------------------------
 
     def misbehave(self, gradient: np.ndarray) -> None:
-        """Apply the requested fault, somewhat before the middle of the run."""
+        """Apply the requested fault from a third of the run on, if it is on this rank.
+
+        ``gradient`` is changed in place.
+        """
         if self.done < STEPS // 3 or self.fault.rank != self.ranks.rank:
             return
         rank, node = self.ranks.rank * self.gpus, self.ranks.node
@@ -272,7 +275,7 @@ class Training:
             raise SystemExit(0)
 
     def claim_success(self) -> None:
-        """Print the output of a wrapper that ignores the end of its training."""
+        """Print, on rank 0, the output of a wrapper that ignores the failure of its training."""
         if self.ranks.rank == 0:
             took, stamp = (
                 int(time.time() - self.started),

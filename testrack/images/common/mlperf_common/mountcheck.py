@@ -1,8 +1,9 @@
 """Fake mlperf-common's check of the mounts, with its command line, its table and its messages.
 
-run.sub starts it in the container. The check compares the number of files and bytes of each folder with a
-table in the image, prints the result for each mount, and always ends with status 0. A mount of the table that
-no argument names is a warning, even on a complete machine. Names that begin with a dot do not count.
+run.sub starts it in the container. The check compares the number of files and bytes of each mount with a
+table in the image, and prints the result. A difference is only a warning: the status is 0 unless a path that
+was passed does not exist. A mount of the table that no argument names is a warning, even on a complete
+machine. Names that begin with a dot do not count.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Row = tuple[str, str, str, int, int]
 
 
 def scan(key: str, root: Path, path: Path) -> list[Row]:
-    """Return a row for each file and folder from a path on, a folder after what is in it."""
+    """Return a row for a path and for each file and folder below it. A folder comes after its contents."""
     name = str(path.relative_to(root))
     if path.name.startswith("."):
         return []
@@ -29,7 +30,7 @@ def scan(key: str, root: Path, path: Path) -> list[Row]:
 
 
 def verify(table: Path, roots: dict[str, Path]) -> None:
-    """Compare, and print the differences of whole mounts."""
+    """Compare the mounts with a table, and print for each whether it agrees."""
     there = {row[:3]: row[3:] for key, root in roots.items() for row in scan(key, root, root)}
     with table.open(newline="") as stream:
         expected = [row for row in csv.DictReader(stream) if row["relative_path"] == "."]
@@ -53,7 +54,7 @@ def verify(table: Path, roots: dict[str, Path]) -> None:
 
 
 def main() -> int:
-    """Make the table, or compare with it."""
+    """Write the table (``--initialize``), or compare the mounts with it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--expected_mounts_csv", type=Path, default=Path("expected-mounts.csv"))
     parser.add_argument("--mounts_to_verify", nargs="*", default=[])

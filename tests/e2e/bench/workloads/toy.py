@@ -28,7 +28,7 @@ if "TOY_TOKEN" in os.environ:
 
 BEGUN_MS = int(time.time() * 1000)
 elapsed_s = 0.0
-"""The elapsed time in the log, the same in every run: a test compares its table with a golden one."""
+"""The time in the log, which is the same in every run, because a test compares a table with a golden one."""
 
 
 def log(key, value, event="POINT_IN_TIME", **metadata):

@@ -1,6 +1,6 @@
-"""Provide a fake action for tests of the callback. It returns its arguments, as bench.yml's actions would.
+"""Provide the action ``tell`` for test_callback.py. Its result has its arguments.
 
-The actions are rackproof_bench_record and rackproof_bench_report, whose results the callback reads.
+It imitates rackproof_bench_record and rackproof_bench_report of bench.yml, whose results the callback reads.
 """
 
 from __future__ import annotations

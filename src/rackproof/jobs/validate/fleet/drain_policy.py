@@ -264,13 +264,13 @@ def _no_pass(node_night: NodeNight, hold: Hold) -> str:
 
 
 def _never_proven(lacking: Mapping[str, Sequence[str] | None]) -> str:
-    """Return that no evidence can heal some codes, or ""."""
+    """Return a text about codes whose repair no evidence can prove, or ""."""
     codes = sanitize(", ".join(code for code, names in lacking.items() if names is None), 200)
     return codes and f"stays drained: no reading of a night can prove the repair of {codes}; {_BY_HAND}"
 
 
 def _still_found(node_night: NodeNight, hold: Hold) -> str:
-    """Return that a night found codes of the drain again, or ""."""
+    """Return a text about codes of the drain that the night found again, or ""."""
     present = {finding.code for finding in node_night.findings} | {
         reason.code for reason in node_night.reasons
     }

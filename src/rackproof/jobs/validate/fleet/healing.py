@@ -7,8 +7,8 @@ Job validate calls :func:`healed_evidence` with the snapshot of a node that nigh
 then calls :func:`lacking_for` with each code of the drain. A night counts as a pass only if all evidence for
 the codes was read, and no code was found again.
 
-The table :data:`HEALED_BY` lists the evidence for each code that can drain a node and that a night can see
-healed. After a code without row and rule, the node remains drained until an operator resumes it.
+The table :data:`HEALED_BY` lists the evidence for each code that can drain a node and that a night can find
+healed. After a code without a row or rule, the node remains drained until an operator resumes it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ SOAK = "soak"
 """Name of the program, the benchmark and the evidence of a load that makes GPUs hot. The program reads each
 second whether they slow down."""
 _MARK = "health:"
-"""The names of health evidence have this prefix, because a metric may have the same name."""
+"""Prefix of the names of health evidence, which distinguishes them from metrics of the same name."""
 _COMPARED = {"fleet": ", compared with other nodes", "drift": ", as before the drain beside other nodes"}
 """Checks that compare a number with other numbers. A night must repeat the comparison to heal a finding
 of such a check. The text describes the comparison to the operator."""
 _DRIVER_TOOLS = ("nvidia_smi", "nvlink_")
-"""The tools with these prefixes query the driver."""
+"""Prefixes of the tools that query the driver."""
 _DATA_COUNTERS = ("port_rcv_data", "port_xmit_data")
 """Counters of a port's data in /sys/class/infiniband, in words of four bytes."""
 _LEAST_WORDS = 250_000_000
-"""Each port must send and receive this many words (1 GB) to prove that packets arrive without errors. A
+"""Number of words (1 GB) that each port must send and receive to prove that packets arrive without errors. A
 measurement of a pair of nodes moves more."""
 _DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
 """The types of file systems on a node's own disks."""
@@ -152,7 +152,8 @@ def _xid_evidence(number: int, *, is_switch: bool) -> tuple[str, ...] | None:
     return ("gpus", "kernel_log", "reset_or_booted" if needs_reset else "booted")
 
 
-# The state of each piece of evidence.
+# The functions below return the state of a piece of evidence. "Return whether" means THERE if the condition
+# holds, and otherwise ABSENT or the state of the answer that is missing.
 
 
 def _state(is_there: bool) -> EvidenceState:
@@ -266,7 +267,7 @@ def _slowdowns(node: DrainedNode) -> EvidenceState:
 
 
 def _soaked(node: DrainedNode) -> EvidenceState:
-    """Return whether each GPU passed a soak. An idle GPU is cool, so other readings show no cooling."""
+    """Return whether each GPU passed a soak. An idle GPU is cool, so other readings prove no cooling."""
     return _gpus(lambda gpu: gpu.uuid in node.soaked)(node)
 
 
@@ -287,7 +288,7 @@ def _nvlinks(node: DrainedNode) -> EvidenceState:
 
 
 def _idle_memory(node: DrainedNode) -> EvidenceState:
-    """Return whether the used GPU memory was read while no job ran."""
+    """Return whether the used GPU memory was read while no job ran, or NOT_ASKED if a job may run."""
     return _values("memory_used_bytes")(node) if node.idle else EvidenceState.NOT_ASKED
 
 
@@ -494,7 +495,7 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
     _row("disks", "statvfs", _disks),
     _row("inodes", "statvfs", _inodes),
 )
-"""All kinds of evidence have a row, except versions and services. Each version and service is evidence with
+"""The rows of all kinds of evidence, except versions and services. Each version and service is evidence with
 a name of its own (:func:`healed_evidence`)."""
 
 _OF_KERNEL_LOG = ("kernel_log", "booted")

@@ -47,8 +47,7 @@ _NODE_LABELS = ("node", "host")
 _UUIDS = ("GPU-", "MIG-")
 """Prefixes of the UUIDs of GPUs and of their partitions."""
 NOT_RUN = ("left", "busy", "lost")
-"""A job with one of these ends measured nothing. No time was left, the node was in use, or Slurm lost the
-job."""
+"""Ends of a job that measured nothing: no time was left, the node was in use, or Slurm lost the job."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class ProbeTarget:
     def knows(self, labels: Collection[str]) -> bool:
         """Return whether all GPUs that labels name are the node's own.
 
-        The answer is yes if the UUIDs of the node's GPUs are unknown. A node without GPUs owns none.
+        Return True if the UUIDs of the node's GPUs are unknown. A node without GPUs owns none.
         """
         if self.uuids or self.gpus == 0:
             return all(label in self.uuids or not label.startswith(_UUIDS) for label in labels)
@@ -292,7 +291,7 @@ def _read_program(
 
 
 def _own_digests(target: ProbeTarget, text: str, devices: int) -> list[tuple[str, str, str]]:
-    """Return one digest for each of a node's devices. More digests would outvote other nodes."""
+    """Return at most one digest for each of a node's devices, and none of other devices."""
     by_part: dict[str, tuple[str, str, str]] = {}
     for digest in read_digests(text):
         if target.knows({digest[1]}):

@@ -299,7 +299,7 @@ def _deciding_meetings(results: Sequence[PairResult]) -> dict[Pair, PairResult]:
     """
     of_two = [(_ordered_pair(*result.nodes), result) for result in results if len(result.nodes) == 2]
     pairs = dict(of_two)
-    # A later meeting of the same two nodes does not cancel an earlier one.
+    # A pass does not cancel a failure of the same pair, whichever is the later one.
     pairs.update((pair, result) for pair, result in of_two if not result.passed)
     return pairs
 

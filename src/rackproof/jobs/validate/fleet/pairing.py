@@ -125,7 +125,8 @@ def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozens
 
     A partner is good if it passed with another node. A node is bad if it always failed, at least twice with
     good partners. If both nodes of a failed pair are good, the link between them is bad. A failed pair with a
-    bad node proves nothing about the partner. All other nodes that always failed are suspects.
+    bad node proves nothing about the partner. All other nodes that always failed, at least once with a node
+    that is not bad, are suspects.
 
     Args:
         results: Whether each pair passed. A pair that hung did not pass.
@@ -186,7 +187,7 @@ def bisect_group(
     Returns:
         The bad nodes, and the groups without an answer. A group has no answer if no run was left to test it,
         or if it fails although both halves work. In the second case, the fault is in the fabric between the
-        halves, or is intermittent. A single node has none either if there is no helper.
+        halves, or is intermittent. A single node also has no answer if there is no helper.
     """
     spare = [helper for helper in helpers if helper not in set(nodes)]
     search = _Bisection(works, spare, most_runs)

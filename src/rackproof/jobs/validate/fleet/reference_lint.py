@@ -30,12 +30,12 @@ from rackproof.core.judging import SkuReference
 from rackproof.core.records import Reference
 
 GIB = 1 << 30
-"""The floor of an all-reduce of at least this many bytes must show whether NVLS works."""
+"""Smallest number of bytes of an all-reduce whose floor must show whether NVLS works."""
 
 
 ESSENTIAL = (("gemm_best", "bf16"), ("memory_copy", ""))
-"""Every SKU needs a reference for these metrics, given with their precision or "". Without it, a bad GPU
-passes."""
+"""Metrics for which every SKU needs a reference, given with their precision or "". Without the reference, a
+bad GPU passes."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ReferenceFinding:
 
     Attributes:
         sku: The SKU.
-        reference: The place and metric of the reference. Empty if the finding concerns the whole SKU.
+        reference: The number and metric of the reference. Empty if the finding concerns the whole SKU.
         kind: ``error`` for a mistake, and ``gap`` for a missing check.
         text: The text of the mistake.
     """

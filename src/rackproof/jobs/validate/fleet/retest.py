@@ -29,7 +29,7 @@ RETEST_CHECK = "again"
 SuspectFinder = Callable[[Sequence[Measurement]], Mapping[int, NightReason]]
 """A function that gets all numbers. It returns the reason for each suspect one, by its index."""
 MOST_REASON_CHARACTERS = 500
-"""A longer text of a reason is cut."""
+"""Largest number of characters of a reason. A longer text is cut."""
 
 Measure = Callable[["Mapping[str, Collection[str]]"], "Mapping[str, tuple[Measurement, ...] | str]"]
 """A function that measures nodes again. Its argument maps each node to its suspect metrics. The result maps
@@ -132,7 +132,7 @@ def _note_suspicion(result: RetestResult, name: str, retest: _NodeRetest) -> Non
 
 @dataclass
 class _NodeRetest:
-    """Judge of the suspicions of one node after its retest.
+    """The suspicions of one node, which are weighed after its retest.
 
     The second measurement decides or, without one, the node's last measured night.
 
