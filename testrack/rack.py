@@ -343,10 +343,16 @@ def arguments() -> argparse.ArgumentParser:
     fault.add_argument("fault", nargs="?", metavar="FAULT")
     fault.add_argument("--off", action="store_true", help="switch it off")
     fault.add_argument("--list", action="store_true", help="list all faults")
-    fault.add_argument("--gpu", type=int, metavar="I", help="the GPU with the fault (default 0)")
-    fault.add_argument("--hca", type=int, metavar="I", help="the network card with the fault (default 0)")
+    fault.add_argument(
+        "--gpu", type=int, metavar="I", help="the GPU with the fault (default: 0, or with --off all)"
+    )
+    fault.add_argument(
+        "--hca", type=int, metavar="I", help="the network card with the fault (default: 0, or with --off all)"
+    )
     fault.add_argument("--number", type=int, help="number of the XID (default 79)")
-    fault.add_argument("--component", choices=("driver", "fabricmanager"), help="part with another version")
+    fault.add_argument(
+        "--component", choices=("driver", "fabricmanager"), help="component that is older (default driver)"
+    )
     fault.add_argument("--cpus", type=float, help="CPUs that slow-node leaves (default 0.25)")
     fault.add_argument("--seconds", type=float, help="offset of clock-skew (default 300; may be negative)")
     execute = commands.add_parser("exec", help="run a command on a host without ssh")

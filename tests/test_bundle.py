@@ -193,7 +193,7 @@ DAMAGES: list[tuple[str, Callable[[Path], Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "damage", "words"), DAMAGES)
-def test_what_is_not_as_listed_is_refused_by_its_name(
+def test_a_file_that_is_not_as_in_the_manifest_is_refused_by_its_name(
     bundle: Path, install: Install, name: str, damage: Callable[[Path], Any], words: str
 ) -> None:
     damage(bundle / name)
@@ -247,7 +247,7 @@ ENTRY = {"path": "a", "size": 1, "sha256": "0" * 64}
     ],
     ids=lambda text: repr(text)[:60],
 )
-def test_a_manifest_that_is_none_is_refused_in_one_sentence(
+def test_an_invalid_manifest_is_refused_in_one_sentence(
     bundle: Path, install: Install, program: ModuleType, text: str | dict[str, Any]
 ) -> None:
     if isinstance(text, dict):

@@ -218,7 +218,7 @@ def missing_codes(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_names_exists(page: Path) -> None:
+def test_the_names_on_a_page_exist(page: Path) -> None:
     text = page.read_text()
     assert not missing_paths(text)
     assert not broken_links(page, text)
@@ -243,7 +243,7 @@ def test_what_a_page_names_exists(page: Path) -> None:
         (missing_names, "`jobs.validate.judge.judge_fleet`, `core.records.Finding`, `run.json`", set()),
         (missing_tests, "`tests/test_skips.py::test_no_such`", {"tests/test_skips.py::test_no_such"}),
         (missing_tests, "`tests/no_such.py::test_x`", {"tests/no_such.py::test_x"}),
-        (missing_tests, "`tests/test_docs_names.py::test_what_a_page_names_exists`", set()),
+        (missing_tests, "`tests/test_docs_names.py::test_the_names_on_a_page_exist`", set()),
         (missing_targets, "`make racks`", {"racks"}),
         (missing_targets, "    make rak NODES=6 && ansible-playbook x.yml", {"rak"}),
         (missing_targets, "`make check`, `make`\n    make a sentence of a list go on", set()),

@@ -375,7 +375,7 @@ def test_only_known_roles_use_get_url(root: Path) -> None:
     assert roles == {"apt_mirror", "enroot_pyxis", "netboot", "nvidia_container", "ofed"}
 
 
-def test_every_download_of_a_role_has_a_limit_for_all_of_its_time(tree: dict[str, str]) -> None:
+def test_every_download_of_a_role_has_a_timeout(tree: dict[str, str]) -> None:
     found = {
         (name, str(task.get("name"))): task.get("timeout")
         for name, text in tree.items()

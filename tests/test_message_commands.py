@@ -114,7 +114,7 @@ def test_each_command_that_a_message_advises_can_be_typed(root: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "commands"),
     [
-        ("Idle? then `rackproof accept PLAN`.", ["rackproof accept PLAN"]),
+        ("If the machine was idle, run `rackproof accept PLAN`.", ["rackproof accept PLAN"]),
         ("next: ansible-playbook reimage.yml -l n1,n2", ["ansible-playbook reimage.yml -l n1"]),
         ("See ``rackproof bench``; rackproof explain n1", ["rackproof explain n1"]),
         ("Name them: rackproof stop -l x (or -l y).", ["rackproof stop -l x"]),

@@ -211,7 +211,7 @@ def test_a_run_during_which_files_changed_counts_for_no_files(
     monkeypatch.setattr(program, "read_record", lambda name: {})
     kept: dict[str, dict[str, object]] = {}
     monkeypatch.setattr(program, "write_record", lambda name, record: kept.update({name: dict(record)}))
-    program.keep("one", program.Inputs("digest", "tree"), "green", 2.4, [])
+    program.store_result("one", program.Inputs("digest", "tree"), "green", 2.4, [])
     assert (kept["one"]["inputs"], kept["one"]["result"], kept["one"]["seconds"]) == (named, "green", 2)
 
 

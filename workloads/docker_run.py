@@ -203,7 +203,10 @@ class Docker(slurm_run.Work):
         url = str(self.spec["sources"])
         digest = hashlib.sha256()
         if not url.startswith(("/", "http://", "https://")):
-            raise Refusal(EXIT_IMAGE, f"{url} is neither a path nor an address that begins with https://")
+            raise Refusal(
+                EXIT_IMAGE,
+                f"{url} is neither an absolute path nor an address that begins with https:// or http://",
+            )
         try:
             request = Path(url).as_uri() if url.startswith("/") else url
             limits = replace(Limits(**self.spec.get("download", {})), most_bytes=MOST_ARCHIVE_BYTES)

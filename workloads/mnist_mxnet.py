@@ -246,7 +246,7 @@ def main() -> int:
             arguments.error(f"--{name.replace('_', '-')} must be at least 1")
     if options.gpu_count is not None:
         if options.gpus or options.gpu_count < 0:
-            arguments.error("--gpu-count must be at least 0, and is in the place of --gpus")
+            arguments.error("give --gpu-count (at least 0) or --gpus, not both")
         options.gpus = ",".join(map(str, range(options.gpu_count)))
     logging.basicConfig(level=logging.INFO, stream=sys.stdout)
     try:

@@ -141,7 +141,7 @@ def check_numbers(options: argparse.Namespace) -> None:
     for name, lowest in least.items():
         if getattr(options, name) < lowest:
             option = f"--{name.replace('_', '-')} {getattr(options, name)}"
-            raise Refusal(EXIT_USAGE, f"{option}: it has to be {lowest} at least")
+            raise Refusal(EXIT_USAGE, f"{option}: it has to be at least {lowest}")
     if options.display_every > options.num_batches:
         raise Refusal(
             EXIT_USAGE,

@@ -161,14 +161,14 @@ def report(
             odd_ones += rank.index in odd
             disputes += disputed and len(alike) > 1
             if rank.index == min(alike):
-                say_who(answers, alike, odd, disputed, f"{dtype} {size}x{size}x{size}")
+                print_odd(answers, alike, odd, disputed, f"{dtype} {size}x{size}x{size}")
         log.measurement("odd_products", odd_ones, "1", LOWER, dtype=dtype, **labels)
         log.measurement("disputed_products", disputes, "1", LOWER, dtype=dtype, **labels)
     others = sum(answer["model"] == answers[rank.index]["model"] for answer in answers) - 1
     log.measurement("compared_with", others, "GPUs", **labels)
 
 
-def say_who(
+def print_odd(
     answers: list[dict[str, Any]], alike: list[int], odd: list[int], disputed: bool, product: str
 ) -> None:
     """Print which GPUs do not agree."""

@@ -318,7 +318,7 @@ def hold(of: GpuPaths | CpuPaths, seconds: float, least: int, progress: Callable
             return
 
 
-def say_unproven(path: str, device: str, why: str, log: Log) -> None:
+def log_unproven(path: str, device: str, why: str, log: Log) -> None:
     """Log that a path of a device is not proven, and why."""
     log.event("unproven", {"what": f"{path} of {device}", "why": why})
     common.say(f"unproven: {path} of {device}: {why}")
@@ -341,7 +341,7 @@ def report_counts(path: str, counts: Counts, least: int, log: Log, labels: dict[
         log.measurement("fewest_launches", fewest, "1", HIGHER, **labels)
         log.measurement("smallest_rate", sdc_answers.smallest_rate(fewest), "1", LOWER, **labels)
     else:
-        say_unproven(path, device, f"{seen}, {least} are needed", log)
+        log_unproven(path, device, f"{seen}, {least} are needed", log)
     log.measurement("lost_blocks", counts.lost_blocks, "1", LOWER, **labels)
     log.measurement("wrong_words", sum(counts.wrong.values()), "1", LOWER, **labels)
     for sm, count in sorted(counts.wrong.items(), key=lambda entry: -entry[1])[:SHOWN_RECORDS]:
@@ -356,7 +356,7 @@ def report_memory(memory: Memory, log: Log, labels: dict[str, str]) -> None:
         log.measurement("memory_share", memory.share, "1", HIGHER, **labels)
     else:
         why = f"only {memory.share:.0%} of it were free for patterns, {LEAST_MEMORY:.0%} are needed"
-        say_unproven("memory", labels["gpu"], why, log)
+        log_unproven("memory", labels["gpu"], why, log)
 
 
 def report_records(path: str, report: Report, log: Log, labels: dict[str, str]) -> None:
@@ -394,7 +394,7 @@ def report_odd(
             log.event("sdc_answer", {**value, "golden": row is not None, "labels": labels})
         if odd is None:
             why = f"no golden answer of {model} with {software}, and no other GPU of the model here"
-            say_unproven(path, device, why, log)
+            log_unproven(path, device, why, log)
             continue
         log.measurement("odd_answers", count + odd, "1", LOWER, path=path, **labels)
 
@@ -488,7 +488,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     report_odd(answers, exchanged, rank, of.software, log, labels)
     for path in of.untested:
         why = "no kernel here uses the units that GPUs of this architecture have"
-        say_unproven(path, labels["gpu"], why, log)
+        log_unproven(path, labels["gpu"], why, log)
     if not of.untested:
         # A format that is missing in the log is not supported by its GPU.
         log.measurement("untested_paths", 0, "1", LOWER, **labels)

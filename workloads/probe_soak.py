@@ -117,7 +117,7 @@ def plan(options: argparse.Namespace) -> int:
         Refusal: The time is too short to hold a window of settled speed.
     """
     if options.seconds < 5:
-        raise common.Refusal(common.EXIT_USAGE, f"--seconds {options.seconds:g}: 5 s at least")
+        raise common.Refusal(common.EXIT_USAGE, f"--seconds {options.seconds:g}: at least 5 s are needed")
     return max(1, len(common.chosen_by_device(options.device, options.gpus)))
 
 

@@ -59,11 +59,11 @@ class Line:
         for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
-    def say(self, **words: object) -> None:
+    def send_message(self, **words: object) -> None:
         """Send an object with these fields."""
         self.connection.sendall(json.dumps(words).encode() + b"\n")
 
-    def hear(self, seconds: float | None) -> dict[str, object]:
+    def receive_message(self, seconds: float | None) -> dict[str, object]:
         """Return the next message, or {} if the other side is gone.
 
         Raises:
@@ -205,7 +205,7 @@ class First:
                 server.settimeout(max(0.1, deadline - time.monotonic()))
                 try:
                     line = Line(server.accept()[0])
-                    name = str(line.hear(10).get("node", ""))
+                    name = str(line.receive_message(10).get("node", ""))
                 except (socket.timeout, ValueError):  # noqa: UP041
                     if time.monotonic() < deadline:
                         continue
@@ -227,13 +227,13 @@ class First:
         first = self.peers[0]["name"]
         for name, line in self.lines.items():
             with listen(self.own, 0) as server:
-                line.say(measure=server.getsockname()[1])
+                line.send_message(measure=server.getsockname()[1])
                 try:
                     streams = accepted(server)
                 except OSError as error:
                     raise NotMet(f"{name} cannot be measured: {error}") from error
                 send(streams, MEASURE_S)
-                their_rate = line.hear(120).get("rate", 0)
+                their_rate = line.receive_message(120).get("rate", 0)
                 back = receive(streams)
                 closed(streams)
             results.append({"from": first, "to": name, "bytes_per_second": their_rate, "streams": STREAMS})
@@ -245,7 +245,7 @@ class First:
         with listen(self.own, 0) as server:
             port = server.getsockname()[1]
         for line in self.lines.values():
-            line.say(go=True, rendezvous=f"{self.own}:{port}")
+            line.send_message(go=True, rendezvous=f"{self.own}:{port}")
         return f"{self.own}:{port}"
 
 
@@ -281,10 +281,10 @@ class Other:
                     ) from error
                 time.sleep(0.3)
         self.line = Line(connection)
-        self.line.say(node=self.node)
+        self.line.send_message(node=self.node)
         while True:
             try:
-                answer = self.line.hear(MEET_S)
+                answer = self.line.receive_message(MEET_S)
             except socket.timeout:  # noqa: UP041
                 answer = {}
             if answer.get("go"):
@@ -292,7 +292,7 @@ class Other:
             if "measure" not in answer:
                 raise NotMet(f"{self.first['name']} was lost; see its log for the reason")
             streams = connections_to(self.first["address"], int(str(answer["measure"])), self.own)
-            self.line.say(rate=receive(streams))
+            self.line.send_message(rate=receive(streams))
             send(streams, MEASURE_S)
             closed(streams)
 
@@ -315,7 +315,7 @@ class Program:
 def watch(name: str, line: Line, program: Program, ends: dict[str, object]) -> None:
     """Receive how another node ends. End this node's program if the other one failed."""
     try:
-        answer = line.hear(None)
+        answer = line.receive_message(None)
     except (OSError, ValueError):
         answer = {}
     status = answer.get("status")
@@ -363,7 +363,7 @@ def work(options: argparse.Namespace, point: dict[str, object], noted: dict[str,
     noted["status"] = status
     for line in lines.values():
         with contextlib.suppress(OSError):
-            line.say(status=status)
+            line.send_message(status=status)
     for watcher in watches:
         watcher.join(GRACE_S if status == 0 else 0.5)
     noted["others"] = ends
@@ -419,7 +419,7 @@ def start_watches(
 def stand_by(lines: dict[str, Line], noted: dict[str, object], point: dict[str, object]) -> int:
     """Wait until the first node's launcher ends. Return 0 if it succeeded, or else :data:`EXIT_ERROR`."""
     line = next(iter(lines.values()))
-    answer = line.hear(None)
+    answer = line.receive_message(None)
     noted["after"] = carried(str(point["interface"]))
     noted["status"] = answer.get("status")
     if answer.get("status") == 0:

@@ -494,7 +494,7 @@ def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
     silent = [host for host in hosts if host not in outside or host not in inside]
     if silent:
         return [f"{', '.join(silent)}: the devices of a container there are not known"]
-    complaints = []
+    reasons = []
     for number, (kind, remedy) in enumerate(DEVICE_KINDS):
         lacking = {host: outside[host][number] - inside[host][number] for host in hosts}
         lacking = {host: names for host, names in lacking.items() if names}
@@ -502,8 +502,8 @@ def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
             first = next(iter(lacking))
             listed = ", ".join(sorted(lacking[first]))
             more = f" (and on {len(lacking) - 1} more nodes)" if len(lacking) > 1 else ""
-            complaints.append(f"{first}: a container lacks the {kind} {listed}{more}; {remedy}")
-    return complaints
+            reasons.append(f"{first}: a container lacks the {kind} {listed}{more}; {remedy}")
+    return reasons
 
 
 def read_world(text: str) -> dict[str, dict[str, list[str]]]:
@@ -517,7 +517,7 @@ def read_world(text: str) -> dict[str, dict[str, list[str]]]:
     return worlds
 
 
-def plugin_complaint(host: str, error: str) -> str:
+def plugin_reason(host: str, error: str) -> str:
     """Return why Slurm on a host cannot start ranks, or "" if its output shows no known reason."""
     for pattern, text in NO_PLUGIN:
         if re.search(pattern.replace("{host}", re.escape(host)), error):
@@ -525,7 +525,7 @@ def plugin_complaint(host: str, error: str) -> str:
     return ""
 
 
-def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
+def world_reason(host: str, ranks: int, text: str, error: str) -> str:
     """Return the reason why the ranks on a host do not form one world of that size, with the remedy, or "".
 
     Args:
@@ -537,7 +537,7 @@ def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
     world, error_text = read_world(text).get(host, {}), last_lines(error, 3)
     started, sizes = world.get("server", []), world.get("size", [])
     if not started:
-        return plugin_complaint(host, error) or f"{host}: no rank started in the image: {error_text}"
+        return plugin_reason(host, error) or f"{host}: no rank started in the image: {error_text}"
     if "no" in started:
         return f"{host}: Slurm gives a rank no PMIx server ({error_text or 'no error'}); {BY_SLURMD}"
     if "library" in world:
@@ -572,7 +572,7 @@ def most_common(values: list[str]) -> str:
     return max(values, key=values.count) if values else ""
 
 
-def domain_complaints(hosts: list[str], text: str) -> list[str]:
+def domain_reasons(hosts: list[str], text: str) -> list[str]:
     """Return why the nodes are not an NVLink domain, with the remedy, or nothing if they are one.
 
     Args:
@@ -584,18 +584,18 @@ def domain_complaints(hosts: list[str], text: str) -> list[str]:
         [domains[host][0] for host in hosts if host in domains and is_domain(domains[host][0])]
     )
     listed = most_common([domains[host][1] for host in hosts if host in domains and domains[host][1]])
-    complaints = []
+    reasons = []
     for host in hosts:
         if host not in domains:
-            complaints.append(f"{host}: its NVLink domain is not known")
+            reasons.append(f"{host}: its NVLink domain is not known")
             continue
         groups, digest, state = domains[host]
-        reasons = (membership_complaint(groups, domain), imex_complaint(digest, listed, state))
-        complaints += [f"{host}: {text}" for text in reasons if text]
-    return complaints
+        of_host = (membership_reason(groups, domain), imex_reason(digest, listed, state))
+        reasons += [f"{host}: {text}" for text in of_host if text]
+    return reasons
 
 
-def membership_complaint(groups: str, domain: str) -> str:
+def membership_reason(groups: str, domain: str) -> str:
     """Return the reason why a node's GPUs are not in the domain of the others, with the remedy, or ""."""
     if not is_domain(groups):
         return f"its GPUs are in no NVLink domain ({groups or 'nothing reported'}); see {FABRIC}"
@@ -604,7 +604,7 @@ def membership_complaint(groups: str, domain: str) -> str:
     return ""
 
 
-def imex_complaint(digest: str, listed: str, state: str) -> str:
+def imex_reason(digest: str, listed: str, state: str) -> str:
     """Return why IMEX of a node does not serve the domain, with the remedy, or "" if it does.
 
     Args:
@@ -628,7 +628,7 @@ def existing_parent(folder: Path) -> Path:
     return folder
 
 
-def node_complaints(hosts: Sequence[str], listed: str) -> list[str]:
+def node_reasons(hosts: Sequence[str], listed: str) -> list[str]:
     """Return a text on the nodes that Slurm does not list, and one on each node that takes no job.
 
     Args:
@@ -640,13 +640,13 @@ def node_complaints(hosts: Sequence[str], listed: str) -> list[str]:
         name, state, why = [*line.split("|", 2), "", ""][:3]
         states[name.strip()] = (state.strip().lower().rstrip("*~#!%$@^-"), why.strip())
     unknown = [host for host in hosts if host not in states]
-    complaints = [f"{', '.join(unknown)}: Slurm has no such node (provision.yml adds it)"] if unknown else []
+    reasons = [f"{', '.join(unknown)}: Slurm has no such node (provision.yml adds it)"] if unknown else []
     for host in hosts:
         state, why = states.get(host, ("", ""))
         if re.match("down|drain|fail|maint|unknown|power|reboot", state):
-            reason = f" ({why})" if why not in ("", "none") else ""
-            complaints.append(f"{host} is {state} in Slurm{reason}: a job on it would wait")
-    return complaints
+            because = f" ({why})" if why not in ("", "none") else ""
+            reasons.append(f"{host} is {state} in Slurm{because}: a job on it would wait")
+    return reasons
 
 
 def is_domain(groups: str) -> bool:
@@ -775,16 +775,16 @@ class Work:
 
     def check(self) -> list[str]:
         """Return every reason to refuse a run that can be found without changing anything."""
-        complaints: list[str] = []
+        reasons: list[str] = []
         steps = (
             self.check_storage, self.check_image, self.check_room, self.check_slurm, self.check_known_config
         )  # fmt: skip
         for examine in steps:
             try:
-                complaints += examine()
+                reasons += examine()
             except Refusal as refusal:
-                complaints.append(str(refusal))
-        return complaints
+                reasons.append(str(refusal))
+        return reasons
 
     def check_storage(self) -> list[str]:
         """Return why the shared folder cannot be used."""
@@ -813,7 +813,7 @@ class Work:
         return []
 
     def check_room(self) -> list[str]:
-        """Return a complaint if the file system lacks room for the missing image and data."""
+        """Return the reason if the file system lacks room for the missing image and data."""
         wanted = []
         digest = str(self.image.get("digest", ""))
         target = self.shared / "images" / f"{self.slug}_{digest[7:19]}.sqsh"
@@ -842,20 +842,20 @@ class Work:
         lacking = [name for name in ("sbatch", "srun", "sinfo") if not shutil.which(name)]
         if lacking:
             return [f"{host} has no {', '.join(lacking)}: provision.yml installs Slurm"]
-        complaints = []
+        reasons = []
         _status, text, _errors = run_command(["srun", "--help"])
         if "--container-image" not in text:
-            complaints.append(f"{host}: srun has no --container-image: pyxis is missing (role enroot_pyxis)")
+            reasons.append(f"{host}: srun has no --container-image: pyxis is missing (role enroot_pyxis)")
         kind = self.plain.get("SLURM_MPI_TYPE") or "pmix"
         _status, text, errors = run_command(["srun", "--mpi=list"])
         if not re.search(rf"(?m)^\s*{re.escape(kind)}\b", text + errors):
-            complaints.append(f"{host}: srun --mpi=list has no {kind} (slurm_mpi_packages of role slurm)")
+            reasons.append(f"{host}: srun --mpi=list has no {kind} (slurm_mpi_packages of role slurm)")
         status, text, errors = run_command(
             ["sinfo", "--noheader", "-N", "-n", ",".join(hosts), "-o", "%N|%T|%E"]
         )
         if status:
-            return [*complaints, f"{host}: sinfo does not answer: {last_lines(errors)}"]
-        return [*complaints, *node_complaints(hosts, text)]
+            return [*reasons, f"{host}: sinfo does not answer: {last_lines(errors)}"]
+        return [*reasons, *node_reasons(hosts, text)]
 
     def check_known_config(self) -> list[str]:
         """Check the config, if it was already copied out of this image.
@@ -1477,16 +1477,16 @@ class Work:
         Returns:
             Whether the check was made.
         """
-        complaints = self.meeting_complaints(kind, environment)
-        if complaints:
+        reasons = self.meeting_reasons(kind, environment)
+        if reasons:
             raise Refusal(
                 EXIT_SLURM,
-                f"run.sub starts its ranks with srun --mpi={kind}: {'; '.join(complaints)}. For another "
+                f"run.sub starts its ranks with srun --mpi={kind}: {'; '.join(reasons)}. For another "
                 "kind, set bench_environment: {SLURM_MPI_TYPE: ...}",
             )
-        return complaints is not None
+        return reasons is not None
 
-    def meeting_complaints(self, kind: str, environment: Mapping[str, str]) -> list[str] | None:
+    def meeting_reasons(self, kind: str, environment: Mapping[str, str]) -> list[str] | None:
         """Return the reasons why ranks on the job's nodes do not connect, or None if the nodes were busy."""
         hosts = self.spec["hosts"]
         together = self.try_ranks(hosts, kind, environment)
@@ -1517,14 +1517,14 @@ class Work:
             return None
         # srun itself loads the plugin, too, before any node does.
         srun_errors = "\n".join(line for line in err.splitlines() if line.startswith("srun: error:"))
-        complaint = plugin_complaint(os.uname().nodename, srun_errors) if not read_world(out) else ""
-        if complaint:
-            return [complaint]
-        worlds = [world_complaint(host, each * len(hosts), out, err) for host in hosts] if by_pmix else []
-        complaints = [complaint_text for complaint_text in worlds if complaint_text]
-        if status != 0 and not complaints:
+        reason = plugin_reason(os.uname().nodename, srun_errors) if not read_world(out) else ""
+        if reason:
+            return [reason]
+        by_host = [world_reason(host, each * len(hosts), out, err) for host in hosts] if by_pmix else []
+        reasons = [text for text in by_host if text]
+        if status != 0 and not reasons:
             return [f"ranks on {', '.join(hosts)} ended with {status}: {last_lines(err, 3)}"]
-        return complaints
+        return reasons
 
     def check_devices(self, environment: Mapping[str, str]) -> bool:
         """Refuse a job if its containers lack adapters, IMEX channels or GPUs of the nodes.
@@ -1546,9 +1546,9 @@ class Work:
                 where_ = f"{len(hosts)} nodes from {hosts[0]} on"
                 raise Refusal(EXIT_SLURM, f"a step on {where_} failed ({status}): {last_lines(err)}")
             said.append(out)
-        complaints = devices_lacking(hosts, *said)
-        if complaints:
-            raise Refusal(EXIT_SLURM, "; ".join(complaints))
+        reasons = devices_lacking(hosts, *said)
+        if reasons:
+            raise Refusal(EXIT_SLURM, "; ".join(reasons))
         return True
 
     def check_domain(self) -> None:
@@ -1560,9 +1560,9 @@ class Work:
         status, out, err = self.run_step(command, timeout=900)
         if self.nodes_are_busy(status, err, "the NVLink domain of the nodes was not checked"):
             return
-        complaints = domain_complaints(hosts, out)
-        if complaints:
-            raise Refusal(EXIT_SLURM, "; ".join(complaints))
+        reasons = domain_reasons(hosts, out)
+        if reasons:
+            raise Refusal(EXIT_SLURM, "; ".join(reasons))
 
     def check_environment(self, config: Path, settings: Mapping[str, str]) -> None:
         """Refuse settings that run.sub would accept silently, and that would make it fail later."""

@@ -209,9 +209,9 @@ class Progress:
         pace = (finished - (0 if self.unit == "bytes" else self.before)) / took
         if self.events:
             value = {"phase": self.phase, "step": finished, "steps": self.total}
-            say_event("progress", value)
+            print_event("progress", value)
             if self.unit == "images" and pace:
-                say_event("tracked_stats", {"throughput": pace})
+                print_event("tracked_stats", {"throughput": pace})
             return
         parts = [self.phase]
         if self.unit == "bytes":
@@ -229,7 +229,7 @@ class Progress:
         print(" · ".join(parts), flush=True)
 
 
-def say_event(key: str, value: Any) -> None:
+def print_event(key: str, value: Any) -> None:
     """Print an MLLOG event, for the program that follows the job."""
     print(":::MLLOG " + json.dumps({"key": key, "value": value, "metadata": {}}), flush=True)
 
@@ -1006,7 +1006,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--processes", type=number_from(1, 1024), default=len(os.sched_getaffinity(0)), help="at once")
     add("--pins", type=Path, help="JSON with other names, sizes and MD5 sums, shaped like PINS")
-    add("--progress", choices=("text", "events"), default="text", help="lines for people, or MLLOG events")
+    add("--progress", choices=("text", "events"), default="text", help="lines to read, or MLLOG events")
     add("--every", type=float, default=10.0, help="seconds between two lines of progress")
     add(
         "--check", action="store_true", help="read what is staged again, and compare digests; changes nothing"
@@ -1016,7 +1016,7 @@ def parser() -> argparse.ArgumentParser:
 
 def terminated(signum: int, frame: object) -> None:
     """End at once, as with SIGKILL. Other processes end with this one, and finished units are recorded."""
-    os.write(2, b"ended by a signal; the same command again goes on where it was\n")
+    os.write(2, b"ended by a signal; the same command continues from here\n")
     os._exit(128 + signum)
 
 

@@ -278,7 +278,9 @@ def download(url: str, target: Path, expected: dict[str, Any], limits: Limits) -
         part.unlink()
         have = 0
     if not url.startswith(("http://", "https://", "file:///")):
-        raise StagingError(f"{url}: no address that begins with https://; name another --url, or --wheel")
+        raise StagingError(
+            f"{url}: not an address that begins with https:// or http://; name another --url, or --wheel"
+        )
     request = urllib.request.Request(  # noqa: S310  (the scheme was checked above)
         url, headers={"Range": f"bytes={have}-"} if have else {}
     )

@@ -52,7 +52,7 @@ class ActionModule(NodeAction):
             job=options["job"],
             failure=failure,
             command=options["argv"],
-            points=options["points"],
+            reports=options["points"],
             jobs=options["jobs"],
             texts={name: options[name] for name in ("description", "notes", "storage", "network")},
         )

@@ -18,7 +18,7 @@ description:
     An address of a range that does not answer is a remark. It writes C(reimage_bmc_address), and
     C(reimage_mac) if the BMC shows which interface boots. With IPMI, a BMC lists no MAC addresses.
   - With O(by=boot) it waits on the boot host for the reports of unknown machines (role netboot, entry point
-    C(discover)), shows each report, and writes C(reimage_mac). Reports are untrusted input: at most 1024
+    C(discover)), shows each report, and writes C(reimage_mac). Reports are untrusted input. At most 1024
     are read, and at most 64 KiB of each.
 options:
   by:

@@ -139,7 +139,8 @@ def _read_by(name: str, raw: Mapping[str, Any]) -> list[str]:
 def _number_for_text(name: str, raw: Mapping[str, Any], options: Mapping[str, Spec]) -> str:
     """Return which option of type str that a template reads is a number, with what to write, or ""."""
     for option in _read_by(name, raw):
-        if options.get(option, {}).get("type") == "str" and isinstance(raw[option], int | float):
+        is_number = isinstance(raw[option], int | float) and not isinstance(raw[option], bool)
+        if is_number and options.get(option, {}).get("type") == "str":
             text = "" if _is_secret(option, options[option], raw[option]) else f', such as "{raw[option]}"'
             return f"it reads {option}, which is a number: write {option} as a text in quotes{text}"
     return ""

@@ -318,7 +318,7 @@ def main() -> int:
     parser.add_argument(
         "--upstream", type=Path, help="the folder of submitters whose run scripts are to be used"
     )
-    parser.add_argument("--work", type=Path, help="where an earlier build keeps Debian's packages: OUT/work")
+    parser.add_argument("--work", type=Path, help="folder for Debian's packages (default: OUT/work)")
     arguments = parser.parse_args()
     try:
         build(arguments.out.resolve(), arguments.upstream, arguments.work)

@@ -31,7 +31,7 @@ def write(folder: Path) -> None:
     """Write the files if they are missing, or if the programs that make them changed.
 
     Raises:
-        OSError: No Python has NumPy, or the files cannot be made in time.
+        OSError: No Python has NumPy, or the files cannot be made, or not in time.
     """
     stamp = folder / ".made-from"
     sources = [HERE / "common/fake_ngc/data.py", HERE / "r2/mlc-r2-downloader.sh", Path(__file__)]
@@ -42,7 +42,7 @@ def write(folder: Path) -> None:
         (one for one in (sys.executable, str(HERE.parents[1] / ".venv/bin/python")) if _has_numpy(one)), None
     )
     if python is None:
-        raise OSError("no Python with NumPy: type `make venv`")
+        raise OSError("no Python with NumPy was found. Run `make venv`")
     environment = {**os.environ, "PYTHONPATH": str(HERE / "common")}
     command = [python, __file__, str(folder)]
     try:

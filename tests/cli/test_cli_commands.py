@@ -139,7 +139,7 @@ class TestParse:
             (["--jsn", "x"], "No such option"),
         ],
     )
-    def test_bad_input(self, arguments: list[str], message: str, run: Call) -> None:
+    def test_bad_input_is_refused(self, arguments: list[str], message: str, run: Call) -> None:
         result = run("parse", *arguments, stdin=b"")
         assert result.exit_code == 1
         assert message in output_of(result)
@@ -181,7 +181,7 @@ class TestScore:
             ([], "Missing argument 'DIR...'"),
         ],
     )
-    def test_bad_input(self, arguments: list[str], message: str, run: Call) -> None:
+    def test_bad_input_is_refused(self, arguments: list[str], message: str, run: Call) -> None:
         result = run("score", *arguments)
         assert result.exit_code == 1
         assert message in output_of(result)
@@ -224,7 +224,7 @@ class TestImportAndHistory:
         log("b.log", **how)
         assert run("import", "logs").exit_code == status
 
-    def test_json(self, run: Call, log: Log) -> None:
+    def test_the_result_of_an_import_is_also_json(self, run: Call, log: Log) -> None:
         (done,) = json.loads(output_of(run("import", log(), "--json", "--benchmark", "mine")))
         assert done["run"]["benchmark"] == "mine"
         assert done["known"] is False
@@ -252,7 +252,9 @@ class TestImportAndHistory:
             (["accept", "x"], "there is no history"),
         ],
     )
-    def test_bad_input(self, arguments: list[str], message: str, run: Call, tmp_path: Path) -> None:
+    def test_bad_input_is_refused(
+        self, arguments: list[str], message: str, run: Call, tmp_path: Path
+    ) -> None:
         (tmp_path / "empty").mkdir()
         result = run(*arguments)
         assert result.exit_code == 1
@@ -317,7 +319,7 @@ class TestAccept:
         assert run("accept", named).output.startswith("accepted ")
         assert run("withdraw", named).output.startswith("withdrew ")
 
-    def test_unknown_run(self, run: Call, kept: str) -> None:
+    def test_an_unknown_run_cannot_be_accepted(self, run: Call, kept: str) -> None:
         result = run("accept", "nothing")
         assert result.exit_code == 1
         assert "nothing" in output_of(result)
@@ -472,7 +474,9 @@ class TestUnfitValues:
         ],
         ids=" ".join,
     )
-    def test_numbers(self, arguments: tuple[str, ...], value: str, run: Call) -> None:
+    def test_a_number_out_of_range_is_refused(
+        self, arguments: tuple[str, ...], value: str, run: Call
+    ) -> None:
         result = run(*arguments, value)
         assert result.exit_code == 1
         assert f"Invalid value for '{arguments[-1]}'" in output_of(result)
@@ -673,7 +677,7 @@ class TestCompare:
             (("",) * 2, "it is empty"),
         ],
     )
-    def test_bad_input(
+    def test_bad_input_is_refused(
         self, names: tuple[str, str], message: str, two: tuple[str, str], run: Call, tmp_path: Path
     ) -> None:
         (tmp_path / "results/damaged").mkdir()
@@ -758,13 +762,13 @@ class TestReport:
             (["x", "--format", "pdf"], "'pdf' is not one of"),
         ],
     )
-    def test_bad_input(self, arguments: list[str], message: str, run: Call) -> None:
+    def test_bad_input_is_refused(self, arguments: list[str], message: str, run: Call) -> None:
         result = run("report", *arguments)
         assert result.exit_code == 1
         assert message in output_of(result)
 
 
-def test_schema(run: Call) -> None:
+def test_the_command_schema_prints_the_json_schema(run: Call) -> None:
     assert json.loads(output_of(run("schema"))) == json_schema()
 
 

@@ -412,7 +412,7 @@ def test_a_signed_json_with_a_key_twice_is_unproven(run: Call, folder: Path, old
     assert "has a key twice" in found.objections[0]
 
 
-def test_a_certificate_follows_no_link_and_is_read_by_the_group_alone(run: Call, folder: Path) -> None:
+def test_a_certificate_follows_no_link_and_is_not_readable_by_others(run: Call, folder: Path) -> None:
     victim = folder / "victim"
     victim.write_text("kept")
     (folder / "out").mkdir()

@@ -88,7 +88,7 @@ def test_a_sound_inventory_has_no_mistakes(good: Inventory) -> None:
         (
             inventory({"n1": {"reimage_bmc_address": "b"}, "n2": {"reimage_bmc_address": "b"}}),
             "n1, n2",
-            "the same address of a BMC",
+            "the same BMC address",
         ),
         (inventory({"n1": {"bench_repeets": 3}}), "n1", "did you mean bench_repeats?"),
         (

@@ -381,7 +381,7 @@ def test_an_interruption_without_jobs_names_the_nodes() -> None:
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        ("Idle? then `rackproof accept plan-1`.", True),
+        ("If the machine was idle, run `rackproof accept plan-1`.", True),
         ("n1: failed: x; rackproof explain n1", False),
         ("next: rackproof status", True),
         ("results of rackproof", False),

@@ -227,7 +227,7 @@ def read_or_end(descriptor: int) -> bytes:
 
 @pytest.mark.parametrize("file", ["bench.yml", "provision.yml", "validate.yml", "reimage.yml"])
 @pytest.mark.parametrize("mode", [0o1777, 0o777, 0o757])
-def test_no_playbook_of_a_folder_that_every_user_writes_is_started(
+def test_no_playbook_of_a_folder_that_every_user_can_write_is_started(
     file: str,
     mode: int,
     tmp_path: Path,

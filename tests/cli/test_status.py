@@ -95,7 +95,7 @@ def test_if_slurm_does_not_answer_a_note_states_it(error: Exception) -> None:
 
     found, why = ask_slurm(run)
     assert found == {}
-    assert why.endswith("its state is that of the last night")
+    assert why.endswith("; states are those of the last night")
 
 
 @pytest.mark.parametrize("reason", [b"L\xfcfter", b"\xff", "Lüfter".encode()])
@@ -129,13 +129,13 @@ def imaging(text: str, command: str) -> Any:
         ({"slurm": SlurmNow(state="idle")}, {"slurm": "idle", "next": "", "drained_by": ""}),
         (
             {"slurm": SlurmNow(state="drained", reason="RMA 7", set_by="ada")},
-            {"drained_by": "ada", "next": "scontrol update NodeName=n1 State=RESUME"},
+            {"drained_by": "ada", "next": "scontrol show node n1"},
         ),
         (
             {"slurm": SlurmNow(state="drained")},
-            {"drained_by": "another owner", "next": "scontrol update NodeName=n1 State=RESUME"},
+            {"drained_by": "another owner", "next": "scontrol show node n1"},
         ),
-        ({"slurm": SlurmNow(state="draining*")}, {"next": "scontrol update NodeName=n1 State=RESUME"}),
+        ({"slurm": SlurmNow(state="draining*")}, {"next": "scontrol show node n1"}),
         (
             {"slurm": SlurmNow(state="down*", reason="Not responding", set_by="slurm")},
             {"drained_by": "", "next": "ansible-playbook validate.yml -l n1"},
@@ -164,6 +164,26 @@ def test_a_row_joins_what_is_known_and_names_the_next_command(
 ) -> None:
     row = build_row("n1", *(given.get(key) for key in ("slurm", "night", "provision", "imaging", "act")))
     assert {key: getattr(row, key) for key in shown} == shown
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "command"),
+    [
+        ("drained", "rackproof-night: xid_79 GPU 0", "ansible-playbook validate.yml -l n1"),
+        ("drained", "rackproof: provisioning", "ansible-playbook provision.yml -l n1"),
+        ("draining*", "rackproof: health: 3 of 4 GPUs", "ansible-playbook provision.yml -l n1"),
+        ("drained", "rackproof-reimage: gets a new image", "rackproof reimage status n1"),
+        ("drained", "rackproofing the roof", "scontrol show node n1"),
+        ("down", "rackproof: provisioning", "ansible-playbook validate.yml -l n1"),
+    ],
+)
+def test_the_next_command_for_a_drained_node_is_of_the_job_that_drained_it(
+    state: str, reason: str, command: str
+) -> None:
+    slurm = SlurmNow(state=state, reason=reason)
+    running = imaging("image (3 min)", "")
+    assert build_row("n1", slurm, None, None, None, None).next == command
+    assert build_row("n1", slurm, night_of(Verdict.PASS), None, running, None).next == command
 
 
 def test_advice_names_the_inventory_of_the_night(

@@ -364,8 +364,10 @@ def test_only_fail_and_unproven_gate() -> None:
 def test_a_reference_of_a_sku_applies_only_to_the_measurements_that_it_names(
     labels: dict[str, str], parameters: dict[str, int], of: str, fits: bool
 ) -> None:
-    baseline = SkuReference(metric="copy", labels=labels, parameters=parameters, benchmark=of, reference=FAST)
-    assert baseline.fits("gemm", {"gpus": 4}, measured(1, dtype="bf16", gpu="x")) is fits
+    sku_reference = SkuReference(
+        metric="copy", labels=labels, parameters=parameters, benchmark=of, reference=FAST
+    )
+    assert sku_reference.fits("gemm", {"gpus": 4}, measured(1, dtype="bf16", gpu="x")) is fits
 
 
 @pytest.mark.parametrize(
@@ -394,7 +396,7 @@ def test_a_reference_of_zero_faults_is_accepted() -> None:
     assert SkuReference.model_validate({"metric": "errors", "reference": none}).reference.value == 0
 
 
-def verdict_with_baselines(measured_values: Sequence[Measurement], *baselines: SkuReference) -> str:
+def verdict_with_references(measured_values: Sequence[Measurement], *sku_references: SkuReference) -> str:
     """Return the verdict of a gemm run whose SKU has these references. Only bf16 is not optional."""
     rules = [
         JudgeRule(metric="copy", labels={"dtype": "bf16"}, direction=UP),
@@ -405,10 +407,12 @@ def verdict_with_baselines(measured_values: Sequence[Measurement], *baselines: S
 
     def references(one: Measurement) -> list[Reference]:
         """Return the references of the SKU for a measurement."""
-        return [baseline.reference for baseline in baselines if baseline.fits("gemm", {}, one)]
+        return [
+            sku_reference.reference for sku_reference in sku_references if sku_reference.fits("gemm", {}, one)
+        ]
 
     return judge_run(
-        rules, [log], [], references, parameters={}, require_references=True, baselines=baselines
+        rules, [log], [], references, parameters={}, require_references=True, sku_references=sku_references
     ).verdict.value
 
 
@@ -427,11 +431,11 @@ def verdict_with_baselines(measured_values: Sequence[Measurement], *baselines: S
     ],
 )
 def test_a_reference_of_the_sku_requires_a_measurement(extra: list[dict[str, object]], verdict: str) -> None:
-    baselines = [
+    sku_references = [
         SkuReference(metric="copy", labels={"dtype": "bf16"}, reference=reference(low=-0.1)),
         *(SkuReference.model_validate({**one, "reference": reference(low=-0.1)}) for one in extra),
     ]
-    assert verdict_with_baselines([measured(100, dtype="bf16")], *baselines) == verdict
+    assert verdict_with_references([measured(100, dtype="bf16")], *sku_references) == verdict
 
 
 DTYPES = [{"metric": "gemm_best", "labels": {"dtype": dtype}} for dtype in ("bf16", "fp8")]
@@ -470,7 +474,9 @@ def test_the_rule_of_the_processor_requires_no_reference_of_gpus(
         JudgeRule(metric="gemm_best", labels={"dtype": "fp8"}, direction=UP, needs_gpus=1, optional=True),
         JudgeRule(metric="gemm_best", labels={"device": "cpu"}, direction=UP, optional=True),
     ]
-    baselines = [SkuReference.model_validate({**one, "reference": reference(low=-0.1)}) for one in references]
+    sku_references = [
+        SkuReference.model_validate({**one, "reference": reference(low=-0.1)}) for one in references
+    ]
     log = ParsedLog(
         format="test",
         measurements=tuple(
@@ -485,10 +491,10 @@ def test_the_rule_of_the_processor_requires_no_reference_of_gpus(
         rules,
         [log],
         [],
-        lambda one: [each.reference for each in baselines if each.fits("gemm", {}, one)],
+        lambda one: [each.reference for each in sku_references if each.fits("gemm", {}, one)],
         parameters={"gpus": 1},
         require_references=False,
-        baselines=baselines,
+        sku_references=sku_references,
     )
     assert found.verdict == verdict, found.reasons
 

@@ -1,8 +1,8 @@
 """Test the patterns with which a definition reads the plain output of a program (core/line_rules.py).
 
 For a program without a log format of its own, such as STREAM, a site writes one regular expression for each
-metric, and one for a good end. A pattern that fits every line, has no number, or that RE2 cannot compile, is
-refused when the file is read.
+metric, and one for a good end. A pattern that matches every line, has no number, or that RE2 cannot compile,
+is refused when the file is read.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def test_a_pattern_with_one_number_is_accepted(pattern: str) -> None:
         ("Triad", "0 groups"),
         (r"(\d+) (\d+)", "2 groups"),
         (r"A (?P<value>\d+)|B (?P<value>\d+)", "2 groups"),
-        ("(a*)", "fits every line"),
-        (r"(\d*)", "fits every line"),
+        ("(a*)", "matches every line"),
+        (r"(\d*)", "matches every line"),
         (r"(\d+)(?= MB)", "RE2, which says .*: write the text that the line has"),
     ],
 )
@@ -62,7 +62,7 @@ def test_a_pattern_that_cannot_be_used_is_refused(pattern: str, reason: str) -> 
 
 
 @pytest.mark.parametrize("good_end", ["", "^", "x*", "(?:a*)+$", "["])
-def test_a_good_end_that_fits_every_line_or_is_invalid_is_refused(good_end: str) -> None:
+def test_a_good_end_that_matches_every_line_or_is_invalid_is_refused(good_end: str) -> None:
     with pytest.raises(ValidationError):
         rules(good_end=good_end)
     with pytest.raises(ValidationError):

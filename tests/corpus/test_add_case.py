@@ -68,6 +68,8 @@ def test_a_run_becomes_a_case(
     assert add(tool, monkeypatch, run, "new", *words) == 0
     case = judging.read_case("new")
     assert (case.expected, case.healthy) == (expected, "--healthy" in words)
+    text = (tmp_path / "corpus/cases/new" / judging.CASE_FILE).read_text()
+    assert text.startswith("---\n# tests/corpus/README.md describes the keys.\n")
     again = judging.judge_case("new", tmp_path / "again")
     assert (again.verdict, again.codes) == (expected.verdict, expected.codes)
     # An existing case is not overwritten.

@@ -46,7 +46,13 @@ def test_a_case_says_why_where_its_verdict_is_not_what_its_machine_is() -> None:
             )
 
 
-def test_what_is_not_seen_is_listed() -> None:
+def test_the_file_of_a_case_names_the_page_that_describes_its_keys() -> None:
+    comment = "---\n# tests/corpus/README.md describes the keys.\n"
+    texts = {name: (judging.CORPUS / "cases" / name / judging.CASE_FILE).read_text() for name in NAMES}
+    assert [name for name, text in texts.items() if not text.startswith(comment)] == []
+
+
+def test_the_table_in_the_readme_lists_the_cases_whose_fault_is_not_seen() -> None:
     section = (judging.CORPUS / "README.md").read_text().partition("## Not seen")[2]
     listed = {line.split("`")[1] for line in section.splitlines() if line.startswith("| `")}
     assert listed == {name for name in NAMES if judging.read_case(name).not_seen}
@@ -69,7 +75,7 @@ def test_no_kept_answer_has_the_serial_number_of_a_real_gpu() -> None:
             assert [one for one in found if not REPLACED.fullmatch(one)] == [], machine.name
 
 
-def test_the_corpus_holds_what_racks_are_made_of() -> None:
+def test_the_corpus_has_healthy_and_faulty_cases_of_both_kinds() -> None:
     """If cases are removed, this test fails. Each kind must have healthy and faulty cases."""
     cases = [judging.read_case(name) for name in NAMES]
     assert len(cases) >= 100

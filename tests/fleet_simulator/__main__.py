@@ -48,17 +48,17 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--alarms", action="append", help="verdicts that flag a node (default: fail); repeatable"
     )
-    arguments.add_argument("--only", action="store_true", help="no baselines")
-    arguments.add_argument("--tables", action="store_true", help="tables of kinds, sizes and nights for each")
+    arguments.add_argument("--only", action="store_true", help="leave the baselines out")
+    arguments.add_argument("--tables", action="store_true", help="also print tables by kind, size and nights")
     return arguments
 
 
-Asked = tuple[Callable[[], Judge], dict[str, set[str]]]
+JudgeAndFlags = tuple[Callable[[], Judge], dict[str, set[str]]]
 """The function that makes a judge, and the verdicts that flag a node, by name."""
 
 
 def scores_of(
-    fleet: Fleet, faults: FaultMix, seeds: range, judges: dict[str, Asked]
+    fleet: Fleet, faults: FaultMix, seeds: range, judges: dict[str, JudgeAndFlags]
 ) -> dict[str, dict[str, Score]]:
     """Return the scores of judges over several simulations of a fleet, added up."""
     scores = {title: dict.fromkeys(alarms, Score()) for title, (_, alarms) in judges.items()}
@@ -80,7 +80,7 @@ def main() -> None:
     faults = mix_of(yaml.safe_load(options.faults_file.read_text())) if options.faults_file else all_faults()
     seeds = range(options.seed, options.seed + options.seeds)
     baseline = {FLAGGED: {FLAGGED}}
-    judges: dict[str, Asked] = (
+    judges: dict[str, JudgeAndFlags] = (
         {} if options.only else {name: (make, baseline) for name, make in BASELINES.items()}
     )
     alarms = {one: set(one.split(",")) for one in options.alarms or [FLAGGED]}

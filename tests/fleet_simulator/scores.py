@@ -25,7 +25,8 @@ from tests.fleet_simulator.baselines import Judge, NightLike
 from tests.fleet_simulator.faults import Fault
 from tests.fleet_simulator.simulation import Measurement, Simulation, Truth
 
-Class = tuple[str, float]
+FaultClass = tuple[str, float]
+"""The kind and the size of a fault."""
 LEVEL = 0.95
 """Confidence of the bounds."""
 ALL_METRICS = "all"
@@ -85,8 +86,8 @@ class Score:
         rack_nodes_flagged: How many of these were flagged at least once since the first night of the fault.
     """
 
-    faults: Counter[Class] = field(default_factory=Counter)
-    found: Counter[Class] = field(default_factory=Counter)
+    faults: Counter[FaultClass] = field(default_factory=Counter)
+    found: Counter[FaultClass] = field(default_factory=Counter)
     nights_until_found: Counter[Wait] = field(default_factory=Counter)
     node_nights: int = 0
     false_alarms: int = 0
@@ -117,7 +118,7 @@ class Score:
         return sum(found), sum(there.values())
 
 
-class _Counting:
+class _ScoreCounter:
     """A counter of one judge's verdicts over the nights of one simulation."""
 
     def __init__(self, truth: Truth) -> None:
@@ -179,7 +180,7 @@ class _Counting:
         return score
 
 
-class _Watched:
+class _StoredNight:
     """A night that stores its measurements, so that several judges read equal measurements."""
 
     def __init__(self, night: NightLike) -> None:
@@ -214,17 +215,18 @@ def assess_all(
     simulation: Simulation, judges: Mapping[str, tuple[Judge, Mapping[str, Collection[str]]]]
 ) -> dict[str, dict[str, Score]]:
     """Return the scores of several judges over the same nights, each as ``assess`` does."""
-    counting = {
-        title: {name: _Counting(simulation.truth) for name in alarms} for title, (_, alarms) in judges.items()
+    counters = {
+        title: {name: _ScoreCounter(simulation.truth) for name in alarms}
+        for title, (_, alarms) in judges.items()
     }
     for night in simulation:
-        watched = _Watched(night)
+        stored = _StoredNight(night)
         for title, (judge, alarms) in judges.items():
-            verdicts = judge(watched)
+            verdicts = judge(stored)
             for name, flagging in alarms.items():
                 flagged = {node for node, verdict in verdicts.items() if verdict in flagging}
-                counting[title][name].count_night(night.number, watched.rack_of_node, flagged)
-    return {title: {name: one.total() for name, one in of.items()} for title, of in counting.items()}
+                counters[title][name].count_night(night.number, stored.rack_of_node, flagged)
+    return {title: {name: one.total() for name, one in of.items()} for title, of in counters.items()}
 
 
 def detections(score: Score) -> list[str]:
@@ -241,7 +243,7 @@ def detections(score: Score) -> list[str]:
     return [*lines, _row("all", cells)]
 
 
-def _of_size(counts: Counter[Class], size: float) -> int:
+def _of_size(counts: Counter[FaultClass], size: float) -> int:
     """Return the number of faults of one size, of all kinds."""
     return sum(count for (_, one), count in counts.items() if one == size)
 

@@ -91,10 +91,10 @@ def edited(base: Any, edits: Iterable[Edit]) -> Any:
     """Return a copy of nested data with the edits applied one after the other. The base does not change."""
     value = copy.deepcopy(base)
     for at, kind, odd in edits:
-        known = list(places(value))
-        if not known:
+        paths = list(places(value))
+        if not paths:
             break
-        *path, last = known[at % len(known)]
+        *path, last = paths[at % len(paths)]
         holder = value
         for key in path:
             holder = holder[key]

@@ -644,7 +644,7 @@ class Recordings:
             run.make(folder / run.name)
             self.judged.append(run.judge(self.copy(run)))
         verdicts = {verdict for judged in self.judged for verdict in judged.verdicts.values()}
-        assert verdicts == set(Verdict), "no recorded run has one of the verdicts"
+        assert verdicts == set(Verdict), "the recorded runs do not have all verdicts"
 
     def copy(self, run: RecordedRun) -> Path:
         """Return a copy of a run. Copies are at one path, and the plan of a copy names files at this path."""

@@ -151,17 +151,20 @@ def test_after_the_last_day_of_its_declaration_a_line_counts_again(until: object
         ([entry("ahci controller[")], "is not a regular expression"),
         ([entry("*ahci controller")], "is not a regular expression"),
         ([entry(), entry("")], "entry 2"),
-        ([entry("(?:ahci controller)?")], "fits every line"),
-        ([entry(".*")], "fits every line"),
-        ([entry("ahci controller|")], "fits every line"),
-        ([entry(".+")], "has only 0 characters"),
-        ([entry(".*error.*")], "has only 5 characters"),
-        ([entry(r"\S+ [a-z]+: error")], "has only 5 characters"),
-        ([entry("ahci controller|nvme")], "has only 4 characters"),
+        ([entry("(?:ahci controller)?")], "matches an empty text and therefore every line"),
+        ([entry(".*")], "matches an empty text and therefore every line"),
+        ([entry("ahci controller|")], "matches an empty text and therefore every line"),
+        ([entry(".+")], "requires only 0 letters or digits"),
+        ([entry(".*error.*")], "requires only 5 letters or digits"),
+        ([entry(r"\S+ [a-z]+: error")], "requires only 5 letters or digits"),
+        ([entry("ahci controller|nvme")], "requires only 4 letters or digits"),
         ([entry("ahci (?=controller)")], "is not a regular expression of RE2"),
         # Optional parts, sets of characters, and repetitions that may be zero require no character.
-        ([entry(r"(?i:con)(?P<word>trol)?(?:ler|l[er]{2}(?:ab)*)")], "has only 4 characters"),
-        ([entry(r"a{3}b{0,3}c?d??e*?f+?(ghij){0}\x41\pL[[:alpha:]k]\Qmnop\E{,}")], "has only 2 characters"),
+        ([entry(r"(?i:con)(?P<word>trol)?(?:ler|l[er]{2}(?:ab)*)")], "requires only 4 letters or digits"),
+        (
+            [entry(r"a{3}b{0,3}c?d??e*?f+?(ghij){0}\x41\pL[[:alpha:]k]\Qmnop\E{,}")],
+            "requires only 2 letters or digits",
+        ),
         ([entry()] * 201, "at most 200"),
     ],
 )
@@ -222,6 +225,6 @@ def test_a_night_stores_declared_lines_and_refuses_an_unusable_declaration(tmp_p
         assert (len(seen.hardware_events), len(seen.declared_lines)) == (events, kept)
     night = NightContext(night_id="x", folder=str(tmp_path), results=str(tmp_path))
     with pytest.raises(
-        ValidateError, match=r"validate_harmless_kernel_lines of n1, entry 1: .*fits every line"
+        ValidateError, match=r"validate_harmless_kernel_lines of n1, entry 1: .*therefore every line"
     ):
         store_snapshot(night, "n1", {}, asked=1, answered=2, sku="", harmless_kernel_lines=[entry(".*")])

@@ -45,7 +45,7 @@ def instead(old: str, new: str) -> Change:
     return change
 
 
-def more(words: str) -> Change:
+def followed_by(words: str) -> Change:
     """Return a change that adds a text at the end."""
     return lambda text: text + words
 
@@ -59,16 +59,18 @@ B200 = (REAL / "nccl/b200-8gpu-all_reduce.txt").read_text()
         (without("nThread"), "rows_missing"),
         (lambda text: without("nThread")(without("2224200 556050")(text)), "rows_missing"),
         (without("#  Rank "), "devices_contradict"),
-        (more("# Collective test starting: alltoall_perf\n"), "cut_off"),
-        (more("# Collective test starting: alltoall_perf\n# nThread 1 nGpus 2 minBytes 8 maxBytes 8\n"),
-         "cut_off"),
-        (more("bash: ./build/all_gather_perf: No such file or directory\n"), "cut_off"),
-        (more("all_gather_perf: error while loading shared libraries: libnccl.so.2\n"), "task_failed"),
-        (more("srun: error: Unable to create step for job 4711: More processors requested than permitted\n"),
-         "task_failed"),
-        (more("n1:77:99 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error\n"), "network_failed"),
-        (more("n1:77:99 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event: device fatal\n"), "network_failed"),
-        (more("# Collective test concluded: all_gather_perf\n"), "mixed_tables"),
+        (followed_by("# Collective test starting: alltoall_perf\n"), "cut_off"),
+        (followed_by("# Collective test starting: alltoall_perf\n"
+                     "# nThread 1 nGpus 2 minBytes 8 maxBytes 8\n"), "cut_off"),
+        (followed_by("bash: ./build/all_gather_perf: No such file or directory\n"), "cut_off"),
+        (followed_by("all_gather_perf: error while loading shared libraries: libnccl.so.2\n"), "task_failed"),
+        (followed_by("srun: error: Unable to create step for job 4711: More processors requested than "
+                     "permitted\n"), "task_failed"),
+        (followed_by("n1:77:99 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error\n"),
+         "network_failed"),
+        (followed_by("n1:77:99 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event: device fatal\n"),
+         "network_failed"),
+        (followed_by("# Collective test concluded: all_gather_perf\n"), "mixed_tables"),
         (instead("validation: 1", "validation: 0"), "not_checked"),
         (instead("2224200 556050", "2224200 278025"), "busbw_contradicts"),
         (instead("10.00  222.42  222.42", "0.10  22242.00  22242.00"), "impossible_value"),

@@ -48,15 +48,15 @@ def judged(data: bytes) -> tuple[Verdict, set[str]]:
 )
 def test_a_metric_beyond_its_bounds_is_unproven(trained: str, value: float, verdict: Verdict) -> None:
     extra = [event("eval_accuracy", 1.2, 200, samples_count=500)] if value == 1.0 else []
-    found, codes = judged(mllog_of(trained, value, *extra))
-    assert (found, "impossible_value" in codes) == (verdict, verdict is Verdict.UNPROVEN)
+    actual, codes = judged(mllog_of(trained, value, *extra))
+    assert (actual, "impossible_value" in codes) == (verdict, verdict is Verdict.UNPROVEN)
 
 
 @pytest.mark.parametrize("value", [0, -8, 8.5, "none", float("inf"), [8, 8], None])
 @pytest.mark.parametrize("key", ["global_batch_size", "train_samples", "eval_samples"])
 def test_a_count_that_is_not_a_positive_whole_number_does_not_pass(key: str, value: Any) -> None:
-    found, codes = judged(mllog(event(key, value, 200)))
-    assert found is not Verdict.PASS
+    verdict, codes = judged(mllog(event(key, value, 200)))
+    assert verdict is not Verdict.PASS
     assert codes & {"impossible_value", "nan"}
 
 
@@ -69,8 +69,8 @@ def test_counts_as_submitters_log_them_pass(value: Any) -> None:
     "meta", [{"samples_count": -384}, {"samples_count": 0.5}, {"epoch_num": -1}, {"step_num": "many"}]
 )
 def test_samples_epochs_and_steps_that_are_no_counts_are_unproven(meta: dict[str, Any]) -> None:
-    found, codes = judged(mllog(event("eval_accuracy", 0.94, 200, **meta)))
-    assert (found, "impossible_value" in codes) == (Verdict.UNPROVEN, True)
+    verdict, codes = judged(mllog(event("eval_accuracy", 0.94, 200, **meta)))
+    assert (verdict, "impossible_value" in codes) == (Verdict.UNPROVEN, True)
 
 
 @pytest.mark.parametrize("value", [1.5, 23.05, -0.1])
@@ -90,9 +90,9 @@ def test_a_metric_of_round_06_is_bounded_too(value: float) -> None:
     ],
 )
 def test_mxnets_metrics_are_bounded(line: bytes) -> None:
-    found, codes = judged(MXNET.replace(b"Epoch[1] Valid", line + b"Epoch[1] Valid"))
+    verdict, codes = judged(MXNET.replace(b"Epoch[1] Valid", line + b"Epoch[1] Valid"))
     assert judged(MXNET)[0] is Verdict.PASS
-    assert (found, "impossible_value" in codes) == (Verdict.UNPROVEN, True)
+    assert (verdict, "impossible_value" in codes) == (Verdict.UNPROVEN, True)
 
 
 @pytest.mark.parametrize("pair", ["1.5 5 = 1.9", "0.9 5 = 0.5", "-0.1 5 = 0.5"])
@@ -103,28 +103,26 @@ def test_accuracies_of_tf_cnn_that_are_no_fractions_or_out_of_order_do_not_pass(
 
 
 TWICE = (
-    ('"key": "eval_accuracy", "value": 0.99', '"key": "eval_accuracy", "value": 0.99, "value": 0.92'),
+    ('"key": "eval_accuracy", "value": 0.92', '"key": "eval_accuracy", "value": 0.99, "value": 0.92'),
     ('"key": "eval_accuracy"', '"key": "eval_accuracy", "key": "eval_accuracy"'),
     ('"status": "success"', '"status": "aborted", "status": "success"'),
     ('"value": "llama2_70b_lora"', '"value": "bert", "value": "llama2_70b_lora"'),
     ('"key": "run_stop"', '"time_ms": 1, "key": "run_stop"'),
     ('"key": "global_batch_size", "value": 8', '"key": "global_batch_size", "value":16, "value" : 8'),
 )
-"""Text of an event, and the same text with a key twice. The test replaces 0.99 in the first with the
-accuracy of its log."""
+"""Text of an event, and the same text with a key twice."""
 
 
 @pytest.mark.parametrize(("old", "new"), TWICE)
 @pytest.mark.parametrize("tail", ["", " and more"])  # text of another process after the event
 def test_an_event_with_a_key_twice_is_damaged(old: str, new: str, tail: str) -> None:
     good = mllog(final=0.92).decode()
-    old = old.replace("0.99", "0.92")
     assert old in good
     lines = [
         line.replace(old, new) + tail if old in line and ":::" in line else line for line in good.split("\n")
     ]
-    found, codes = judged("\n".join(lines).encode())
-    assert (found, "key_twice" in codes) == (Verdict.UNPROVEN, True)
+    verdict, codes = judged("\n".join(lines).encode())
+    assert (verdict, "key_twice" in codes) == (Verdict.UNPROVEN, True)
 
 
 def test_equal_keys_inside_a_value_do_not_count_as_a_key_twice() -> None:
@@ -146,8 +144,8 @@ def test_an_event_in_single_quotes_with_a_key_twice_is_damaged(old: str, new: st
     assert quoted != lines
     assert judged("\n".join(quoted).encode())[0] is Verdict.PASS
     twice = [one.replace(old, new).replace('"', "'") if old in one else one for one in lines]
-    found, codes = judged("\n".join(twice).encode())
-    assert (found, "key_twice" in codes) == (Verdict.UNPROVEN, True)
+    verdict, codes = judged("\n".join(twice).encode())
+    assert (verdict, "key_twice" in codes) == (Verdict.UNPROVEN, True)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +160,8 @@ def test_statistics_with_a_key_twice_are_damaged(change: tuple[str, str]) -> Non
     line = event("tracked_stats", {"train_loss": 1.5, "throughput": 10.2}, 200)
     assert change[0] in line
     assert judged(mllog(line))[0] is Verdict.PASS
-    found, codes = judged(mllog(line.replace(*change)))
-    assert (found, "key_twice" in codes) == (Verdict.UNPROVEN, True)
+    verdict, codes = judged(mllog(line.replace(*change)))
+    assert (verdict, "key_twice" in codes) == (Verdict.UNPROVEN, True)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +175,9 @@ def test_statistics_with_a_key_twice_are_damaged(change: tuple[str, str]) -> Non
     ],
 )
 def test_round_05_has_the_same_bounds(old: str, new: str, code: str) -> None:
-    found, codes = judged(MLP05.replace(old.encode(), new.encode()))
+    verdict, codes = judged(MLP05.replace(old.encode(), new.encode()))
     assert judged(MLP05)[0] is Verdict.PASS
-    assert (found, code in codes) == (Verdict.UNPROVEN, True)
+    assert (verdict, code in codes) == (Verdict.UNPROVEN, True)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +210,8 @@ def test_an_event_of_round_06_with_a_key_twice_is_damaged(change: str) -> None:
 )
 def test_a_table_that_lists_a_gpu_or_link_twice_is_unproven(data: bytes, old: bytes, new: bytes) -> None:
     assert judged(data)[0] is Verdict.PASS
-    found, codes = judged(data.replace(old, new))
-    assert (found, "gpu_twice" in codes) == (Verdict.UNPROVEN, True)
+    verdict, codes = judged(data.replace(old, new))
+    assert (verdict, "gpu_twice" in codes) == (Verdict.UNPROVEN, True)
 
 
 def test_a_query_in_a_loop_may_list_each_gpu_again_but_only_at_another_time() -> None:
@@ -244,8 +242,8 @@ def test_a_run_in_a_year_before_mlperf_or_in_the_future_gets_a_remark(year: int)
 @pytest.mark.parametrize("sample", [mllog(), mllog_of("bert", 0.72), mllog_of("resnet", 0.76)])
 def test_a_log_whose_times_are_not_in_milliseconds_is_unproven(sample: bytes, factor: float) -> None:
     data = re.sub(rb'(?<="time_ms": )\d+', lambda ms: b"%d" % (int(ms[0]) * factor), sample)
-    found, codes = judged(data)
-    assert (found is Verdict.UNPROVEN, "wrong_year" in codes) == (True, True)
+    verdict, codes = judged(data)
+    assert (verdict is Verdict.UNPROVEN, "wrong_year" in codes) == (True, True)
 
 
 A100 = (Path(__file__).parents[1] / "data" / "real" / "nvidia-smi" / "qx-a100.xml").read_bytes()
@@ -265,8 +263,8 @@ A100 = (Path(__file__).parents[1] / "data" / "real" / "nvidia-smi" / "qx-a100.xm
 @pytest.mark.parametrize("data", [A100, NVIDIA_SMI_CSV], ids=["xml", "csv"])
 def test_an_error_line_above_the_output_of_nvidia_smi_is_a_lost_gpu(data: bytes, line: bytes) -> None:
     assert judged(data)[0] is Verdict.PASS
-    found, codes = judged(line + b"\n" + data)
-    assert (found, "gpu_lost" in codes) == (Verdict.FAIL, True)
+    verdict, codes = judged(line + b"\n" + data)
+    assert (verdict, "gpu_lost" in codes) == (Verdict.FAIL, True)
 
 
 def test_an_xml_that_lists_gpus_twice_is_unproven() -> None:
@@ -277,5 +275,5 @@ def test_an_xml_that_lists_gpus_twice_is_unproven() -> None:
     count = int(attached[1])
     twice = A100.replace(gpus, gpus + b"\n" + gpus)
     twice = twice.replace(attached[0], b"<attached_gpus>%d" % (2 * count))
-    found, codes = judged(twice)
-    assert (found, "gpu_twice" in codes) == (Verdict.UNPROVEN, True)
+    verdict, codes = judged(twice)
+    assert (verdict, "gpu_twice" in codes) == (Verdict.UNPROVEN, True)

@@ -235,6 +235,7 @@ LINES = [
     ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff", FAIL, "storage_error"),
     ("nvme nvme1: I/O 512 QID 1 timeout, aborting", DEGRADED, "storage_error"),
     ("megaraid_sas 0000:01:00.0: FW in FAULT state!!", FAIL, "storage_error"),
+    ("megaraid_sas 0000:18:00.0: FW in FAULT state Fault code:0x10000", FAIL, "storage_error"),
     ("mpt3sas_cm0: fault_state(0x2810)!", FAIL, "storage_error"),
     (
         "EXT4-fs (nvme0n1p2): warning: mounting fs with errors, running e2fsck is recommended",
@@ -554,7 +555,6 @@ OF_LEVEL_ERROR = [
     # Other lines, which are unproven if their level is error, whatever their words are.
     "i801_smbus 0000:00:1f.4: SMBus is busy, can't use it!",
     "usb 1-14.1: device descriptor read/64, error -71",
-    "megaraid_sas 0000:18:00.0: FW in FAULT state Fault code:0x10000",
     "DMAR: DRHD: handling fault status reg 2",
     "Under-voltage detected! (0x00050005)",
 ]
@@ -795,8 +795,8 @@ def test_unknown_error_accepts_any_text(text: str) -> None:
 def test_a_log_with_lost_lines_is_unproven(line: str) -> None:
     whole = "[    0.000000] Linux version 6.8.0\n[    1.000000] pci 0000:18:00.0: enabled\n"
     assert logs.parse(io.BytesIO(whole.encode()), format="xid").verdict is PASS
-    parsed = logs.parse(io.BytesIO(f"{whole}[    2.000000] {line}\n".encode()), format="xid")
-    assert (parsed.verdict, parsed.findings[0].code) == (UNPROVEN, "kernel_log_unknown")
+    result = logs.parse(io.BytesIO(f"{whole}[    2.000000] {line}\n".encode()), format="xid")
+    assert (result.verdict, result.findings[0].code) == (UNPROVEN, "kernel_log_unknown")
 
 
 def test_an_sxid_of_another_switch_or_host_does_not_judge_registers() -> None:
@@ -815,9 +815,10 @@ def test_an_sxid_of_another_switch_or_host_does_not_judge_registers() -> None:
 
 def test_registers_of_more_switches_than_are_stored_are_unproven() -> None:
     line = "[ 1.0] nvidia-nvswitch0: SXid (PCI:{:04x}:c1:00.0): 12028, {}\n"
-    registers = "".join(line.format(at, "Data {0x00140004}") for at in range(1001))
-    heads = "".join(line.format(at, "Non-fatal, Link 50 egress (First)") for at in range(1000))
-    assert parsed(registers + heads).verdict is UNPROVEN
+    for switches, verdict in ((1000, DEGRADED), (1001, UNPROVEN)):
+        registers = "".join(line.format(at, "Data {0x00140004}") for at in range(switches))
+        heads = "".join(line.format(at, "Non-fatal, Link 50 egress (First)") for at in range(switches))
+        assert parsed(registers + heads).verdict is verdict
 
 
 STAMPS = (

@@ -114,7 +114,7 @@ def test_a_controller_that_is_away_for_seconds_is_asked_again(gather: Any) -> No
     scontrol = gather.rig.root / "usr/bin/scontrol"
     scontrol.write_text(
         "#!/bin/sh\n"
-        "# A stand-in: down when it is asked first, up from then on.\n"
+        "# A fake: down when it is asked first, up from then on.\n"
         'state=UP; [ -e "$0.asked" ] || state=DOWN; : >"$0.asked"\n'
         'echo "Slurmctld(primary) at ctl is $state"; [ $state = UP ]\n'
     )

@@ -134,7 +134,7 @@ def main() -> None:
             best = min(best, time.process_time() - began)
         print(f"{name:12} {len(data) / MEGABYTE / best:6.0f} MB/s")
     for megabytes in (50, 500):
-        print(f"peak for {megabytes:3} MB: {peak_after(megabytes):6.1f} MB resident")
+        print(f"peak for {megabytes:3} MB: {peak_after(megabytes):6.1f} MiB resident")
 
 
 if __name__ == "__main__":

@@ -72,13 +72,15 @@ def main() -> None:
         print(f"mlperf-logging {other[0] * factor:.1f} s CPU, {other[1] * factor:.1f} s")
         for processors, cpu, wall, memory in parses:
             print(
-                f"parse --json, processors: {processors}: {cpu:.2f} s CPU, {wall:.2f} s, {memory:.0f} MB; "
+                f"parse --json, processors: {processors}: {cpu:.2f} s CPU, {wall:.2f} s, {memory:.0f} MiB; "
                 f"of bare {bare[0] / cpu:.2f} (elapsed {bare[1] / wall:.2f}), times mlperf-logging "
                 f"{other[0] * factor / cpu:.1f} (elapsed {other[1] * factor / wall:.1f})",
                 flush=True,
             )
     few = command(files[::10], 1)[2]
-    print(f"largest process: {few:.0f} MB for a tenth, {command(files, 1)[2]:.0f} MB for all, one processor")
+    print(
+        f"largest process: {few:.0f} MiB for a tenth, {command(files, 1)[2]:.0f} MiB for all, one processor"
+    )
 
 
 if __name__ == "__main__":

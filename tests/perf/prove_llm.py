@@ -32,7 +32,7 @@ def time_ours(options: argparse.Namespace) -> float:
     """Return tokens/s of llm_torch.py.
 
     Raises:
-        SystemExit: The program failed.
+        SystemExit: The program failed, or logged no tokens_per_second.
     """
     command = [sys.executable, str(WORKLOADS / "llm_torch.py"), "--gpus", str(int(not options.cpu))]
     command += ["--size", options.size, "--steps", str(options.steps)]
@@ -40,12 +40,15 @@ def time_ours(options: argparse.Namespace) -> float:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"llm_torch.py ended with status {done.returncode}\n{done.stdout}\n{done.stderr}")
+    rate: float | None = None
     for line in done.stdout.splitlines():
         if '"measurement"' in line:
             stated = json.loads(line.partition(":::MLLOG ")[2])["value"]
             print(f"ours: {stated['name']} {stated['value']:.6g} {stated['unit']} {stated['labels']}")
             if stated["name"] == "tokens_per_second":
                 rate = float(stated["value"])
+    if rate is None:
+        raise SystemExit(f"llm_torch.py logged no tokens_per_second\n{done.stdout}\n{done.stderr}")
     return rate
 
 

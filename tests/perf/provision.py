@@ -46,49 +46,59 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--limit", default="gb300-rack")
-    parser.add_argument("--bare", action="store_true", help="throw the nodes and the controller away first")
-    parser.add_argument("--log", type=Path, default=Path(tempfile.gettempdir()) / "provision.log")
+    parser.add_argument(
+        "--limit", default="gb300-rack", help="hosts to provision, as for ansible-playbook -l"
+    )
+    parser.add_argument(
+        "--bare", action="store_true", help="first make the nodes and the Slurm controller bare"
+    )
+    parser.add_argument(
+        "--log",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "provision.log",
+        help="the output goes to this path, with the suffixes .first and .second",
+    )
     given = parser.parse_args()
     listed = timed(["ansible", given.limit, "--list-hosts"])[1]
     nodes = re.findall(r"^\s{4}(\S+)$", listed, re.MULTILINE)
     if not nodes:
-        raise SystemExit(f"no node is called {given.limit}: {listed}")
+        raise SystemExit(f"--limit {given.limit} matches no host: {listed}")
     if given.bare:
         controllers = re.findall(
             r"^\s{4}(\S+)$", timed(["ansible", "slurm_controller", "--list-hosts"])[1], re.M
         )
-        seconds, said, rc = timed([sys.executable, "testrack/rack.py", "renew", *nodes, *controllers])
-        if rc:
-            raise SystemExit(said)
+        seconds, output, status = timed([sys.executable, "testrack/rack.py", "renew", *nodes, *controllers])
+        if status:
+            raise SystemExit(output)
         print(f"made bare: {len(nodes)} nodes and {', '.join(controllers)} in {seconds:.0f} s", flush=True)
     command = ["ansible-playbook", "provision.yml", "-l", given.limit]
-    for number in ("first", "second"):
+    for ordinal in ("first", "second"):
         with tempfile.NamedTemporaryFile() as counted:
-            seconds, said, rc = timed(
+            seconds, output, status = timed(
                 command,
                 ANSIBLE_CALLBACK_PLUGINS=f"{ROOT}/plugins/callback:{ROOT}/tests/perf/callback_plugins",
                 ANSIBLE_CALLBACKS_ENABLED="rackproof,module_calls,ansible.builtin.timer",
                 MODULE_CALLS=counted.name,
             )
             calls = json.loads(Path(counted.name).read_text() or "{}")
-        given.log.with_suffix(f".{number}").write_text(said)
-        changed = {host: int(n) for host, n in re.findall(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)", said, re.M)}
+        given.log.with_suffix(f".{ordinal}").write_text(output)
+        recap = re.findall(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)", output, re.M)
+        changed = {host: int(count) for host, count in recap}
         counts = [len(calls.get(node, [])) for node in nodes]
         print(
-            f"{number} run: {seconds:.0f} s, exit {rc}, changed on {sum(map(bool, changed.values()))} of"
-            f" {len(changed)} nodes, module calls per node {min(counts)} to {max(counts)}"
+            f"{ordinal} run: {seconds:.0f} s, exit {status}, changes on {sum(map(bool, changed.values()))} of"
+            f" {len(changed)} hosts, module calls per node {min(counts)} to {max(counts)}"
             f" (controller {sum(len(c) for h, c in calls.items() if h not in nodes)})",
             flush=True,
         )
-        if rc:
-            raise SystemExit(f"see {given.log.with_suffix(f'.{number}')}")
+        if status:
+            raise SystemExit(f"see {given.log.with_suffix(f'.{ordinal}')}")
     for call in calls.get(nodes[0], []):
         print(f"    {call}")
     pings = [timed(["ansible", given.limit, "-m", "ping"])[0] for _ in range(5)]
     ping = statistics.median(pings)
     print(f"ping: {ping:.2f} s (median of {', '.join(f'{one:.2f}' for one in pings)})")
-    print(f"second run / ping: {seconds / ping:.1f} (at most 40 is wanted)")
+    print(f"second run / ping: {seconds / ping:.1f} (goal: at most 40)")
     return 0
 
 

@@ -100,7 +100,7 @@ def main() -> None:
                 f"  ratio {ratios[-1]:.4f}",
                 flush=True,
             )
-    print(f"median ratio {statistics.median(ratios):.4f} of {len(ratios)} pairs (at least 0.98 is wanted)")
+    print(f"median ratio {statistics.median(ratios):.4f} of {len(ratios)} pairs (goal: at least 0.98)")
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ def make_large(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [make_endless, make_large, os.mkfifo, Path.mkdir, lambda path: None])
-def test_a_file_that_has_no_end_is_not_fetched(make: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_or_not_plain_is_not_fetched(make: Any, tmp_path: Path) -> None:
     make(tmp_path / "log")
     with pytest.raises(AnsibleError, match=r"no plain file|more than 100"):
         Fetching().run_action({"remote": str(tmp_path / "log"), "local": str(tmp_path / "copy")})
@@ -142,7 +142,7 @@ def test_a_file_that_has_no_end_is_not_fetched(make: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("make", [make_endless, make_large])
-def test_a_node_that_states_a_small_size_sends_no_more(make: Any, tmp_path: Path) -> None:
+def test_no_more_than_the_stated_size_is_read(make: Any, tmp_path: Path) -> None:
     make(tmp_path / "log")
     with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
         Fetching("100\n").run_action({"remote": str(tmp_path / "log"), "local": str(tmp_path / "copy")})

@@ -57,7 +57,7 @@ def test_verdicts_are_those_of_the_task_that_closes_a_night(
         ({"msg": "x" * 9000}, "x" * 4000),
     ],
 )
-def test_why_a_task_failed(result: dict[str, Any], text: str) -> None:
+def test_the_reason_of_a_failed_task_is_reported(result: dict[str, Any], text: str) -> None:
     assert failure_text(result) == text
 
 

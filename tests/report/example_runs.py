@@ -246,11 +246,11 @@ def hostile() -> Run:
                 reason=HOSTILE,
                 source=Source(file=HOSTILE, line=1),
             ),
-            Judgement(metric="gone", verdict=Verdict.UNPROVEN, reason="the log holds no such measurement"),
+            Judgement(metric="gone", verdict=Verdict.UNPROVEN, reason="the log has no such measurement"),
             Judgement(metric="speed", value=1, verdict=Verdict.FAIL, gating=False, reason="too slow"),
         ),
         verdict=Verdict.FAIL,
-        reasons=(HOSTILE, "gone: the log holds no such measurement"),
+        reasons=(HOSTILE, "gone: the log has no such measurement"),
         logs=(
             LogFile(path="../../etc/passwd", sha256="00", size_bytes=1),
             LogFile(path="javascript:alert(1)", sha256="00", size_bytes=1),
@@ -270,7 +270,7 @@ def rack() -> Run:
     bandwidth = tuple(
         Measurement(
             name="all_reduce_busbw",
-            value=935 * (1 - math.exp(-((step + 1) / 3.2))),
+            value=904 * (1 - math.exp(-((step + 1) / 3.2))),
             unit="GB/s",
             direction=Direction.HIGHER,
             labels={"size_bytes": str(bytes_), "dtype": "float", "place": place},
@@ -319,7 +319,7 @@ def rack() -> Run:
             ),
         ),
         verdict=Verdict.DEGRADED,
-        reasons=("all_reduce_busbw [8 GiB]: 905 GB/s is below 890.15, yet within the hard bound",),
+        reasons=("all_reduce_busbw [8 GiB]: 875 GB/s is below 890.15, yet within the hard bound",),
         logs=(
             LogFile(
                 path="logs/nccl.txt",

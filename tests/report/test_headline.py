@@ -32,12 +32,12 @@ def run(*judgements: Judgement, verdict: Verdict = Verdict.PASS) -> Run:
         (
             (QUALITY, speed(NO_REFERENCE)),
             Verdict.PASS,
-            "Correct; 1 speed not judged: no reference. Idle? then `rackproof accept r1`.",
+            "Correct; 1 speed not judged: no reference. If the machine was idle, run `rackproof accept r1`.",
         ),
         (
             (QUALITY, *[speed(NO_REFERENCE)] * 5),
             Verdict.PASS,
-            "Correct; 5 speeds not judged: no reference. Idle? then `rackproof accept r1`.",
+            "Correct; 5 speeds not judged: no reference. If the machine was idle, run `rackproof accept r1`.",
         ),
         (
             (QUALITY, speed("n1 was not idle: processes outside the job used 1.9 of its 2 processors")),

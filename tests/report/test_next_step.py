@@ -120,4 +120,4 @@ def test_reports_in_a_folder_name_the_results_by_an_absolute_path(
     for path in (plan["html"], plan["md"]):
         assert f"rackproof accept {place} plan-1" in path.read_text()
     passed = write_run_reports(run(Verdict.PASS), Path("results/r2"))["html"].read_text()
-    assert f"Idle? then `rackproof accept {place} r1`" in passed
+    assert f"If the machine was idle, run `rackproof accept {place} r1`" in passed

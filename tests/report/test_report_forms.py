@@ -111,7 +111,7 @@ def test_pages_contain_no_control_characters_and_no_markup_of_logs(page: str) ->
 def test_the_verdict_comes_before_the_judgements() -> None:
     words = " ".join(Page(report.render([example_runs.hostile()], "html").decode()).words)
     assert words.index("fail") < words.index("Judgement") < words.index("What ran where")
-    assert "gone: the log holds no such measurement" in words
+    assert "gone: the log has no such measurement" in words
 
 
 def test_charts_have_a_title_and_a_description() -> None:

@@ -92,7 +92,7 @@ def test_a_huge_hostile_text_is_cut_quickly(piece: str) -> None:
         (None, text.NOTHING),
     ],
 )
-def test_numbers(value: float | None, shown: str) -> None:
+def test_numbers_have_few_digits(value: float | None, shown: str) -> None:
     assert text.number(value) == shown
 
 

@@ -63,11 +63,11 @@ def test_tasks_use_no_path_below_tmp(root: Path) -> None:
 
 
 # A predictable name in a folder where every user can write, or a call that returns such a folder or name.
-FORESEEN = re.compile(
+PREDICTABLE = re.compile(
     r"(?:/var)?/tmp/[\w$.{]|/run/lock/|/dev/shm/[\w$]|gettempdir\(\)|TMPDIR:-"
     r"|tempfile\.mktemp|mktemp (?:-u|\S*/tmp/)"
 )
-JUDGED = {
+REVIEWED = {
     # mkstemp makes the names.
     "workloads/probe_all_reduce.py": 1,
     # Only folders of the same user are read and removed.
@@ -85,9 +85,9 @@ JUDGED = {
 """The number of lines with such a name, by file. Each line was reviewed. Review new ones, too."""
 
 
-def foreseen_names(text: str) -> int:
+def count_predictable_names(text: str) -> int:
     """Return the number of lines with a predictable name."""
-    return sum(bool(FORESEEN.search(line)) for line in text.splitlines())
+    return sum(bool(PREDICTABLE.search(line)) for line in text.splitlines())
 
 
 def test_only_reviewed_lines_have_a_predictable_name(root: Path) -> None:
@@ -96,9 +96,9 @@ def test_only_reviewed_lines_have_a_predictable_name(root: Path) -> None:
         for path in sorted((root / folder).rglob("*")):
             if not path.is_file() or path.suffix in (".md", ".pyc", ".csv", ".json", ".gz", ".xz"):
                 continue
-            if count := foreseen_names(path.read_text(errors="replace")):
+            if count := count_predictable_names(path.read_text(errors="replace")):
                 found[str(path.relative_to(root))] = count
-    assert found == JUDGED
+    assert found == REVIEWED
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_only_reviewed_lines_have_a_predictable_name(root: Path) -> None:
     ],
 )
 def test_predictable_names_are_found(line: str, found: int) -> None:
-    assert foreseen_names(line) == found
+    assert count_predictable_names(line) == found
 
 
 def old_halves(folder: Path) -> subprocess.CompletedProcess[str]:

@@ -86,6 +86,27 @@ def test_a_claim_without_its_time_is_still_valid(
         claim_hosts(tmp_path, ["n1"], os.getpid())
 
 
+def test_a_refused_claim_names_the_action_of_its_owner(
+    tmp_path: Path, other_process: subprocess.Popen[bytes]
+) -> None:
+    claim_hosts(tmp_path, ["n1"], other_process.pid, "re-imaged")
+    with pytest.raises(HostClaimedError, match="n1 is being re-imaged by another playbook"):
+        claim_hosts(tmp_path, ["n1"], os.getpid(), "benchmarked")
+
+
+@pytest.mark.parametrize("doing", [None, 3, ""])
+def test_a_claim_of_an_older_version_names_no_action(
+    tmp_path: Path, other_process: subprocess.Popen[bytes], doing: object
+) -> None:
+    claim_hosts(tmp_path, ["n1"], other_process.pid)
+    claims = json.loads((tmp_path / CLAIMS).read_text())
+    del claims["n1"]["doing"]
+    claims["n1"] |= {} if doing is None else {"doing": doing}
+    (tmp_path / CLAIMS).write_text(json.dumps(claims))
+    with pytest.raises(HostClaimedError, match="n1 is in use by another playbook"):
+        claim_hosts(tmp_path, ["n1"], os.getpid(), "benchmarked")
+
+
 def test_a_refused_claim_takes_none_of_the_hosts(
     tmp_path: Path, other_process: subprocess.Popen[bytes]
 ) -> None:

@@ -251,7 +251,7 @@ def test_a_file_system_without_owners_keeps_claims(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("call", ["claimed_hosts(Path('.'))", "claim_hosts(Path('.'), ['n2'], os.getpid())"])
-def test_claims_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path, call: str, root: Path) -> None:
+def test_claims_that_cannot_be_read_are_an_error(tmp_path: Path, call: str, root: Path) -> None:
     tmp_path.chmod(0o777)
     claim_hosts(tmp_path, ["n1"], os.getpid())
     (tmp_path / ".claims.lock").unlink()

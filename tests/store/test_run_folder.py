@@ -271,7 +271,7 @@ def test_a_folder_that_is_not_writable_is_named_with_its_owner(tmp_path: Path) -
     assert "name another folder" in done.stdout
 
 
-def test_a_full_disk_for_real() -> None:
+def test_a_full_disk_leaves_the_old_file() -> None:
     done = unprivileged(
         """
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

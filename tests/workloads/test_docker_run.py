@@ -1,7 +1,7 @@
 """Test workloads/docker_run.py, which builds, stages and runs benchmarks of MLPerf Training 0.6 in Docker.
 
 Each test starts the program as bench.yml does, with small fake sources of that round and a fake of Docker
-(docker_double.py). The tests show that images and data are made once, that a run that is ended leaves no
+(fake_docker.py). The tests show that images and data are made once, that a run that is ended leaves no
 container, and that on several nodes one Slurm job runs.
 """
 
@@ -55,7 +55,7 @@ class Machine:
         self.commit, self.archive = pack.pack(self.folder / "sources", "base", gpus=4)
         (self.folder / "bin").mkdir()
         self.docker.mkdir()
-        for name, program in (("docker", HERE / "docker_double.py"),):
+        for name, program in (("docker", HERE / "fake_docker.py"),):
             shim = self.folder / "bin" / name
             shim.write_text(f'#!/bin/sh\nexec {sys.executable} {program} "$@"\n')
             shim.chmod(0o755)

@@ -90,8 +90,8 @@ FAST = {"images_per_second": 100_000.0}
             "fail",
             "top_5_accuracy: 0.8624 fraction is",
         ),
-        ({"top_1_accuracy": 0.76}, "unproven", "top_5_accuracy: the log holds no such measurement"),
-        ({}, "unproven", "top_1_accuracy: the log holds no such measurement"),
+        ({"top_1_accuracy": 0.76}, "unproven", "top_5_accuracy: the log has no such measurement"),
+        ({}, "unproven", "top_1_accuracy: the log has no such measurement"),
     ],
     ids=["both reached", "top-1 missed", "top-5 missed", "no top-5", "not evaluated"],
 )

@@ -66,11 +66,11 @@ def state_of(gpu_state: ModuleType, ask: Callable[[list[str], float], str], uuid
 EVIDENCE = ("memory_used_mib", "utilisation_percent", "processes")
 
 
-def test_an_idle_gpu(gpu_state: ModuleType) -> None:
+def test_the_state_of_an_idle_gpu_is_read(gpu_state: ModuleType) -> None:
     assert state_of(gpu_state, FakeNvidiaSmi([IDLE])) == {"gpu": UUID, **IDLE_GPU}
 
 
-def test_a_neighbour_in_the_same_container_and_in_another(gpu_state: ModuleType) -> None:
+def test_processes_of_others_are_listed_with_or_without_a_name(gpu_state: ModuleType) -> None:
     own = f"{UUID}, 4711, 714, /opt/a, b/python3\n{OTHER}, 12, 8, x\n"
     state = state_of(gpu_state, FakeNvidiaSmi([BUSY], own))
     assert (state["memory_used_mib"], state["utilisation_percent"]) == (723.0, 45.0)
@@ -247,7 +247,7 @@ esac
     ],
     ids=["idle", "no answer", "failed", "cpu", "training", "training on the cpu"],
 )
-def test_a_probe_states_its_gpu_before_its_ranks_start_and_after_they_ended(
+def test_a_probe_states_its_gpu_before_its_ranks_use_it_and_after_they_ended(
     root: Path, tmp_path: Path, arguments: list[str], tool: str, expected: list[str]
 ) -> None:
     path = tmp_path / "nvidia-smi"

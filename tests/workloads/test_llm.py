@@ -51,7 +51,9 @@ def program(root: Path) -> Any:
         ("8b", 8.0303e9, 48.25e9, 33.454e9),
     ],
 )
-def test_what_a_token_costs(size: str, parameters: float, flop: float, lora: float) -> None:
+def test_parameters_and_flop_per_token_are_those_by_hand(
+    size: str, parameters: float, flop: float, lora: float
+) -> None:
     shape = shapes.shape_of(size, None)
     assert shape.parameters == pytest.approx(parameters, rel=1e-4)
     assert shape.flop_per_token(4096, "pretrain") == pytest.approx(flop, rel=1e-3)
@@ -312,7 +314,7 @@ def compiled(wanted, failed):
     made = trainer(compile=wanted)
     return llm_torch.Trainer.choose_compile(made), made.notes
 
-# Without a C compiler it trains uncompiled and says so, unless --compile on was given.
+# Without a C compiler, it trains uncompiled and notes the reason, unless --compile on was given.
 assert compiled("auto", "") == (True, {"compile": "on"})
 assert compiled("auto", "no gcc") == (False, {"compile": "off", "not_compiled_because": "no gcc"})
 assert compiled("off", "") == (False, {"compile": "off"})
@@ -322,7 +324,7 @@ assert refused(compiled, "on", "no gcc") == "--compile on: no gcc"
 
 @pytest.mark.torch
 @pytest.mark.parametrize("code", [ARITHMETIC, CHOICES], ids=["arithmetic", "choices"])
-def test_its_parts(root: Path, torch_python: str, code: str) -> None:
+def test_arithmetic_and_choices_of_kernels_are_right(root: Path, torch_python: str, code: str) -> None:
     code = f"import os\nos.environ['RACKPROOF_WORKLOAD_RANK'] = '0'\n{code}"
     done = subprocess.run(
         [torch_python, "-c", code], capture_output=True, text=True, cwd=root / "workloads", timeout=120

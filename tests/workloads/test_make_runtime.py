@@ -181,7 +181,7 @@ def make_runtime() -> Any:
         "one that does not",
     ],
 )
-def test_what_the_environment_holds(
+def test_the_environment_has_the_pinned_packages(
     runtime: Runtime, requirements: str, no_deps: str, cuda: str, expected: dict[str, str]
 ) -> None:
     runtime.write(requirements, no_deps, cuda)
@@ -247,7 +247,7 @@ def test_what_is_not_the_pinned_file_is_not_installed(
     ],
     ids=["whole", "no marker", "cut off", "other", "damaged", "no interpreter", "interpreter does not run"],
 )
-def test_what_counts_as_made(
+def test_an_environment_counts_as_made_only_with_marker_and_interpreter(
     make_runtime: ModuleType, tmp_path: Path, marker: str | None, python: str | None, expected: bool
 ) -> None:
     checksum = "5" * 64
@@ -291,7 +291,7 @@ def test_killed_in_the_middle_it_is_made_again(runtime: Runtime) -> None:
 
 
 @pytest.mark.slow
-def test_of_two_at_once_one_makes_it_and_the_other_finds_it(runtime: Runtime) -> None:
+def test_of_two_programs_at_once_one_makes_the_environment_and_the_other_finds_it(runtime: Runtime) -> None:
     both = [runtime.start(), runtime.start()]
     said = [process.communicate(timeout=120) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
@@ -393,7 +393,9 @@ def test_shipped_runtimes_say_what_they_need_and_pin_it(root: Path, name: str) -
     ],
     ids=["none", "wrong version", "does not run", "no venv"],
 )
-def test_where_no_interpreter_fits(runtime: Runtime, found: dict[str, str], words: list[str]) -> None:
+def test_a_missing_interpreter_is_reported_with_the_remedy(
+    runtime: Runtime, found: dict[str, str], words: list[str]
+) -> None:
     runtime.write(oldest="3.70", newest="3.71")
     for name, version in found.items():
         program(
@@ -434,7 +436,7 @@ def test_an_interpreter_without_venv_is_passed_over_for_one_with_it(runtime: Run
         ),
     ],
 )
-def test_a_named_interpreter_that_does_not_do(
+def test_a_named_interpreter_that_cannot_be_used_is_refused(
     runtime: Runtime, python: str, needs: dict[str, Any], words: list[str]
 ) -> None:
     runtime.write(**needs)
@@ -574,7 +576,7 @@ def test_while_pip_works_the_size_of_the_environment_is_reported(
 
 
 @pytest.mark.slow
-def test_whether_it_is_made_is_asked_without_making_it(runtime: Runtime) -> None:
+def test_the_option_found_makes_no_environment(runtime: Runtime) -> None:
     asked = runtime.start("--found")
     assert asked.communicate(timeout=300) == ("", "")
     assert asked.returncode == 3

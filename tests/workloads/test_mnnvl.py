@@ -47,7 +47,7 @@ def test_the_size_of_the_clique_is_read_from_the_log_of_nccl(probe: ModuleType, 
     assert probe.mnnvl_clique(text) == size
 
 
-def test_nccl_is_asked_in_a_file_of_the_ranks_own(
+def test_nccl_logs_to_a_private_file_of_each_rank(
     probe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"):

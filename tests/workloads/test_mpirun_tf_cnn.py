@@ -131,7 +131,7 @@ def test_an_unknown_or_broken_update_is_refused(name: str, why: str) -> None:
 )
 def test_a_number_that_the_program_would_replace_is_refused(word: str) -> None:
     """With a batch of 0 or -1, the real program would use 32, train, and end with success."""
-    with pytest.raises(launcher.Refusal, match="it has to be 1 at least"):
+    with pytest.raises(launcher.Refusal, match="it has to be at least 1"):
         lines(word)
 
 

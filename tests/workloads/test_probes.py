@@ -106,7 +106,7 @@ def test_a_held_load_is_logged_second_by_second(root: Path, torch_python: str) -
         ("probe_all_reduce.py", ["--sizes-mib", "8,x"], 2, "not positive whole numbers"),
     ],
 )
-def test_refuses(
+def test_a_probe_refuses_options_that_it_cannot_use(
     root: Path, torch_python: str, program: str, arguments: list[str], status: int, message: str
 ) -> None:
     done = run(torch_python, root, program, *arguments)
@@ -163,7 +163,7 @@ assert probe_gemm.slow_seconds([1.0] * 95 + [2.0] * 5) == 2.0
 assert probe_gemm.slow_seconds([1.0] * 96 + [2.0] * 4) == 1.0
 assert probe_gemm.slow_seconds([4.0]) == 4.0
 
-# A GPU whose clock ticks once per product, and that a neighbour has in every tenth one for as long again.
+# This GPU needs 0.02 s for a product, and twice as long for every tenth one, because a neighbour uses it.
 now = [0.0]
 class Event:
     def __init__(self, enable_timing):

@@ -1,7 +1,8 @@
 """Test the test rack's fake images of NVIDIA's benchmarks, whose training logs what its config exports.
 
 A config is a shell script of the image that sets the size of a training. As in the real images, the log must
-follow the config, so that Rackproof's rules of a round are tested with it.
+follow the config, so that Rackproof's rules of a round are tested with it. The last test is about the
+downloads, which are built with the images.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from testrack.images import configs
+from testrack.images import configs, downloads
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "testrack/images/common"))
@@ -62,3 +63,16 @@ def test_llama31_8b_logs_a_decay_without_its_warmup_and_needs_each_export(tmp_pa
     for name in ("LR", "MAX_STEPS", "OPT_LR_DECAY_STEPS", "VAL_SAMPLES", "WARMUP_STEPS"):
         with pytest.raises(KeyError, match=name):
             one.with_config({key: value for key, value in environment.items() if key != name})
+
+
+def test_downloads_that_are_not_made_in_time_are_an_error_that_the_build_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The build reports an OSError, but any other exception would end it with a traceback."""
+    program = tmp_path / "slow.py"
+    program.write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(downloads, "__file__", str(program))
+    monkeypatch.setattr(downloads, "TIMEOUT_S", 0.2)
+    with pytest.raises(OSError, match=r"^the downloads were not made within 0\.2 s$"):
+        downloads.write(tmp_path / "downloads")
+    assert not (tmp_path / "downloads/.made-from").exists()

@@ -32,7 +32,7 @@ HEALTHY_LINK = (0, 0, 0, 498, 1870)
 """Replays, recoveries, flits, data and ECC of a link of a healthy H100 after a soak of 80 s."""
 
 
-class StandInNvml:
+class FakeNvml:
     """A fake of NVML that answers through pointers. The second GPU does not report its power."""
 
     def __init__(self, status: int = 0) -> None:
@@ -94,13 +94,13 @@ class StandInNvml:
 
 
 def test_the_readings_of_nvml_are_returned_by_gpu(samples: ModuleType) -> None:
-    first, second = samples.Nvml(["GPU-1", "GPU-2"], StandInNvml()).read()
+    first, second = samples.Nvml(["GPU-1", "GPU-2"], FakeNvml()).read()
     assert first == pytest.approx(
         {"gpu": 0, "utilisation": 91, "power": 650.5, "temperature": 60, "clock": 1980, "throttle": 0x44}
     )
     assert "power" not in second, "a failed answer is not 0"
     with pytest.raises(OSError, match="does not start"):
-        samples.Nvml(["GPU-1"], StandInNvml(status=9))
+        samples.Nvml(["GPU-1"], FakeNvml(status=9))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_the_readings_of_nvml_are_returned_by_gpu(samples: ModuleType) -> None:
 def test_the_errors_of_all_nvlinks_are_added_up(
     samples: ModuleType, changes: dict[str, Any], counters: dict[str, int]
 ) -> None:
-    library: Any = StandInNvml()
+    library: Any = FakeNvml()
     vars(library).update(changes)
     library.nvmlDeviceGetTotalEccErrors = library.nvmlDeviceGetPcieReplayCounter = lambda *_: 3
     library.nvmlDeviceGetTotalEnergyConsumption = library.nvmlDeviceGetTemperatureThreshold = lambda *_: 3
@@ -130,7 +130,7 @@ def test_the_errors_of_all_nvlinks_are_added_up(
 
 
 def test_the_settings_of_the_first_gpu_are_read(samples: ModuleType) -> None:
-    found = samples.Nvml(["GPU-1", "GPU-2"], StandInNvml()).read_settings()
+    found = samples.Nvml(["GPU-1", "GPU-2"], FakeNvml()).read_settings()
     # The setting clock_set is left out, because NVML does not return it.
     assert found == {
         "driver": "580.159.03",
@@ -184,7 +184,7 @@ def test_the_traffic_of_a_link_that_only_sends_after_it_received_more_is_what_it
 def test_sampling_ends_on_request_even_if_the_driver_hangs(samples: ModuleType, tmp_path: Path) -> None:
     taken: list[dict[str, Any]] = []
     sampler = samples.Sampler(
-        samples.Nvml(["GPU-1"], StandInNvml()), samples.Links(tmp_path), taken.append, every_s=0.01
+        samples.Nvml(["GPU-1"], FakeNvml()), samples.Links(tmp_path), taken.append, every_s=0.01
     )
     while not taken:
         time.sleep(0.01)
@@ -193,7 +193,7 @@ def test_sampling_ends_on_request_even_if_the_driver_hangs(samples: ModuleType, 
     count = len(taken)
     assert taken[0]["gpus"][0]["utilisation"] == 91
 
-    class Hung(StandInNvml):
+    class Hung(FakeNvml):
         def nvmlDeviceGetUtilizationRates(self, device: Any, answer: Any) -> int:  # noqa: N802
             self.asked.set()
             self.hung.wait()

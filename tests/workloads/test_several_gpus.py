@@ -278,7 +278,7 @@ def test_digests_and_repeats_show_other_bits(root: Path, torch_python: str) -> N
         ("probe_gpu_agreement.py", ["--device", "gpu", "--gpus", "2"], 4, "0 exist"),
     ],
 )
-def test_refuses(
+def test_a_probe_refuses_options_that_it_cannot_use(
     root: Path, torch_python: str, program: str, words: list[str], status: int, message: str
 ) -> None:
     done = run(torch_python, root, program, *words)

@@ -33,13 +33,13 @@ def work_of(slurm_run: ModuleType, shared: Path, **changes: Any) -> Any:
     return slurm_run.Work({**spec, **changes})
 
 
-def answers(
-    slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, nodes: str, options: str, kinds: str
+def fake_slurm(
+    slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, nodes: str, options: str, mpi_types: str
 ) -> None:
     """Fake Slurm's list of nodes, srun's options and MPI types, and a registry that has the image."""
 
     def run(command: list[str], **_: Any) -> tuple[int, str, str]:
-        known = {"--help": options, "--mpi=list": kinds}
+        known = {"--help": options, "--mpi=list": mpi_types}
         return 0, nodes if command[0] == "sinfo" else known[command[1]], ""
 
     monkeypatch.setattr(slurm_run, "run_command", run)
@@ -51,7 +51,7 @@ def answers(
 def test_a_run_whose_image_can_be_pulled_is_not_refused(
     slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answers(
+    fake_slurm(
         slurm_run, monkeypatch, "n1|idle|none\nn2|mixed|none\n", HELP, "MPI plugin types are...\n\tpmix\n"
     )
     assert work_of(slurm_run, tmp_path).check() == []
@@ -63,7 +63,7 @@ def test_a_run_whose_image_can_be_pulled_is_not_refused(
 def test_all_reasons_to_refuse_a_run_are_reported_at_once(
     slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    answers(slurm_run, monkeypatch, "n1|drained*|bad fan\n", "", "\tpmi2\n")
+    fake_slurm(slurm_run, monkeypatch, "n1|drained*|bad fan\n", "", "\tpmi2\n")
 
     def refuse(self: Any, digest: str) -> None:
         raise slurm_run.Refusal(6, "the image is for arm64")
@@ -83,7 +83,7 @@ def test_all_reasons_to_refuse_a_run_are_reported_at_once(
 
 
 @pytest.mark.parametrize(
-    ("state", "complains"),
+    ("state", "reported"),
     [
         # A state as sinfo prints it, with its suffix, and whether the check reports the node.
         ("idle", False),
@@ -99,8 +99,8 @@ def test_all_reasons_to_refuse_a_run_are_reported_at_once(
         ("unknown", True),
     ],
 )
-def test_a_node_that_takes_no_job_is_reported(slurm_run: ModuleType, state: str, complains: bool) -> None:
-    assert bool(slurm_run.node_complaints(["n1"], f"n1|{state}|why\n")) is complains
+def test_a_node_that_takes_no_job_is_reported(slurm_run: ModuleType, state: str, reported: bool) -> None:
+    assert bool(slurm_run.node_reasons(["n1"], f"n1|{state}|why\n")) is reported
 
 
 def test_a_folder_of_which_only_the_root_exists_is_not_mounted(slurm_run: ModuleType, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def answers(**nodes: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("inside", "complaints"),
+    ("inside", "lacking"),
     [
         (FULL, []),
         # A container with more devices than the node lacks none.
@@ -38,11 +38,11 @@ def answers(**nodes: str) -> str:
     ],
 )
 def test_what_a_container_lacks_is_named_by_kind(
-    slurm_run: ModuleType, inside: str, complaints: list[str]
+    slurm_run: ModuleType, inside: str, lacking: list[str]
 ) -> None:
     found = slurm_run.devices_lacking(["n1", "n2"], answers(n1=FULL, n2=FULL), answers(n1=FULL, n2=inside))
-    assert len(found) == len(complaints), found
-    for text, words in zip(found, complaints, strict=True):
+    assert len(found) == len(lacking), found
+    for text, words in zip(found, lacking, strict=True):
         assert text.startswith(f"n2: a container lacks the {words}")
         assert "enroot's hook 9" in text
 

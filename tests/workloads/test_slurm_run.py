@@ -416,7 +416,7 @@ def test_a_registry_sends_its_key_nowhere_less_safe_than_itself(
         slurm_run.fetch_token(challenge, "Basic made-up", scheme, slurm_run.Limits())
 
 
-def test_the_key_goes_nowhere(cluster: Cluster) -> None:
+def test_the_key_of_the_registry_is_in_no_file_call_or_output(cluster: Cluster) -> None:
     status, output = cluster()
     assert status == 0, output
     key = cluster.registry.key
@@ -722,7 +722,7 @@ def test_nothing_is_staged_for_a_config_that_breaks_a_rule(cluster: Cluster) -> 
     assert not cluster.calls("sbatch")
 
 
-def test_a_config_changes_nothing_of_what_the_run_is(cluster: Cluster) -> None:
+def test_a_config_cannot_change_the_variables_of_the_run(cluster: Cluster) -> None:
     with (cluster.image / "config_GB300_2x4x1xtp1pp1cp1.sh").open("a") as stream:
         stream.write("export NEXP=10 LOGDIR=./results CONT=other SEED_BASE=1\n")
     status, output = cluster()
@@ -927,7 +927,7 @@ def test_another_kind_of_mpi_is_tried_as_the_operator_names_it(cluster: Cluster)
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("line", "message"),
     [
         # What `: "${WALLTIME:=?WALLTIME not set}"` of llama31_8b's run.sub would set.
         ("unset WALLTIME", "WALLTIME is '', which is not a number"),
@@ -940,13 +940,13 @@ def test_another_kind_of_mpi_is_tried_as_the_operator_names_it(cluster: Cluster)
     ],
 )
 def test_a_config_that_run_sub_would_stumble_over_is_refused(
-    cluster: Cluster, line: str, complaint: str
+    cluster: Cluster, line: str, message: str
 ) -> None:
     with (cluster.image / "config_GB300_2x4x1xtp1pp1cp1.sh").open("a") as stream:
         stream.write(line + "\n")
     status, output = cluster()
     assert status == 7, output
-    assert complaint in printed_value(output, "refused")
+    assert message in printed_value(output, "refused")
     assert cluster.calls("sbatch") == []
 
 
@@ -984,7 +984,7 @@ def test_adapters_are_asked_for_where_enroot_has_a_hook_for_them(
     assert ("MELLANOX_VISIBLE_DEVICES=all" in looked) == (wanted == "all")
 
 
-def test_what_the_operator_says_of_adapters_holds(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_operators_choice_of_adapters_is_used(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
     cluster.spec["environment"]["MELLANOX_VISIBLE_DEVICES"] = "0,1"
     assert cluster(RACKPROOF_SYSTEM_ROOT=str(tmp_path))[0] == 0
@@ -1014,20 +1014,22 @@ def test_a_data_folder_that_is_not_there_is_refused(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "tag", "complaint"),
+    ("key", "tag", "message"),
     [
         ("wrong", "1", "refuses the key in"),
         ("", "1", "has none"),
         ("s3cret-key", "2", "is not in the registry"),
     ],
 )
-def test_the_registry_says_no(cluster: Cluster, key: str, tag: str, complaint: str) -> None:
+def test_an_answer_of_the_registry_other_than_success_is_explained(
+    cluster: Cluster, key: str, tag: str, message: str
+) -> None:
     text = f"machine {cluster.registry.address} login $oauthtoken password {key}\n" if key else ""
     (cluster.fake / "credentials").write_text(text)
     cluster.spec["tag"] = tag
     status, output = cluster()
     assert status == 6
-    assert complaint in printed_value(output, "refused")
+    assert message in printed_value(output, "refused")
     assert "ngc_api_key" in output or tag == "2"
 
 
@@ -1113,7 +1115,7 @@ def test_an_image_for_other_processors_is_not_pulled(cluster: Cluster, image: st
 
 
 @pytest.mark.parametrize("tag", ["1@sha256:0123", "1@md5:0123", f"{DIGEST}@1"])
-def test_half_a_pin_is_refused(cluster: Cluster, tag: str) -> None:
+def test_an_incomplete_pin_is_refused(cluster: Cluster, tag: str) -> None:
     cluster.spec["tag"] = tag
     status, output = cluster("pull")
     assert (status, cluster.registry.asked) == (6, 0)
@@ -1141,7 +1143,7 @@ def test_too_little_space_is_reported_before_anything_is_fetched(
     assert not (cluster.shared / "data/big/set").exists()
 
 
-def test_a_script_that_fails_says_what_it_said(cluster: Cluster) -> None:
+def test_the_output_of_a_script_that_failed_is_reported(cluster: Cluster) -> None:
     cluster.spec["stage"][0]["run"] = "echo no such bucket >&2; exit 9"
     status, output = cluster()
     assert status == 5

@@ -368,7 +368,9 @@ def test_kills_hide_no_stall_or_slowed_second(resume: Any, kills: list[int], dat
         ({"fault": "exit status 134"}, "failed with exit status 134"),
     ],
 )
-def test_when_a_soak_starts_again(soak: Soak, resume: Any, change: dict[str, Any], why: str) -> None:
+def test_a_soak_starts_again_only_for_a_reason(
+    soak: Soak, resume: Any, change: dict[str, Any], why: str
+) -> None:
     soak.begin()
     soak.hold(100)
     kept, ended = soak.keeper.kept, soak.now
@@ -391,7 +393,7 @@ def test_all_ranks_continue_or_none(resume: Any) -> None:
     assert resume.agree([found(), found()]) == found()
 
 
-def test_the_growth_of_counters_over_sessions(resume: Any) -> None:
+def test_counters_grow_over_sessions_as_their_readings_do(resume: Any) -> None:
     growth = resume.Growth()
     growth.begin({"pcie_replay": 5, "nvlink": 0, "energy": 100}, same_boot=False)
     growth.take({"pcie_replay": 6, "nvlink": 0, "energy": 150})
@@ -504,7 +506,7 @@ class Said:
     ],
     ids=["first", "damaged", "restart", "continued"],
 )
-def test_what_a_soak_logs_of_an_earlier_one(
+def test_a_soak_logs_the_states_or_the_reason_of_an_earlier_one(
     root: Path, resume: Any, capsys: pytest.CaptureFixture[str], found: Any, events: list[Any], text: str
 ) -> None:
     """If something else used the GPU before the interruption, the soak did not have it to itself."""

@@ -315,7 +315,7 @@ def test_a_signal_ends_it_at_once(stage: Stage, many: Path, tmp_path: Path) -> N
     process.terminate()
     _, error = process.communicate(timeout=300)
     assert process.returncode == 143
-    assert "the same command again goes on" in error
+    assert "the same command continues from here" in error
 
 
 def test_resized_images_have_the_shorter_edge_asked_for(

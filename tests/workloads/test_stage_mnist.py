@@ -101,7 +101,9 @@ def test_repairs_a_damaged_file(root: Path, tmp_path: Path, small_set: SmallSet)
     assert victim.read_bytes() == small_set.files[victim.name]
 
 
-def test_folder_plain_or_packed(root: Path, tmp_path: Path, small_set: SmallSet) -> None:
+def test_a_folder_with_plain_or_packed_files_is_staged(
+    root: Path, tmp_path: Path, small_set: SmallSet
+) -> None:
     source = tmp_path / "source"
     source.mkdir()
     for number, (name, content) in enumerate(small_set.files.items()):
@@ -140,7 +142,7 @@ def test_verified_wheel_is_not_fetched_again(
     assert len(server.ranges) == 1
 
 
-def test_wrong_checksum_of_a_download(
+def test_a_download_with_a_wrong_checksum_is_refused_and_removed(
     root: Path, tmp_path: Path, small_set: SmallSet, server: Server
 ) -> None:
     server.content = b"x" * len(server.content)
@@ -163,7 +165,7 @@ def test_wrong_checksum_of_a_download(
     ],
     ids=["wheel", "converted", "rows", "member", "disk too small", "pins"],
 )
-def test_refuses_and_leaves_nothing(
+def test_pins_that_do_not_fit_are_refused_and_leave_nothing(
     root: Path, tmp_path: Path, small_set: SmallSet, change: object, message: str
 ) -> None:
     pins = copy.deepcopy(small_set.pins)
@@ -189,7 +191,9 @@ def test_refuses_and_leaves_nothing(
         (["--wheel", "a", "--url", "http://b"], 2, "not allowed with"),
     ],
 )
-def test_bad_arguments(root: Path, tmp_path: Path, arguments: list[str], status: int, message: str) -> None:
+def test_arguments_that_cannot_be_used_are_refused(
+    root: Path, tmp_path: Path, arguments: list[str], status: int, message: str
+) -> None:
     done = stage(root, tmp_path, *arguments)
     assert done.returncode == status
     assert message in done.stderr
@@ -203,7 +207,9 @@ def test_folder_that_cannot_be_made(root: Path, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_two_at_once(root: Path, tmp_path: Path, small_set: SmallSet) -> None:
+def test_of_two_programs_at_once_one_stages_the_data_and_the_other_finds_it(
+    root: Path, tmp_path: Path, small_set: SmallSet
+) -> None:
     command = [sys.executable, str(root / "workloads" / "stage_mnist.py"), "--data", str(tmp_path / "d")]
     command += ["--wheel", str(small_set.wheel), "--pins", str(small_set.pins_file)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]

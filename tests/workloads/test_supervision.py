@@ -107,7 +107,7 @@ def zombie(pid: int) -> bool:
         return True
 
 
-def test_success(script: Path) -> None:
+def test_a_run_that_succeeds_logs_its_steps_and_its_success(script: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert ending(done.stdout)["status"] == "success"
@@ -132,7 +132,7 @@ def test_a_rank_that_ends_badly_ends_all(script: Path, what: str, status: int, r
     assert_gone(wait_for_ranks(script.parent))
 
 
-def test_time_limit(script: Path) -> None:
+def test_a_run_ends_at_its_time_limit(script: Path) -> None:
     command = [sys.executable, str(script), "--do", "sleep", "--time-limit", "1.5"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 124

@@ -101,7 +101,7 @@ def test_a_batch_that_does_not_divide_trains_as_on_one_device(
 
 
 @pytest.mark.torch
-def test_same_seed_same_result(root: Path, torch_python: str, small_data: Path) -> None:
+def test_the_same_seed_gives_the_same_result(root: Path, torch_python: str, small_data: Path) -> None:
     arguments = (
         "--data",
         small_data,
@@ -157,7 +157,9 @@ def test_until_target_stops_early(root: Path, torch_python: str, small_data: Pat
 
 
 @pytest.mark.torch
-def test_damaged_data(root: Path, torch_python: str, small_data: Path, tmp_path: Path) -> None:
+def test_damaged_data_is_refused_with_the_remedy(
+    root: Path, torch_python: str, small_data: Path, tmp_path: Path
+) -> None:
     shutil.copytree(small_data, tmp_path / "d")
     (tmp_path / "d" / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01")
     done = run(torch_python, root, "mnist_torch.py", "--data", tmp_path / "d")
@@ -199,7 +201,9 @@ def test_refuses_before_importing_torch(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["local", "device", "nccl"])
-def test_mxnet_trains_in_its_own_words(root: Path, mxnet_python: str, small_data: Path, store: str) -> None:
+def test_mxnet_trains_and_prints_only_its_own_format(
+    root: Path, mxnet_python: str, small_data: Path, store: str
+) -> None:
     arguments = ("--network", "mlp", "--batch-size", 64, "--num-epochs", 2, "--disp-batches", 4, "--lr", 0.1)
     points = ("--gpu-count", 0, "--kv-store", store, "--lr-step-epochs", 13)
     done = run(mxnet_python, root, "mnist_mxnet.py", "--data", small_data, *arguments, *points)
@@ -230,8 +234,8 @@ def test_mxnet_states_a_speed_of_epochs_with_few_batches(
         # Arguments, the exit status (2 usage, 3 diverged, 4 no GPU, 5 no data), and a part of the message.
         (["--data", "{data}", "--gpus", "0,1"], 4, "GPUs 0,1 requested, 0 usable"),
         (["--data", "{data}", "--gpu-count", "3", "--batch-size", "64"], 4, "GPUs 0,1,2 requested, 0 usable"),
-        (["--data", "{data}", "--gpu-count", "-1"], 2, "--gpu-count must be at least 0"),
-        (["--data", "{data}", "--gpu-count", "1", "--gpus", "0"], 2, "in the place of --gpus"),
+        (["--data", "{data}", "--gpu-count", "-1"], 2, "give --gpu-count (at least 0)"),
+        (["--data", "{data}", "--gpu-count", "1", "--gpus", "0"], 2, "or --gpus, not both"),
         (["--data", "{data}", "--kv-store", "dist_sync"], 2, "invalid choice: 'dist_sync'"),
         (["--data", "{data}", "--gpus", "x"], 2, "not a comma-separated list"),
         (["--data", "{data}", "--num-epochs", "0"], 2, "at least 1"),
@@ -239,7 +243,7 @@ def test_mxnet_states_a_speed_of_epochs_with_few_batches(
         (["--data", "{data}", "--lr", "1e30", "--num-epochs", "2"], 3, "not finite after epoch 0"),
     ],
 )
-def test_mxnet_refuses(
+def test_mxnet_reports_each_error_with_its_exit_status(
     root: Path,
     mxnet_python: str,
     small_data: Path,

@@ -47,7 +47,7 @@ LIMIT_MAX_S = 75 * 60
 """Largest limit in seconds, because CI ends after 90 minutes. A long suite has a larger one (see below)."""
 LEAST_LIMIT_FACTOR = 3
 """Multiple of its time on idle cores that a long part may take in any case."""
-AFTER_THE_JOBS = "nice -n 5"
+LOW_PRIORITY = "nice -n 5"
 """Beginning of the commands of lint and tests, which then use the processors while the four jobs wait."""
 RACK = ".venv/bin/python testrack/rack.py"
 
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         return commands[argv[0]]()
     except KeyboardInterrupt:
-        print("interrupted; the same command continues from here", file=sys.stderr)
+        print("interrupted; `make prove` skips green suites, `make test` repeats all", file=sys.stderr)
         return 130
 
 
@@ -97,7 +97,7 @@ class Proof:
             free = shutil.disk_usage(path).free / 2**30
             if free < FREE_GIB:
                 sys.exit(
-                    f"{free:.1f} GiB are free on the disk of {path}; the gate needs {FREE_GIB}. "
+                    f"{free:.1f} GiB are free on the disk of {path}; {FREE_GIB} GiB are needed. "
                     "`make clean-cache` removes the files kept for racks; old clones are the usual reason"
                 )
 
@@ -126,9 +126,9 @@ def run_gate() -> int:
     inputs = Inputs(digest_inputs(suite), tree)
     installation = proof.part("environment", minutes=1)
     installation.state, installation.seconds = "green", proof.seconds
-    tests = f"{AFTER_THE_JOBS} .venv/bin/pytest -q --numprocesses=auto --suite fast"
+    tests = f"{LOW_PRIORITY} .venv/bin/pytest -q --numprocesses=auto --suite fast"
     packages = proof.part("packages", "tools/install-test-packages fast", minutes=2)
-    lint = proof.part("lint", f"{AFTER_THE_JOBS} make --no-print-directory lint", minutes=3)
+    lint = proof.part("lint", f"{LOW_PRIORITY} make --no-print-directory lint", minutes=3)
     fast = proof.part("fast tests", f"{tests} {os.environ.get('PYTEST', '')}", minutes=6)
     jobs = [
         proof.part("rack", f"{RACK} down", f"{RACK} up --nodes {suite.rack}", minutes=4),
@@ -143,9 +143,9 @@ def run_gate() -> int:
                 proof.take_rack_down()
     finally:
         result = "green" if all(part.state == "green" for part in parts) else "red"
-        keep("gate", Inputs(tree, tree), result, proof.seconds, parts)
+        store_result("gate", Inputs(tree, tree), result, proof.seconds, parts)
         if jobs[-1].state in ("green", "red"):
-            keep(suite.name, inputs, jobs[-1].state, jobs[-1].seconds, [])
+            store_result(suite.name, inputs, jobs[-1].state, jobs[-1].seconds, [])
     print(
         f"\n{format_table([installation, *parts], proof.seconds)}\n\nthe gate is {result}: {tree}", flush=True
     )
@@ -161,7 +161,7 @@ class Inputs:
     tree: str
 
 
-def keep(name: str, inputs: Inputs, result: str, seconds: float, parts: Sequence[Part]) -> None:
+def store_result(name: str, inputs: Inputs, result: str, seconds: float, parts: Sequence[Part]) -> None:
     """Store the record of a suite or the gate, and how long its green parts took.
 
     If files changed while a suite ran, the result counts for neither the old nor the new files. Its record
@@ -216,7 +216,7 @@ def run_suites() -> int:
     proof.check_disk()
     suites = [suite for suite in chosen_suites(read_table()) if not suite.lacking or print_lacking(suite)]
     if not suites:
-        print("nothing to do: every suite is green for these files; FORCE=1 runs them again")
+        print("nothing to do: all selected suites are green or cannot run here; FORCE=1 repeats green ones")
         return 0
     proof.lanes.go_on = True
     tree = tree_hash()
@@ -224,7 +224,7 @@ def run_suites() -> int:
 
     def after(part: Part) -> None:
         if part.state in ("green", "red"):
-            keep(part.name, inputs[part.name], part.state, part.seconds, [part])
+            store_result(part.name, inputs[part.name], part.state, part.seconds, [part])
 
     # Install packages before the suites, because apt serves one call at a time, and both lanes would
     # call it.

@@ -1003,7 +1003,7 @@ def _node_verdicts(
         int(owner): order[begin:end]
         for owner, begin, end in zip(owners, starts, np.r_[starts, len(order)][1:], strict=True)
     }
-    nodes = []
+    part_verdicts = []
     for index in judged:
         part = fleet.parts[index]
         rows = spans.get(int(index), np.empty(0, np.intp))
@@ -1013,7 +1013,7 @@ def _node_verdicts(
             for row in distinct_rows[:_REASONS_SHOWN]
         )
         worst = _VERDICTS[int(verdict[rows].max())] if len(rows) else Verdict.PASS
-        nodes.append(
+        part_verdicts.append(
             NodeVerdict(
                 part.kind,
                 part.key,
@@ -1026,7 +1026,7 @@ def _node_verdicts(
         )
     if faults:
         notes = (*notes, *map(str, faults))
-    return Night(tuple(nodes), tuple(faults), notes)
+    return Night(tuple(part_verdicts), tuple(faults), notes)
 
 
 def _distinct(findings: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator[int]:
@@ -1133,7 +1133,7 @@ def _reason_text(
             f"{_duration_and_odds(int(findings.nights[row]), odds)}"
         )
     if check == _FLEET:
-        # Only the comparison of few nodes finds unproven numbers. It compares with their upper quartile.
+        # Of these findings, only those of _below_few are unproven. Their base is the upper quartile.
         level = "best quarter" if findings.verdict[row] == _UNPROVEN else "median"
         return (
             f"{quantity(value, measured.unit)} is {percent(off)} off the {level} of the fleet's "

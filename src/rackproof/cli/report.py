@@ -51,9 +51,10 @@ def report_command(names: tuple[str, ...], form: str, output: Path | None, title
     try:
         print_or_write(page, output, is_named=is_named)
     except ResultsError as error:
+        if is_named:
+            raise ToolError(str(error)) from None
         # Some of these messages end with a full stop, and some without one.
-        remedy = "" if is_named else ". `--output -` prints the page."
-        raise ToolError(str(error).removesuffix(".") + remedy if remedy else str(error)) from None
+        raise ToolError(f"{str(error).removesuffix('.')}. `--output -` prints the page.") from None
 
 
 def _page_links(runs: Iterable[tuple[Run, Path | None]], output: Path | None) -> Callable[[Run], str]:

@@ -3,7 +3,7 @@
 ``rackproof explain``, certificates and comparisons look codes up here. ``finding_codes.csv``, beside this
 file, lists one code per line. A line has the fields of :class:`FindingCode` in their order::
 
-    clock_free | night | degraded | configure | certain | timedatectl: … | No service disciplines …
+    clock_free | night | degraded | configure | certain | timedatectl: … | No service synchronizes …
 
 To add a code, add a line at its place in the alphabet, and run ``make docs``, which updates
 docs/using/codes.md. Tests compare the registry with the source in both directions, and with every finding of

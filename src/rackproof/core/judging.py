@@ -357,7 +357,7 @@ def judge_rule(
     require_references: bool,
     source: str,
     trouble: str = "",
-    baselines: Sequence[SkuReference] = (),
+    sku_references: Sequence[SkuReference] = (),
     busy: str = "",
 ) -> list[Judgement]:
     """Judge each measurement that a rule applies to.
@@ -372,7 +372,7 @@ def judge_rule(
         source: Name of the rule's file, as the source of its bound.
         trouble: The reason why references may be missing, or "" if all could be read. With a reason, a
             missing reference gates.
-        baselines: The SKU's references that apply to this run. Each must have a measurement.
+        sku_references: The SKU's references that apply to this run. Each must have a measurement.
         busy: The reason why the speeds of this run do not count, or "" if the machine was idle.
 
     Returns:
@@ -385,12 +385,12 @@ def judge_rule(
     if isinstance(used, int) and used < rule.needs_gpus:
         return []
     matching = _matching_measurements(rule, measurements)
-    lacking = _lacking_measurements(rule, matching, baselines)
+    lacking = _lacking_measurements(rule, matching, sku_references)
     if not matching:
         # A rule without measurements does not pass, because the workload may no longer measure them.
         if rule.optional or lacking:
             return lacking
-        return [_unproven(rule, "the log holds no such measurement")]
+        return [_unproven(rule, "the log has no such measurement")]
     try:
         bound = rule.bound(source, parameters)
     except DefinitionError as error:
@@ -472,7 +472,7 @@ def _doubted(judged: Judgement, busy: str) -> Judgement:
 
 
 def _lacking_measurements(
-    rule: JudgeRule, matching: Sequence[Measurement], baselines: Iterable[SkuReference]
+    rule: JudgeRule, matching: Sequence[Measurement], sku_references: Iterable[SkuReference]
 ) -> list[Judgement]:
     """Return a judgement for each of the SKU's references that the rule covers but no measurement matches.
 
@@ -481,28 +481,28 @@ def _lacking_measurements(
     left out, because a run on GPUs does not measure processors, and the GPU rules use the same references.
     """
     missing = []
-    for baseline in baselines:
-        if baseline.metric != rule.metric or not _compatible(rule.labels, baseline.labels):
+    for reference in sku_references:
+        if reference.metric != rule.metric or not _compatible(rule.labels, reference.labels):
             continue
-        if not any(_applies_to_measurement(baseline, measurement) for measurement in matching):
-            text = "the log holds no such measurement, but the SKU has a reference for it"
-            labels = {**rule.labels, **baseline.labels}
+        if not any(_applies_to_measurement(reference, measurement) for measurement in matching):
+            text = "the log has no such measurement, but the SKU has a reference for it"
+            labels = {**rule.labels, **reference.labels}
             missing.append(_unproven(rule, text).model_copy(update={"labels": labels}))
     return missing
 
 
-def _applies_to_measurement(baseline: SkuReference, measurement: Measurement) -> bool:
+def _applies_to_measurement(reference: SkuReference, measurement: Measurement) -> bool:
     """Return whether a reference applies to a measurement. A GPU's reference never applies to a processor."""
-    if _OTHER_DEVICE in measurement.labels and _OTHER_DEVICE not in baseline.labels:
+    if _OTHER_DEVICE in measurement.labels and _OTHER_DEVICE not in reference.labels:
         return False
-    return baseline.labels.items() <= measurement.labels.items()
+    return reference.labels.items() <= measurement.labels.items()
 
 
-def _compatible(of_rule: Mapping[str, str], of_baseline: Mapping[str, str]) -> bool:
+def _compatible(of_rule: Mapping[str, str], of_reference: Mapping[str, str]) -> bool:
     """Return whether a rule and a reference can match the same measurement."""
-    if _OTHER_DEVICE in of_rule and _OTHER_DEVICE not in of_baseline:
+    if _OTHER_DEVICE in of_rule and _OTHER_DEVICE not in of_reference:
         return False
-    return all(of_baseline.get(name, value) == value for name, value in of_rule.items())
+    return all(of_reference.get(name, value) == value for name, value in of_rule.items())
 
 
 def _matching_measurements(rule: JudgeRule, measurements: Iterable[Measurement]) -> list[Measurement]:
@@ -577,7 +577,7 @@ def judge_run(
     source: str = "",
     trouble: str = "",
     more: Sequence[Measurement] = (),
-    baselines: Sequence[SkuReference] = (),
+    sku_references: Sequence[SkuReference] = (),
     busy: str = "",
 ) -> Outcome:
     """Judge a run.
@@ -594,7 +594,7 @@ def judge_run(
         source: Name of the rules' file.
         trouble: The reason why references may be missing, or "" if all could be read.
         more: The measurements that are not from a log.
-        baselines: The SKU's references that apply to this run. Each must have a measurement.
+        sku_references: The SKU's references that apply to this run. Each must have a measurement.
         busy: The reason why the speeds of this run do not count, or "" if the machine was idle.
     """
     measurements = [*_logged_measurements(logs), *more]
@@ -608,7 +608,7 @@ def judge_run(
             require_references=require_references,
             source=source,
             trouble=trouble,
-            baselines=baselines,
+            sku_references=sku_references,
             busy=busy,
         )
     gating = [judgement for judgement in judgements if judgement.gating]

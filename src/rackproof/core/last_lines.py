@@ -13,7 +13,7 @@ from rackproof.core.text import sanitize
 
 _MOST_BYTES = 16 * 1024
 """Largest number of bytes that are read from the end of a log."""
-_MOST_WORDS = 200
+_MOST_CHARACTERS = 200
 """Largest number of characters of each of the lines that :func:`last_words` returns."""
 # Matches events, which are not for people, and the line in which Rackproof's programs repeat the exit status.
 _NOT_WORDS = re.compile(r":::MLL|:::RACKPROOF|rackproof: \S+ ended with exit status")
@@ -35,5 +35,5 @@ def read_last_lines(path: Path, most: int) -> tuple[str, ...]:
 
 def last_words(lines: Sequence[str]) -> str:
     """Return the last two lines that are text for people, as one line, or "" if there are none. No I/O."""
-    spoken = [line.strip() for line in lines if line.strip() and not _NOT_WORDS.search(line)]
-    return " / ".join(sanitize(line, _MOST_WORDS) for line in spoken[-2:])
+    readable = [line.strip() for line in lines if line.strip() and not _NOT_WORDS.search(line)]
+    return " / ".join(sanitize(line, _MOST_CHARACTERS) for line in readable[-2:])

@@ -42,7 +42,9 @@ def _checked(text: str) -> Any:
     except ValueError as error:
         raise ValueError(f"{text!r:.200} {error}") from None
     if compiled.search(b""):
-        raise ValueError(f"{text!r:.200} fits every line, the empty one too: name a text of the line")
+        raise ValueError(
+            f"{text!r:.200} matches every line, even an empty one: add a text that the line contains"
+        )
     return compiled
 
 

@@ -82,7 +82,7 @@ class Direction(StrEnum):
 
 
 class Source(Record):
-    """The place where a fact was read. Each part that is unknown is None."""
+    """The place in a source from which a fact was read. Unknown parts are None."""
 
     file: str | None = None
     """The name of the file, or the name of the node, as the reader calls it."""
@@ -198,7 +198,7 @@ class Finding(Record):
 class ParsedLog(Record):
     """The contents of one log, as a parser read them.
 
-    ``tags`` are facts that the log states about itself, such as benchmark, seeds and global batch size. Tags
+    ``tags`` has what the log states about itself, such as benchmark, seeds and global batch size. Tags
     may be wrong, so the system is taken from the run and not from the log. ``verdict`` describes whether the
     run in the log ended well, not whether it was fast. It is ``pass``, ``degraded`` (a finding weakens the
     pass), ``fail`` (the log shows a failure) or ``unproven`` (the log is cut off, empty, or damaged in an
@@ -463,7 +463,7 @@ class Run(Record):
     ended: datetime | None = None
     """The time at which the job ended, or None if it is unknown or the job did not start."""
     parameters: dict[str, str | int | float | bool | None] = {}
-    """The point of the matrix, e.g. ``{"batch_size": 128, "gpus": 1}``."""
+    """The point of the matrix, such as ``{"batch_size": 128, "gpus": 1}``."""
     command: tuple[str, ...] = ()
     """The command line of the workload."""
     environment: dict[str, str] = {}

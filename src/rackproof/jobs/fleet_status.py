@@ -36,6 +36,15 @@ _ASK = ("sinfo", "--noheader", "--Node", "--format=%N\t%T\t%u\t%E")
 reason, such as ``n07``, ``drained``, ``root``, ``rackproof: 3 of 4 GPUs``, separated by tabs."""
 _ASK_S = 60.0
 """Seconds after which sinfo counts as not answering."""
+_NEXT_BY_OWNER = {
+    "a night of Rackproof": "ansible-playbook validate.yml -l {node}",
+    "provision.yml": "ansible-playbook provision.yml -l {node}",
+    "reimage.yml": "rackproof reimage status {node}",
+}
+"""The next command for a drained node, by the owner of the drain (:func:`drain_owner`), because each job ends
+only its own drains."""
+_SHOW = "scontrol show node {node}"
+"""The next command for a node that Rackproof did not drain. Its owner decides when it returns."""
 
 
 class Imaging(Protocol):
@@ -99,9 +108,12 @@ def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
             env=environment_of_tool(*SLURM_NEEDS),
         )
     except FileNotFoundError:
-        return {}, "Slurm was not queried: this machine has no sinfo; its state is that of the last night"
+        return (
+            {},
+            "Slurm was not queried, because this machine has no sinfo; states are those of the last night",
+        )
     except (OSError, subprocess.SubprocessError) as error:
-        return {}, f"Slurm does not answer ({sanitize(error, 200)}); its state is that of the last night"
+        return {}, f"Slurm does not answer ({sanitize(error, 200)}); states are those of the last night"
     return read_sinfo(process.stdout), ""
 
 
@@ -145,14 +157,19 @@ def read_rows(
     folders = night_store.night_folders(results)
     nights, damaged_nights = _last_nights(folders)
     remarks += damaged_nights
-    by_imaging = {node.node: node for node in imaging}
+    imaging_by_node = {node.node: node for node in imaging}
     last = last_provisions(provisions)
-    drains = {act.node: act for act in acts}
-    ends = {name: (night.ended, node_night) for name, (night, node_night) in nights.items()}
-    names = sorted({*slurm, *nights, *by_imaging, *last})
+    last_acts = {act.node: act for act in acts}
+    last_nights = {name: (night.ended, node_night) for name, (night, node_night) in nights.items()}
+    names = sorted({*slurm, *nights, *imaging_by_node, *last})
     rows = [
         build_row(
-            name, slurm.get(name), ends.get(name), last.get(name), by_imaging.get(name), drains.get(name)
+            name,
+            slurm.get(name),
+            last_nights.get(name),
+            last.get(name),
+            imaging_by_node.get(name),
+            last_acts.get(name),
         )
         for name in names
     ]
@@ -270,9 +287,8 @@ def _next(
 def _next_by_slurm(name: str, slurm: SlurmNow) -> str:
     """Return the next command for a drained or down node, or "" for another node.
 
-    validate.yml judges the node. scontrol resumes a node that Rackproof did not drain.
+    validate.yml judges a down node. For a drained node, the command depends on the job that drained it.
     """
-    drained = is_drained(slurm.state)
-    if (drained and slurm.reason.startswith("rackproof")) or (not drained and slurm.state.startswith("down")):
-        return f"ansible-playbook validate.yml -l {name}"
-    return f"scontrol update NodeName={name} State=RESUME" if drained else ""
+    if is_drained(slurm.state):
+        return _NEXT_BY_OWNER.get(drain_owner(slurm.reason), _SHOW).format(node=name)
+    return f"ansible-playbook validate.yml -l {name}" if slurm.state.startswith("down") else ""

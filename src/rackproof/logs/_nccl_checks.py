@@ -130,16 +130,16 @@ class Figures:
 
 
 def _by_time(size: int, time: str) -> tuple[float, float] | None:
-    """Return the smallest and largest GB/s that fit a size and a printed time, or None if it is no number."""
+    """Return the smallest and largest GB/s that fit a size and a time in µs, or None if it is no number."""
     try:
-        seconds = float(time)
+        time_us = float(time)
     except ValueError:
         return None
     half = 0.51 * 10.0 ** -len(time.partition(".")[2])
-    if not 0 < seconds < math.inf:
+    if not 0 < time_us < math.inf:
         return 0.0, _HALF_DIGIT
-    least = size / 1e3 / (seconds + half)
-    most = size / 1e3 / (seconds - half) if seconds > half else math.inf
+    least = size / 1e3 / (time_us + half)
+    most = size / 1e3 / (time_us - half) if time_us > half else math.inf
     return least * (1 - _AGREE) - _HALF_DIGIT, most * (1 + _AGREE) + _HALF_DIGIT
 
 

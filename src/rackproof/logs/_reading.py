@@ -881,15 +881,15 @@ class Log:
     def _counted_findings(self) -> list[Finding]:
         """Return the findings. The last one of each code states how many more were found."""
         findings: list[Finding] = []
-        for code, finding in self.findings.items():
-            extra = self.counts[code] - len(finding)
+        for code, of_code in self.findings.items():
+            extra = self.counts[code] - len(of_code)
             if extra > 0:
-                last = finding[-1]
-                finding = [
-                    *finding[:-1],
+                last = of_code[-1]
+                of_code = [
+                    *of_code[:-1],
                     last.model_copy(update={"message": f"{last.message} (and {extra} more)"}),
                 ]
-            findings.extend(finding)
+            findings.extend(of_code)
         return findings
 
 

@@ -35,7 +35,7 @@ _REMARKS = ("warning", "error", "info")
 """Names of the rows that explain the test above."""
 _CHUNK = 45
 """Characters of a remark in each row. dcgmi cuts a longer one here, also in the middle of a word."""
-_MOST_WORDS = 1000
+_MOST_CHARACTERS = 1000
 """Largest number of characters of a remark that are joined. Messages have 300 of them."""
 _CONFIG = 5
 """DCGM's ``error_severity`` of an error that another setting of the node removes."""
@@ -151,7 +151,7 @@ class DcgmDiagParser(LogParser):
         result = cell.strip()
         part = None if name else _PART.match(result)
         if not name and self.remark is not None and part is None:
-            self.remark.words += cell[:_CHUNK] if len(self.remark.words) < _MOST_WORDS else ""
+            self.remark.words += cell[:_CHUNK] if len(self.remark.words) < _MOST_CHARACTERS else ""
             return
         self._end_remark()
         if self.section in ("", "Metadata"):

@@ -80,9 +80,11 @@ def read_declared(raw: object, today: date, where: str) -> DeclaredLines:
         DeclaredLinesError: An entry cannot be used. The message gives the entry and the remedy.
     """
     if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
-        raise DeclaredLinesError(f"{where}: a list of {{pattern, why, until}}, not {type(raw).__name__}")
+        raise DeclaredLinesError(
+            f"{where}: must be a list of {{pattern, why, until}}, not {type(raw).__name__}"
+        )
     if len(raw) > MOST_DECLARED:
-        raise DeclaredLinesError(f"{where}: {len(raw)} entries; at most {MOST_DECLARED} are read")
+        raise DeclaredLinesError(f"{where}: {len(raw)} entries; at most {MOST_DECLARED} are allowed")
     return DeclaredLines(
         [_entry(entry, f"{where}, entry {number}") for number, entry in enumerate(raw, 1)], today
     )
@@ -95,11 +97,11 @@ def _entry(raw: object, where: str) -> DeclaredLine:
         DeclaredLinesError: It lacks a key or has an unknown one, or one of its values cannot be used.
     """
     if not isinstance(raw, Mapping) or not {"pattern", "why"} <= set(raw) <= set(_KEYS):
-        raise DeclaredLinesError(f"{where}: it has to have pattern and why, may have until, and nothing else")
+        raise DeclaredLinesError(f"{where}: it has to have pattern and why, may have until, and no other key")
     pattern, why = raw["pattern"], raw["why"]
     if not isinstance(why, str) or len(why.strip()) < 3:
         raise DeclaredLinesError(
-            f"{where}: why must give the reason why the line is harmless, best with a link"
+            f"{where}: why must give the reason for which the line is harmless, preferably with a link"
         )
     if not isinstance(pattern, str) or not 0 < len(pattern) <= LONGEST_PATTERN:
         raise DeclaredLinesError(f"{where}: pattern has to be a text of 1 to {LONGEST_PATTERN} characters")
@@ -135,11 +137,11 @@ def _why_unusable(pattern: str) -> str:
     except ValueError as error:
         return str(error)
     if compiled.match(b""):
-        return "fits every line: begin it with the words of the message"
+        return "matches an empty text and therefore every line: begin it with the words of the message"
     if (letters := _letters(pattern)) < FEWEST_LETTERS:
         return (
-            f"has only {letters} characters of text and would fit other lines, too: write out at least "
-            f"{FEWEST_LETTERS} of the message's own"
+            f"requires only {letters} letters or digits and could match other lines, too: write out at least "
+            f"{FEWEST_LETTERS} of the message"
         )
     return ""
 

@@ -197,8 +197,8 @@ class GpuBurnParser(LogParser):
 
     def _take_speeds(self, at: int, speeds: list[tuple[str, str]]) -> None:
         """Store the speed of each GPU, and find GPUs that died. ``speeds`` has products and GFLOP/s."""
-        for index, (share_done, speed) in enumerate(speeds):
-            if int(share_done) < 0:
+        for index, (products, speed) in enumerate(speeds):
+            if int(products) < 0:
                 # gpu_burn continues without a GPU that died, and shows -1 for it.
                 self.log.find("gpu_died", f"GPU {index} died", Verdict.FAIL, line=at)
             # The speed of a GPU in its first round is not known yet.

@@ -140,7 +140,7 @@ PARTS: tuple[Part, ...] = (
 GPUs. If a GPU lacks a feature, the driver prints N/A, so the part itself is still there.
 """
 
-_BESIDE: tuple[str, ...] = tuple(
+_JUDGED_PATHS: tuple[str, ...] = tuple(
     f"{section}/{name}" if section else name
     for section, names in (
         ("", ("gpu_recovery_action", "vbios_version")),
@@ -225,7 +225,7 @@ def readings_to_compare(gpu: Described) -> list[str]:
     One driver prints the same lines for each GPU of a model, with N/A if it has no value.
     """
     # A line with N/A in place of a value is still printed, so lines and values are compared separately.
-    return [*_printed_paths(gpu), *(f"value of {path}" for path in _BESIDE if gpu.get(path))]
+    return [*_printed_paths(gpu), *(f"value of {path}" for path in _JUDGED_PATHS if gpu.get(path))]
 
 
 def _printed_paths(element: Described, above: str = "", level: int = 1) -> Iterator[str]:

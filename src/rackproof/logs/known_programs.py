@@ -241,7 +241,7 @@ class HplParser(_KnownProgramParser):
     def _compare_progress(self, at: int, text: str, progress: re.Match[str]) -> None:
         """Compare the speed of all GPUs with that of one GPU, and find speeds that are no numbers."""
         total, latest, one = (number(word) for word in progress.groups())
-        sizes = [size for size in self._asked()[2] if "".join(size).isdecimal()]
+        sizes = [size for size in self._requested()[2] if "".join(size).isdecimal()]
         grids = [int(rows) * int(columns) for rows, columns in sizes]
         if any(speed is None or not math.isfinite(speed) for speed in (total, latest, one)):
             self.contradiction(at, text, "a speed of the progress is not a number")
@@ -251,7 +251,7 @@ class HplParser(_KnownProgramParser):
     def _compare_row(self, at: int, text: str, row: re.Match[str]) -> None:
         """Compare the speed of a row with the operations for its size in its time."""
         self.row_after_end = True
-        size_asked, block_asked, grids = self._asked()
+        size_asked, block_asked, grids = self._requested()
         if row[1] in size_asked and row[2] in block_asked and row.groups()[2:4] in grids:
             self.rows[row.groups()[:4]] += 1
         else:
@@ -273,7 +273,7 @@ class HplParser(_KnownProgramParser):
             message = f"{row[7]} GFLOP/s of each of {count} GPUs are not {row[6]} of all"
             self.contradiction(at, text, message)
 
-    def _asked(self) -> tuple[list[str], list[str], list[tuple[str, str]]]:
+    def _requested(self) -> tuple[list[str], list[str], list[tuple[str, str]]]:
         """Return the sizes, blocks and process grids that the parameters request."""
         sizes, blocks, rows, columns = (self.lists.get(name, []) for name in _HPL_SIZES)
         return sizes, blocks, list(zip(rows, columns, strict=False))
@@ -281,7 +281,7 @@ class HplParser(_KnownProgramParser):
     def _lacking(self) -> Iterator[str]:
         """Yield what the output lacks, compared with its parameters and its summary."""
         repeats = math.prod(len(values) for name, values in self.lists.items() if name not in _HPL_SIZES)
-        once = Counter((size, block, *grid) for size, block, grid in product(*self._asked()))
+        once = Counter((size, block, *grid) for size, block, grid in product(*self._requested()))
         allowed = {1, repeats} if self.ignores_lists else {repeats}
         if not any(self.rows == Counter({test: many * once[test] for test in once}) for many in allowed):
             asked = repeats * once.total()

@@ -163,11 +163,11 @@ class NvlinkStatusParser(LogParser):
         """Judge a link's speed by the slowest and the fastest links of the GPU's model."""
         least = least_link_gb_s(name)
         if speed < SLOW_LINK_SHARE * least:
-            message = f"{shown}, one of {name} has {least:g} or more"
+            message = f"{shown}, a link of {name} has {least:g} or more"
             self.log.find("nvlink_slow", message, Verdict.FAIL, line=at, excerpt=text)
         most = most_link_gb_s(name)
         if most is not None and speed > most:
-            message = f"{shown}, one of {name} carries {most:g} at most"
+            message = f"{shown}, a link of {name} has at most {most:g}"
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def finish(self) -> ParsedLog:

@@ -426,7 +426,8 @@ def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
     changes = node.gpu_changes
     for gpu in changes.gone:
         if successor := changes.replaced.get(gpu.uuid):
-            evidence = f"{gpu.uuid} (serial {gpu.serial or 'unknown'}) sat here last night"
+            when = _time_text(gpu.uuid in changes.last_night)
+            evidence = f"{gpu.uuid} (serial {gpu.serial or 'unknown'}) was there {when}"
             yield _changed_gpu(node, successor, "gpu_replaced", evidence)
         else:
             yield GpuSubject(node, gpu).finding(
@@ -457,7 +458,7 @@ def _gpu_serials(node: NodeSubject) -> Iterator[HealthFinding]:
     for gpu in {gpu.uuid: gpu for gpu in node.snapshot.gpus}.values():
         before = node.gpu_changes.known.get(gpu.uuid)
         if before and before.serial and gpu.serial and before.serial != gpu.serial:
-            evidence = f"serial {gpu.serial}, last night {before.serial}"
+            evidence = f"serial {gpu.serial}, before {before.serial}"
             yield GpuSubject(node, gpu).finding("gpu_serial_changed", Verdict.FAIL, "inspect", evidence)
 
 
@@ -1485,7 +1486,7 @@ def _clock(node: NodeSubject) -> Iterator[HealthFinding]:
         evidence = f"its clock is {number(offset_s)} s off the controller's"
         yield node.finding("clock", Verdict.FAIL, "configure", evidence)
     if node.snapshot.clock_synchronized is False:
-        yield node.finding("clock_free", Verdict.DEGRADED, "configure", "nothing disciplines its clock")
+        yield node.finding("clock_free", Verdict.DEGRADED, "configure", "nothing synchronizes its clock")
 
 
 def _units(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -1532,8 +1533,8 @@ def _slurm_name(node: NodeSubject) -> Iterator[HealthFinding]:
     present = node.snapshot.slurm_name
     if present is not None and _short_name(present) != _short_name(node.snapshot.node):
         evidence = (
-            f"its slurmd answers Slurm as {present}: jobs on several nodes wait for a prolog that has ended; "
-            "it started while the node had another name: systemctl restart slurmd"
+            f"its slurmd runs under the name {present}: jobs on several nodes wait for a prolog that has "
+            "ended; it started while the node had another name: systemctl restart slurmd"
         )
         yield node.finding("slurm_name_differs", Verdict.UNPROVEN, "configure", evidence, "likely")
 

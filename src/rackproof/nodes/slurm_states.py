@@ -24,10 +24,11 @@ _SYMBOLS = {
     "@": "REBOOT_REQUESTED",
     "^": "REBOOT_ISSUED",
     "-": "PLANNED",
-    "+": "",
 }
-"""Slurm's words for the symbols at the end of a state. "+" separates words, and has no word itself."""
-_SILENT = "its slurmd does not answer; check slurmd, munge and its key, the clock, the controller's address"
+"""Slurm's words for the symbols at the end of a state."""
+_SILENT = (
+    "its slurmd does not answer; check slurmd, munge and its key, the clock and the controller's address"
+)
 _NO_RESPONSE = frozenset(("NOT_RESPONDING", "NO_RESPOND"))
 """Words of a node whose slurmd does not answer."""
 _FAILED = {
@@ -133,7 +134,7 @@ def check_slurm_state(
         )
         return
     because = f" ({sanitize(reason, 200)})" if reason else ""
-    state_text = f"Slurm has it as {sanitize(state, 100)}{because}"
+    state_text = f"Slurm shows it as {sanitize(state, 100)}{because}"
     yield from _state_findings(node, words, state_text, reason, set_by)
 
 
@@ -157,7 +158,7 @@ def _broken(node: str, shown: str, failed: Sequence[str]) -> HealthFinding:
     evidence, verdict = f"{shown}: {_FAILED[failed[0]]}", Verdict.FAIL
     # After a lost answer, Slurm waits for SlurmdTimeout. Then the node is DOWN.
     if _NO_RESPONSE.issuperset(failed):
-        evidence += "; Slurm still waits for it, and has it DOWN after SlurmdTimeout"
+        evidence += "; Slurm still waits for it, and sets it DOWN after SlurmdTimeout"
         verdict = Verdict.UNPROVEN
     return _finding(node, f"slurm_{failed[0].lower()}", verdict, "configure", evidence)
 

@@ -32,7 +32,7 @@ _HEADINGS: tuple[tuple[Kind, str], ...] = (
     ("other", "Other measurements"),
 )
 _MOST_IN_TITLE = 3
-"""With more systems, the title has the first one and the number of systems."""
+"""With more systems, the title has the first one and the number of the others."""
 _MOST_WITH_COLUMNS = 2
 """With more systems, the ratio has no columns of its own."""
 _FAIRER = (
@@ -44,8 +44,14 @@ _FAIRER = (
 def comparison_title(comparison: SystemComparison) -> str:
     """Return the heading of a comparison, which names its systems."""
     if len(comparison.systems) > _MOST_IN_TITLE:
-        return f"{amount(len(comparison.systems), 'system')} beside {sanitize(comparison.systems[0], 200)}"
+        others = amount(len(comparison.systems) - 1, "system")
+        return f"{others} beside {sanitize(comparison.systems[0], 200)}"
     return sanitize(" against ".join(comparison.systems), 300)
+
+
+def _title(comparison: SystemComparison, several: SeveralRuns | None) -> str:
+    """Return the heading of a page or text. That of several single runs is their number."""
+    return amount(len(several.runs), "run") if several else comparison_title(comparison)
 
 
 def worst_verdict(comparison: SystemComparison) -> Verdict | None:
@@ -58,7 +64,7 @@ def summary_sentence(comparison: SystemComparison) -> str:
     """Return a sentence with the number of judged cells by verdict."""
     judged = comparison.judgements
     if not judged:
-        return "Nothing here was judged: no system has a published counterpart."
+        return "No cell was judged against a published result."
     totals = {verdict: sum(judgement.verdict is verdict for judgement in judged) for verdict in Verdict}
     counts = ", ".join(f"{count} {verdict.value}" for verdict, count in totals.items() if count)
     return f"{amount(len(judged), 'cell')} judged against published results: {counts}."
@@ -219,7 +225,7 @@ def _judged_row(
     name: str, row: ComparedMetric, cell: Value, judgement: Judgement, reference: Reference
 ) -> tuple[Cell, ...]:
     """Return the row of one judged cell."""
-    luck = NOTHING if cell.expected is None else f"±{percent(cell.expected, sign=False)}"
+    chance = NOTHING if cell.expected is None else f"±{percent(cell.expected, sign=False)}"
     return (
         view.verdict_cell(judgement.verdict),
         Cell(sanitize(row.benchmark, 80), note=view.metric_words(row.metric)),
@@ -228,7 +234,7 @@ def _judged_row(
         Cell(quantity(reference.value, reference.unit), "number"),
         Cell(view.bounds_text(reference), "number"),
         Cell(percent(view.relative_deviation(judgement)), "number", gauge=view.judgement_gauge(judgement)),
-        Cell(luck, "number"),
+        Cell(chance, "number"),
         Cell(sanitize(judgement.reason, 300)),
         Cell(sanitize(reference.source, 300)),
     )
@@ -363,9 +369,13 @@ def _chart_notes(ratios: Sequence[Ratio]) -> tuple[str, ...]:
     """Return the notes below a chart on points without an interval, and on rates that cannot be compared."""
     notes = []
     if any(ratio.value is not None and ratio.low is None for ratio in ratios):
-        notes.append("A point without a bar has no interval: fewer than two repeats on a side.")
-    if any(ratio.conclusion == "not comparable" for ratio in ratios):
-        notes.append("Counts of batches that cannot be compared are drawn, too; see the table.")
+        notes.append(
+            "A point without a bar has no interval: it needs two repeats on each side, with different values."
+        )
+    if any(ratio.value is not None and ratio.conclusion == "not comparable" for ratio in ratios):
+        notes.append(
+            "Rates in batches that cannot be compared are drawn, too: their size differs or is not stated."
+        )
     return tuple(notes)
 
 
@@ -387,7 +397,7 @@ def comparison_page(
             kind="Comparison",
             when="",
             style=style(),
-            title=amount(len(several.runs), "run") if several else comparison_title(comparison),
+            title=_title(comparison, several),
             counts=_counts_text(len(comparison.counted), len(comparison.left_out)),
             verdict=worst_verdict(comparison),
             lead=summary_sentence(comparison),
@@ -407,13 +417,15 @@ def comparison_markdown(
     comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
 ) -> str:
     """Return title, summary, remarks and tables as GitHub-flavoured Markdown."""
-    parts = [f"# {escape(comparison_title(comparison))}", escape(summary_sentence(comparison))]
-    parts.append("\n".join(f"- {escape(remark)}" for remark in table_remarks(comparison)))
+    parts = [f"# {escape(_title(comparison, several))}", escape(summary_sentence(comparison))]
+    remarks = () if several else table_remarks(comparison)
+    parts.append("\n".join(f"- {escape(remark)}" for remark in remarks))
     for _, heading, tables in table_sections(comparison, runs, several):
         # Elsewhere, column heads are Rackproof's own words. Here they contain the systems' names.
         safe = (replace(table, columns=tuple(map(escape, table.columns))) for table in tables)
         parts += [f"## {escape(heading)}", *map(table_text, safe)]
-    parts.append(f"{escape(comparison.method)}.")
+    # Single runs give neither means nor intervals.
+    parts.append("Times in UTC." if several else f"{escape(comparison.method)}.")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -421,13 +433,9 @@ def comparison_terminal(
     comparison: SystemComparison, width: int = 100, several: SeveralRuns | None = None
 ) -> str:
     """Return title, summary, remarks and tables as text of ``width`` terminal cells."""
-    lines = [
-        comparison_title(comparison),
-        summary_sentence(comparison),
-        *(f"- {remark}" for remark in table_remarks(comparison)),
-    ]
-    if several:
-        lines = [amount(len(several.runs), "run"), summary_sentence(comparison)]
+    lines = [_title(comparison, several), summary_sentence(comparison)]
+    if several is None:
+        lines += [f"- {remark}" for remark in table_remarks(comparison)]
     for ident, heading, tables in table_sections(comparison, several=several):
         # The table of counted runs and the columns in _PAGE_COLUMNS are only on the page and in Markdown.
         if ident == "s-counted":
@@ -525,14 +533,14 @@ def _refused_section(comparison: Comparison) -> _Section:
     """Return the section of the measurements whose units differ."""
     rows: list[tuple[str, ...]] = [
         (
-            sanitize(run.name, 200),
-            view.label_text(run.labels),
-            sanitize(run.first_unit, 40),
-            sanitize(run.second_unit, 40),
+            sanitize(refused.name, 200),
+            view.label_text(refused.labels),
+            sanitize(refused.first_unit, 40),
+            sanitize(refused.second_unit, 40),
         )
-        for run in comparison.refused
+        for refused in comparison.refused
     ]
-    return "Not compared: the units differ", ("Metric", "Of", "First in", "Second in"), rows, (0, 1)
+    return "Not compared: the units differ", ("Metric", "Of", "First unit", "Second unit"), rows, (0, 1)
 
 
 def _unmatched_section(comparison: Comparison) -> _Section:

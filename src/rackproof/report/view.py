@@ -588,7 +588,8 @@ def speeds_not_judged(runs: Iterable[Run], name: str) -> str:
     parts = []
     if no_reference:
         parts.append(
-            f"{amount(no_reference, 'speed')} not judged: no reference. Idle? then `rackproof accept {name}`."
+            f"{amount(no_reference, 'speed')} not judged: no reference. "
+            f"If the machine was idle, run `rackproof accept {name}`."
         )
     if causes:
         more = ", and other causes" if len({*causes}) > 1 else ""

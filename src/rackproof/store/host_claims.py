@@ -25,8 +25,9 @@ from rackproof.store.run_folder import ResultsError, read_file, write_file
 
 CLAIMS = ".claims.json"
 """File of the claims in the results folder, a JSON object. By host, it has the id of the playbook's process
-(``pid``), the start of this process in clock ticks since boot (``start_ticks``), and the time of the claim in
-UTC (``since``)."""
+(``pid``), the start of this process in clock ticks since boot (``start_ticks``), the time of the claim in UTC
+(``since``), and the action on the host as a participle (``doing``). Claims of older versions have no
+``doing``."""
 _LARGEST_BYTES = 64 * 2**20
 """Largest size in bytes of a file of claims that is read."""
 
@@ -42,8 +43,8 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
         results: The folder of the claims. Claims in another folder are independent.
         hosts: The hosts.
         owner_pid: The process id of the owner.
-        doing: The action on the hosts as a participle (``benchmarked``), for the message that other playbooks
-            get about a claimed host.
+        doing: The action of the owner as a participle (``benchmarked``), for the message that other playbooks
+            get about a host that it claimed.
 
     Raises:
         HostClaimedError: Another living process claimed one of the hosts.
@@ -59,7 +60,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
                 if claim and claim["pid"] != owner_pid:
                     since = claim.get("since", "some time")
                     raise HostClaimedError(
-                        f"{host} is being {doing} by another playbook (pid {claim['pid']}, since {since})"
+                        f"{host} is {_use(claim)} by another playbook (pid {claim['pid']}, since {since})"
                         "; wait for it, or end it and start again: its work is kept. If that process is no "
                         f"playbook, remove {path}"
                     )
@@ -67,6 +68,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
                     "pid": owner_pid,
                     "start_ticks": start_ticks(owner_pid),
                     "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%SZ}",
+                    "doing": doing,
                 }
             # Readers take no lock, and find either the old or the new claims, never a mixture.
             write_file(path, json.dumps(claims, indent=1).encode())
@@ -76,6 +78,12 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
             f"results folder {results} cannot be written ({error.strerror}: {error.filename}); "
             "give another with -e bench_results=FOLDER or change its owner"
         ) from error
+
+
+def _use(claim: dict[str, object]) -> str:
+    """Return the owner's use of a host, such as ``being benchmarked``, or ``in use`` if it is unknown."""
+    doing = claim.get("doing")
+    return f"being {doing}" if isinstance(doing, str) and doing else "in use"
 
 
 def claimed_hosts(results: Path) -> frozenset[str]:

@@ -104,7 +104,11 @@ class StoredSnapshot(Record):
     night: str = Field(
         default="", description="Name of the folder of the night in which the snapshot was taken."
     )
-    sha256: str = Field(default="", exclude=True, description="Digest of the file, which its readers set.")
+    sha256: str = Field(
+        default="",
+        exclude=True,
+        description="Unused: the digest in the file is checked and removed when the file is read.",
+    )
 
     def sku_references(self) -> list[SkuReference]:
         """Return the references of the node's SKU, as the inventory had them at that time.
@@ -296,7 +300,11 @@ class NightRecord(Record):
     acts: tuple[str, ...] = Field(default=(), description="The allowed acts: drain, return.")
     inventory: tuple[str, ...] = Field(default=(), description="Inventories that the playbook read.")
     closed: bool = Field(default=False, description="Whether all acts were done when this was written.")
-    sha256: str = Field(default="", exclude=True, description="Digest of the file, which its readers set.")
+    sha256: str = Field(
+        default="",
+        exclude=True,
+        description="Unused: the digest in the file is checked and removed when the file is read.",
+    )
 
 
 def _is_certain_failure(finding: HealthFinding) -> bool:

@@ -83,7 +83,11 @@ class ProbeNight(Record):
     digests: dict[str, str] = Field(default={})
     remarks: tuple[str, ...] = ()
     night: str = Field(default="", description="Name of the folder of this night.")
-    sha256: str = Field(default="", exclude=True, description="Digest of the file, which its readers set.")
+    sha256: str = Field(
+        default="",
+        exclude=True,
+        description="Unused: the digest in the file is checked and removed when the file is read.",
+    )
 
 
 def write_probes(folder: Path, night: ProbeNight) -> None:

@@ -37,21 +37,37 @@ def link_tools() -> None:
 def hardware(argv: list[str]) -> int:
     """Run the command, and return its exit status."""
     parser = argparse.ArgumentParser(prog="hardware", description="The hardware of a node of the test rack.")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--init", metavar="SKU", choices=sorted(SKUS), help="make the hardware: %(choices)s")
-    what.add_argument("--fault", metavar="NAME", help="switch a fault on, or off with --off")
-    what.add_argument("--faults", action="store_true", help="list the faults, and mark those that are on")
-    what.add_argument("--show", action="store_true", help="print the state")
-    what.add_argument("--boot", action="store_true", help="simulate a boot (rack-hardware.service)")
-    what.add_argument("--load-modules", action="store_true", help="load the modules of /etc/modules-load.d")
-    what.add_argument("--link-tools", action="store_true", help="link the fakes of InfiniBand's tools")
-    parser.add_argument("--seed", help="seed of UUIDs and serials: the same seed gives the same ones")
-    parser.add_argument("--node-name", default="", help="the node's name (default: the seed)")
-    parser.add_argument("--gpu", type=int, metavar="I", help="the GPU that a fault hits (default 0)")
-    parser.add_argument("--hca", type=int, metavar="I", help="the network card that a fault hits (default 0)")
-    parser.add_argument("--number", type=int, help="which XID")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--init", metavar="SKU", choices=sorted(SKUS), help="make the hardware: %(choices)s")
+    action.add_argument("--fault", metavar="NAME", help="switch a fault on, or off with --off")
+    action.add_argument("--faults", action="store_true", help="list the faults, and mark those that are on")
+    action.add_argument("--show", action="store_true", help="print the state")
+    action.add_argument("--boot", action="store_true", help="simulate a boot (rack-hardware.service)")
+    action.add_argument(
+        "--load-modules",
+        action="store_true",
+        help="load the modules that the folders modules-load.d name",
+    )
+    action.add_argument("--link-tools", action="store_true", help="link the fakes of InfiniBand's tools")
     parser.add_argument(
-        "--component", choices=("driver", "fabricmanager"), default="", help="component with another version"
+        "--seed", help="seed of UUIDs and serials: the same SKU, seed and name give the same ones"
+    )
+    parser.add_argument("--node-name", default="", help="the node's name (default: the seed)")
+    parser.add_argument(
+        "--gpu", type=int, metavar="I", help="the GPU that a fault hits (default: 0, or with --off all)"
+    )
+    parser.add_argument(
+        "--hca",
+        type=int,
+        metavar="I",
+        help="the network card that a fault hits (default: 0, or with --off all)",
+    )
+    parser.add_argument("--number", type=int, help="number of the XID (only for the fault xid, default 79)")
+    parser.add_argument(
+        "--component",
+        choices=("driver", "fabricmanager"),
+        default="",
+        help="component that is older (only for the fault version-mismatch, default driver)",
     )
     parser.add_argument("--off", action="store_true", help="switch the fault off")
     options = parser.parse_args(argv)
@@ -69,7 +85,7 @@ def hardware(argv: list[str]) -> int:
             where = f" {kind} {state.faulty(name)}" if mark == "on " and kind != "node" else ""
             print(f"{mark} {name:<18} {text}{where}")
         for name in sorted(set(state["faults"]) - set(FAULTS)):
-            print(f"on  {name:<18} (kept for others) {json.dumps(state['faults'][name])}")
+            print(f"on  {name:<18} (of another program) {json.dumps(state['faults'][name])}")
     elif options.show:
         json.dump(load(), sys.stdout, indent=1)
         print()

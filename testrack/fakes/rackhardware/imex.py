@@ -59,7 +59,7 @@ def daemon(argv: list[str]) -> int:
 def control(argv: list[str]) -> int:
     """Act as ``nvidia-imex-ctl``: ``-q`` prints the state of this node's daemon."""
     if "-q" not in argv:
-        complain("nvidia-imex-ctl (fake): -q alone is answered")
+        complain("nvidia-imex-ctl (fake): only -q is answered")
         return 1
     if not running("nvidia-imex"):
         complain("Failed to connect to the IMEX service: is nvidia-imex running?")

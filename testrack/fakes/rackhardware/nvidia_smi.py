@@ -15,7 +15,7 @@ import time
 
 from . import kernel, smi_query, smi_report
 from .faults import reset
-from .services import hang_if_told, older
+from .services import hang_if_told
 from .state import State, changing, load
 
 NO_DRIVER = (
@@ -164,13 +164,6 @@ def driver_problem(state: State) -> tuple[str, int]:
     if not state.gpus:
         return "No devices were found", 6
     return "", 0
-
-
-def running_driver(state: State) -> str:
-    """Return the version that the loaded driver claims to be."""
-    settings = state.fault("version-mismatch")
-    mismatch = settings is not None and settings.get("component") != "fabricmanager"
-    return older(kernel.driver()) if mismatch else kernel.driver()
 
 
 def _with_driver(tool) -> int:

@@ -117,7 +117,7 @@ class Node:
 
 
 @pytest.fixture
-def kernel_tells() -> bool:
+def kernel_files() -> bool:
     """Let the fakes write the 300 files in /sys and /proc, for tests that read them."""
     return True
 
@@ -137,7 +137,7 @@ def bare(
     monkeypatch.delenv("RACK_STATE", raising=False)
     # Device nodes need a privilege that tests may lack, so only one test makes them.
     monkeypatch.setattr(os, "mknod", lambda path, *_: Path(path).touch())
-    if "kernel_tells" not in request.fixturenames:
+    if "kernel_files" not in request.fixturenames:
         monkeypatch.setattr("rackhardware.kernel_files.write", lambda _state: None)
     before = signal.getsignal(signal.SIGPIPE)
     yield Node(tmp_path, capsys)

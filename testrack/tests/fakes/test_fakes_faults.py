@@ -136,7 +136,7 @@ def test_the_table_above_has_every_fault(node: Callable) -> None:
     ],
 )
 def test_a_fault_is_seen_in_the_kernels_files(
-    fault: str, kernel_file: str, text: str, node: Callable, kernel_tells: bool
+    fault: str, kernel_file: str, text: str, node: Callable, kernel_files: bool
 ) -> None:
     node.ok(f"hardware --fault {fault}")
     assert (node.root / kernel_file).read_text() == f"{text}\n"

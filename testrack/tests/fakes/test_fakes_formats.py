@@ -278,7 +278,7 @@ def test_rows_of_remapped_memory(make: Callable) -> None:
     ("sku", "count", "gib"), [("gb300", 4, 278), ("b200", 8, 179), ("h100", 8, 80), ("h200", 8, 140)]
 )
 def test_the_projects_own_readers_find_a_healthy_node(
-    sku: str, count: int, gib: int, make: Callable, kernel_tells: bool
+    sku: str, count: int, gib: int, make: Callable, kernel_files: bool
 ) -> None:
     node = make(sku)
 

@@ -106,7 +106,7 @@ def test_init_requires_a_seed_and_a_known_sku(bare: Callable) -> None:
     assert "gb300" in bare("hardware --init dgx1 --seed n1").err
 
 
-def test_a_module_is_loaded_with_what_it_needs(bare: Callable, kernel_tells: bool) -> None:
+def test_a_module_is_loaded_with_what_it_needs(bare: Callable, kernel_files: bool) -> None:
     node = bare.init()
     node.install("nvidia", "580.95.05")
     node.install("nvidia-peermem", "580.95.05", ("nvidia", "ib_core"))
@@ -174,7 +174,7 @@ def test_a_module_that_a_daemon_holds_cannot_be_removed(bare: Callable) -> None:
     assert node("rmmod nvidia").rc == 0
 
 
-def test_removing_the_driver_takes_its_traces(bare: Callable, kernel_tells: bool) -> None:
+def test_removing_the_driver_takes_its_traces(bare: Callable, kernel_files: bool) -> None:
     node = bare.init().drive()
     assert (node.root / "dev/nvidia3").exists()
     assert "580.95.05" in (node.root / "proc/driver/nvidia/version").read_text()
@@ -189,7 +189,7 @@ def test_removing_the_driver_takes_its_traces(bare: Callable, kernel_tells: bool
 
 
 def test_a_virtual_machines_own_devices_give_way_and_are_not_written(
-    bare: Callable, kernel_tells: bool
+    bare: Callable, kernel_files: bool
 ) -> None:
     device = bare.root / "sys/devices/virtual/dmi/id"
     device.mkdir(parents=True)
@@ -200,7 +200,7 @@ def test_a_virtual_machines_own_devices_give_way_and_are_not_written(
     assert name.read_text() != (device / "product_name").read_text() == "Standard PC\n"
 
 
-def test_modinfo_shows_the_installed_file_and_not_the_loaded_one(bare: Callable, kernel_tells: bool) -> None:
+def test_modinfo_shows_the_installed_file_and_not_the_loaded_one(bare: Callable, kernel_files: bool) -> None:
     node = bare.init().drive("570.172.08")
     node.install("nvidia", "580.95.05")
     assert node.ok("modinfo -F version nvidia") == "580.95.05\n"
@@ -219,7 +219,7 @@ def test_modinfo_shows_the_installed_file_and_not_the_loaded_one(bare: Callable,
     ],
 )
 def test_open_and_proprietary_drivers_call_themselves_otherwise(
-    version: str, given: str | None, license_reported: str, title: str, bare: Callable, kernel_tells: bool
+    version: str, given: str | None, license_reported: str, title: str, bare: Callable, kernel_files: bool
 ) -> None:
     node = bare.init()
     node.install("nvidia", version)
@@ -264,7 +264,7 @@ def test_a_boot_loads_what_is_there_and_then_what_is_configured(bare: Callable) 
     assert (answer.rc, answer.err) == (1, "Failed to find module 'nvidia-gone'\n")
 
 
-def test_a_bare_node_has_its_hardware_and_no_driver(bare: Callable, kernel_tells: bool) -> None:
+def test_a_bare_node_has_its_hardware_and_no_driver(bare: Callable, kernel_files: bool) -> None:
     node = bare.init()
     assert len(node.ok("lspci -d 10de:").splitlines()) == 4
     assert "nvidia" not in node.ok("lsmod")
@@ -367,7 +367,7 @@ def test_lspci_of_an_x86_node_needs_no_domain(bare: Callable) -> None:
     assert bare("lspci --nonsense").rc == 1
 
 
-def test_infiniband_needs_its_driver(bare: Callable, kernel_tells: bool) -> None:
+def test_infiniband_needs_its_driver(bare: Callable, kernel_files: bool) -> None:
     node = bare.init()
     assert "CA type: MT4131" in node.ok("ibstat mlx5_3")
     assert node.ok("ibv_devinfo -l").splitlines()[0] == "4 HCAs found:"

@@ -50,28 +50,28 @@ def submitters(images: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_image_has_the_scripts_of_the_submission_and_a_training_of_ours(submitters: Path) -> None:
+def test_an_image_has_the_scripts_of_the_submission_and_the_fake_training(submitters: Path) -> None:
     import build
 
     images = build.upstream_images(submitters)
     assert len(images) == 6
     for name, (own, config) in images.items():
-        benchmark = re.fullmatch(r"rack/upstream/(\w+):(nvidia|lambda)", name)
-        assert benchmark, name
+        match = re.fullmatch(r"rack/upstream/(\w+):(nvidia|lambda)", name)
+        assert match, name
         place = next(path.rpartition("/")[0] for path in own if path.endswith("/run.sub"))
-        last = 1 if benchmark[2] == "lambda" else 0
+        last = 1 if match[2] == "lambda" else 0
         assert own[f"{place}/run.sub"][0].decode().split()[-1] == str(last)
         # The published copy of a script may not be executable, so the image sets the mode.
         assert {own[f"{place}/{one}"][1] for one in ("run.sub", "run_and_time.sh")} == {0o755}
-        program = "pretrain.py" if benchmark[1] == "llama31_8b" else "train.py"
+        program = "pretrain.py" if match[1] == "llama31_8b" else "train.py"
         assert b"fake_ngc" in own[f"{place}/{program}"][0]
         configs = {path.rpartition("/")[2] for path in own if "/config_" in path}
-        site = {"config_GB300_02x04x64.sh"} if benchmark[1] == "flux1" else set()
+        site = {"config_GB300_02x04x64.sh"} if match[1] == "flux1" else set()
         assert configs == {"config_mounts.sh", *site}
         assert any(one.startswith("PYTORCH_VERSION=") for one in config["Env"])  # type: ignore[attr-defined]
 
 
-def test_a_submission_that_is_not_there_is_named(submitters: Path) -> None:
+def test_the_error_names_a_missing_submission(submitters: Path) -> None:
     import build
     import upstream
 
@@ -83,7 +83,7 @@ def test_a_submission_that_is_not_there_is_named(submitters: Path) -> None:
         build.upstream_images(submitters)
 
 
-def test_a_table_counts_the_published_files_in_the_sizes_of_the_fake_data(images: Path) -> None:
+def test_a_table_of_mounts_gets_the_files_and_sizes_of_the_fake_data(images: Path) -> None:
     import upstream
 
     assert upstream.table_of_fakes(PUBLISHED, SIZES).splitlines() == [
@@ -111,7 +111,7 @@ def call(images: Path, *words: str, cwd: Path, **variables: str) -> subprocess.C
     )
 
 
-def test_the_check_of_mounts_says_what_it_finds_and_ends_well(images: Path, tmp_path: Path) -> None:
+def test_the_check_of_mounts_only_warns_of_differences(images: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "tokenizer").mkdir(parents=True)
     (data / "c4.bin").write_bytes(b"x" * 70)
@@ -148,7 +148,7 @@ def test_the_check_of_mounts_says_what_it_finds_and_ends_well(images: Path, tmp_
         ({"PYTORCH_VERSION": "2", "RANK": "3"}, ["3", "8", "1"]),
     ],
 )
-def test_only_images_of_pytorch_set_the_place_of_a_rank(
+def test_slurm2pytorch_sets_the_variables_of_a_rank_only_in_images_of_pytorch(
     images: Path, tmp_path: Path, variables: dict[str, str], expected: list[str]
 ) -> None:
     script = 'echo "${RANK-},${WORLD_SIZE-},${LOCAL_WORLD_SIZE-}"'
@@ -158,7 +158,9 @@ def test_only_images_of_pytorch_set_the_place_of_a_rank(
 
 
 @pytest.mark.parametrize(("rank", "status"), [("3", 0), ("4", 1), ("", 1)])
-def test_bindpcie_needs_a_task_for_each_gpu(images: Path, tmp_path: Path, rank: str, status: int) -> None:
+def test_bindpcie_needs_a_local_rank_below_the_number_of_gpus(
+    images: Path, tmp_path: Path, rank: str, status: int
+) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/nvidia-smi").write_text("#!/bin/sh\necho 4\n")
     (tmp_path / "bin/nvidia-smi").chmod(0o755)
@@ -168,7 +170,7 @@ def test_bindpcie_needs_a_task_for_each_gpu(images: Path, tmp_path: Path, rank: 
     assert ("trains" in done.stdout) is (status == 0)
 
 
-def test_a_container_without_device_files_has_no_adapters(images: Path, tmp_path: Path) -> None:
+def test_ibv_devinfo_lists_only_adapters_whose_device_files_exist(images: Path, tmp_path: Path) -> None:
     hardware = tmp_path / "var/lib/rack/hardware.json"
     assert call(images, "ibv_devinfo", "--list", cwd=tmp_path, STANDIN_ROOT=str(tmp_path)).returncode == 255
     hardware.parent.mkdir(parents=True)

@@ -91,7 +91,7 @@ def everyone_answers(rack: program.Rack) -> None:
         assert f"{host.name},{host.address} {' '.join(keys)}\n" in known
 
 
-def test_from_nothing(life: program.Rack, capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_starts_a_whole_rack_from_nothing(life: program.Rack, capsys: pytest.CaptureFixture[str]) -> None:
     assert life.status(as_json=False) == 3
     assert "no rack runs here" in capsys.readouterr().out
     assert life.up(2, []) == 0
@@ -102,7 +102,7 @@ def test_from_nothing(life: program.Rack, capsys: pytest.CaptureFixture[str]) ->
     assert "Host gb300-r01-ctl gb300-r01-svc gb300-r01-n01 gb300-r01-n02\n" in nodes.SSH_CONFIG.read_text()
 
 
-def test_again_changes_nothing(life: program.Rack, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_up_changes_nothing(life: program.Rack, capsys: pytest.CaptureFixture[str]) -> None:
     files = (nodes.ETC_HOSTS, nodes.SSH_CONFIG, life.nodes.known_hosts)
     before = started(life), [file.stat().st_mtime_ns for file in files]
     assert life.up(2, []) == 0

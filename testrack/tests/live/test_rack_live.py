@@ -166,7 +166,9 @@ def test_a_full_disk_takes_nothing_and_this_machines_is_not_full(
     assert rack(OTHER, "echo x > /var/rack-test && rm /var/rack-test").returncode == 0
 
 
-def test_a_wrong_clock(rack: Command, driver: Command, fault: Callable[..., None]) -> None:
+def test_a_fault_sets_the_clock_wrong_until_it_is_switched_off(
+    rack: Command, driver: Command, fault: Callable[..., None]
+) -> None:
     fault(OTHER, "clock-skew", "--seconds", "-3600")
     asks = "date +%s; systemd-run --quiet --pipe date +%s"
     for said in rack(OTHER, asks).stdout.split():
@@ -217,7 +219,9 @@ def test_the_hardwares_faults_are_switched_by_the_same_command(
         (["up", "--also", "dgx1"], "there are b200, h100"),
     ],
 )
-def test_what_is_asked_for_wrongly(driver: Command, rack: Command, words: list[str], message: str) -> None:
+def test_a_mistaken_command_is_refused_with_the_reason(
+    driver: Command, rack: Command, words: list[str], message: str
+) -> None:
     done = driver(*words)
     assert done.returncode == 1
     assert message in done.stderr

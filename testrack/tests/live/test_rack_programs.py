@@ -149,5 +149,7 @@ def test_a_fault_has_one_home_and_a_line_in_the_document(root: Path) -> None:
         ({"no-return": {}}, "exited", True),
     ],
 )
-def test_who_is_not_waited_for(faults: dict[str, Any], state: str, silent: bool) -> None:
+def test_up_does_not_wait_for_hosts_that_are_silent_on_purpose(
+    faults: dict[str, Any], state: str, silent: bool
+) -> None:
     assert silent_on_purpose(faults, state) is silent

@@ -14,6 +14,7 @@ from rackproof.report.comparison import (
     comparison_markdown,
     comparison_page,
     comparison_terminal,
+    comparison_title,
     ratio_charts,
     worst_verdict,
     write_comparison,
@@ -51,8 +52,17 @@ def test_every_form_has_the_tables(hostile: SystemComparison) -> None:
             assert expected_text in plain, expected_text
     assert worst_verdict(hostile) is None
     page = comparison_page(hostile)
-    assert "Nothing here was judged" in page
+    assert "No cell was judged against a published result." in page
     assert "4 runs count, 1 is left out" in page
+
+
+@pytest.mark.parametrize(
+    ("names", "title"),
+    [("AB", "A against B"), ("ABC", "A against B against C"), ("ABCD", "3 systems beside A")],
+)
+def test_the_title_of_many_systems_has_the_number_of_the_others(names: str, title: str) -> None:
+    compared = compare_systems([System(name=name, runs=(training(),)) for name in names])
+    assert comparison_title(compared) == title
 
 
 def test_the_chart_shows_ratio_and_interval(hostile: SystemComparison) -> None:
@@ -74,6 +84,29 @@ def test_the_chart_shows_ratio_and_interval(hostile: SystemComparison) -> None:
     assert drawn.svg == charts.draw_ratios(throughput, "x").svg
     # charts.py replaces these colours of matplotlib with variables of the page's style.
     assert "#01fe" not in drawn.svg
+
+
+@pytest.mark.parametrize(
+    ("units", "sizes", "noted"),
+    [
+        (("batches/s", "batches/s", "batches/s"), (80, 40, 80), True),
+        # A rate in another unit has no ratio, so the chart does not show it.
+        (("samples/s", "images/s", "samples/s"), (80, 80, 80), False),
+    ],
+)
+def test_the_chart_has_a_note_on_batches_only_if_it_draws_them(
+    units: tuple[str, ...], sizes: tuple[int, ...], noted: bool
+) -> None:
+    runs = [
+        training(10, name="samples_per_second", unit=unit, parameters={"batch_size": size})
+        for unit, size in zip(units, sizes, strict=True)
+    ]
+    compared = compare_systems(
+        [System(name=name, runs=(run,)) for name, run in zip("ABC", runs, strict=True)]
+    )
+    throughput = ratio_charts(compared)[0]
+    assert throughput.title.startswith("Training throughput")
+    assert any("their size differs" in note for note in throughput.notes) is noted
 
 
 def test_a_system_that_was_judged_shows_its_verdict() -> None:

@@ -237,7 +237,7 @@ def test_two_systems_are_shown_side_by_side(call: Call) -> None:
     assert "9,999" not in result.output
 
 
-def test_json(call: Call) -> None:
+def test_the_comparison_is_also_json(call: Call) -> None:
     result = call("old/dgx1", "old/LambdaHyperplaneBasic", "--json", "--confidence", "0.9")
     compared = json.loads(result.output)
     assert compared["systems"] == ["dgx1", "LambdaHyperplaneBasic"]
@@ -294,7 +294,7 @@ def test_a_page_of_two_runs_shows_other_differences(call: Call, logs: Path) -> N
         (("old/dgx1", "flat", "--json", "--format", "md"), "--json prints to standard output"),
     ],
 )
-def test_bad_input(call: Call, arguments: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_refused(call: Call, arguments: tuple[str, ...], said: str) -> None:
     result = call(*arguments)
     assert result.exit_code == 1
     assert said in result.output

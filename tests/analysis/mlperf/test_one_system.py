@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rackproof.analysis.mlperf.described import DescribedSystem
+from rackproof.analysis.mlperf.described import DescribedSystem, description_findings
 from rackproof.analysis.mlperf.repeats import RunTrace, compare_runs, trace_of_events
 from rackproof.analysis.mlperf.score import RcpResult, RunScore, WorkerReport, score_of_report
 from rackproof.analysis.mlperf.worker import _launcher_facts
@@ -97,6 +97,16 @@ def test_a_printed_system_unlike_the_description_is_unproven(
     assert found_in(traces) == []
     assert found_in([run(number, [line()]) for number in range(10)], DESCRIBED) == []
     assert found_in([run(number) for number in range(10)], DESCRIBED) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(1, "description closed: the system"), (2, ", as does 1 other log:"), (3, ", as do 2 other logs:")],
+)
+def test_a_contradiction_counts_the_other_logs_with_the_same_one(count: int, words: str) -> None:
+    traces = [run(number, [line(division="open")]) for number in range(count)]
+    (found,) = description_findings(traces, DESCRIBED)
+    assert words in found.message
 
 
 @pytest.mark.parametrize(

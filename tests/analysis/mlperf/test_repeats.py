@@ -155,7 +155,7 @@ def codes(found: FolderScore) -> set[str]:
     return {one.code for one in found.findings if one.verdict is not None and one.verdict.gates}
 
 
-def test_ten_runs_are_ten_runs(tmp_path: Path) -> None:
+def test_ten_genuine_runs_pass(tmp_path: Path) -> None:
     genuine(tmp_path)
     found = score(tmp_path)
     assert (found.verdict, [one.code for one in found.findings]) == (Verdict.PASS, ["no_description"])

@@ -167,7 +167,9 @@ def test_no_runs_and_a_run_named_twice(tmp_path: Path, system: SystemFile) -> No
         build_submission(all_runs(tmp_path), system, tmp_path / "out", ruleset="5.2.0")
 
 
-def test_a_full_disk_for_real(results: Path, system_file: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_package(
+    results: Path, system_file: Callable[..., Path], tmp_path: Path
+) -> None:
     """The limit on the size of files makes the write of a log fail, as a full disk would."""
     place = tmp_path / "place"
     place.mkdir()

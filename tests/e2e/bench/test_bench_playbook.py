@@ -201,7 +201,7 @@ def test_a_secret_among_the_other_variables_is_refused_and_not_shown(
     assert not any(canary.encode() in path.read_bytes() for path in bench.folder.rglob("*") if path.is_file())
 
 
-def test_every_way_to_go_wrong_is_found_and_loses_no_other_run(bench: Bench) -> None:
+def test_each_run_of_a_suite_gets_its_verdict_despite_the_faults_of_others(bench: Bench) -> None:
     status, output = bench("-e", "suite=each")
     assert status == 2, output
     by_mode = {run.parameters["mode"]: run for run in bench.runs()}

@@ -32,8 +32,8 @@ def inventory(root: Path, folder: Path) -> Path:
     commit, archive = pack.pack(folder / "sources", "base")
     tools = folder / "bin"
     tools.mkdir()
-    double = root / "tests/workloads/docker_double.py"
-    (tools / "docker").write_text(f'#!/bin/sh\nexec {sys.executable} {double} "$@"\n')
+    fake = root / "tests/workloads/fake_docker.py"
+    (tools / "docker").write_text(f'#!/bin/sh\nexec {sys.executable} {fake} "$@"\n')
     (tools / "docker").chmod(0o755)
     answer = root / "tests/data/real/nvidia-smi/qx-a100.xml"
     (tools / "nvidia-smi").write_text(f'#!/bin/sh\n[ "$*" = "-q -x" ] && exec cat {answer}\n')
@@ -102,7 +102,7 @@ def test_every_limited_host_is_a_system_and_stands_beside_the_others(root: Path,
     assert "side by side: " in output
 
 
-def test_a_run_whose_cache_was_not_cleared_is_unproven_and_another_sku_is_shown_what_there_is(
+def test_a_run_whose_cache_was_not_cleared_fails_and_a_sku_without_a_config_is_unproven(
     root: Path, tmp_path: Path
 ) -> None:
     hosts = inventory(root, tmp_path)

@@ -57,7 +57,7 @@ def test_a_jobs_secrets_are_in_its_own_processes_alone(
     assert not [one for one in found if not one.startswith("job ")], "\n".join(sorted(found))
 
 
-def test_a_user_who_becomes_root_is_enough(
+def test_a_user_who_may_become_root_needs_no_login_as_root(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = inventory(root, tmp_path)

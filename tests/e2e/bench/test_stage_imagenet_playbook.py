@@ -43,7 +43,7 @@ def play(root: Path, folder: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_it_is_staged_once_and_what_lacks_is_named(root: Path, tmp_path: Path) -> None:
+def test_imagenet_is_staged_once_and_a_missing_archive_is_named(root: Path, tmp_path: Path) -> None:
     Miniature(classes=4, train_each=6, val_count=8).write(tmp_path / "archives")
     val = tmp_path / "archives" / NAMES["val"]
     val.rename(tmp_path / "val.tar")

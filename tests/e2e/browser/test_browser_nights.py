@@ -88,7 +88,7 @@ def made_night(count: int, ago: int = 0) -> NightRecord:
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def night_pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the page of a night with 36 nodes, and that of its failed node."""
     folder = tmp_path_factory.mktemp("night")
     night = made_night(36)
@@ -117,8 +117,8 @@ def window(request: pytest.FixtureRequest, browser: Page) -> Page:
 
 
 @pytest.mark.parametrize("kind", ["night", "node"])
-def test_a_page_fits_and_can_be_read(kind: str, window: Page, pages: dict[str, Path]) -> None:
-    window.open(pages[kind])
+def test_a_page_fits_and_can_be_read(kind: str, window: Page, night_pages: dict[str, Path]) -> None:
+    window.open(night_pages[kind])
     assert window.problems == []
     assert len([url for url in window.requests if not url.startswith("data:")]) == 1
     assert window.evaluate("document.documentElement.scrollWidth") == window.evaluate("innerWidth")
@@ -138,10 +138,10 @@ def test_a_page_fits_and_can_be_read(kind: str, window: Page, pages: dict[str, P
     assert window.evaluate("document.querySelectorAll('script, iframe, object, img, form').length") == 0
 
 
-def test_a_bad_node_stands_out_and_leads_to_its_page(browser: Page, pages: dict[str, Path]) -> None:
+def test_a_bad_node_stands_out_and_leads_to_its_page(browser: Page, night_pages: dict[str, Path]) -> None:
     browser.size(1280)
     browser.media()
-    browser.open(pages["night"])
+    browser.open(night_pages["night"])
     cells = browser.evaluate(
         "[...document.querySelectorAll('.rack li')].map(e => [e.innerText.trim(),"
         " getComputedStyle(e).backgroundColor, e.querySelector('a').getAttribute('href')])"
@@ -151,7 +151,7 @@ def test_a_bad_node_stands_out_and_leads_to_its_page(browser: Page, pages: dict[
     assert len(colours) == 3
     bad = cells[7]
     assert bad[0].endswith("n08")
-    assert (pages["night"].parent / bad[2]) == pages["node"]
+    assert (night_pages["night"].parent / bad[2]) == night_pages["node"]
     assert [cell[1] for cell in cells].count(bad[1]) == 1
     top = browser.evaluate("[...document.querySelectorAll('h2')].map(e => e.innerText)")
     assert top[0] == "Changed since the night before"

@@ -185,7 +185,7 @@ def test_a_container_that_a_killed_launcher_left_is_ended_by_the_next_run(pair: 
       sleep 0.2
     done
     launcher=$(cat "/var/lib/rackproof/docker/containers/$name")
-    # With run.sub, whose last words would end the container.
+    # Also kill run.sub, which would end the container when it exits.
     echo "$name"; kill -KILL "$launcher" -- "-$(pgrep -P "$launcher" -f run.sub)"
     """
     with concurrent.futures.ThreadPoolExecutor(1) as other:

@@ -125,7 +125,9 @@ def test_a_clean_run_passes_and_is_whole(cluster: Rack, name: str) -> None:
         pytest.param("slow-nccl", "fail", "nccl_preflight_busbw", marks=pytest.mark.proof),
     ],
 )
-def test_what_goes_wrong_is_no_pass_and_is_named(cluster: Rack, fault: str, verdict: str, words: str) -> None:
+def test_a_fault_is_never_a_pass_and_the_reasons_name_it(
+    cluster: Rack, fault: str, verdict: str, words: str
+) -> None:
     status, output = cluster("llama2_70b_lora", fault=fault)
     assert status == 2, output
     (run,) = cluster.runs()

@@ -22,9 +22,9 @@ from testrack.tests.on_rack import CONTROLLER, PROVISIONED, Command, Done, play
 from tests.e2e.rack.rack_faults import MACHINE, Fault, break_, fault, mend, of_slurm, reboot
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
-BAD, THEIRS = PROVISIONED[:2]
+BAD, OTHER = PROVISIONED[:2]
 """The node with the fault, and a node that an operator drains."""
-STRANGER = "bob: waits for a cable"
+DRAIN_BY_BOB = "bob: waits for a cable"
 """The reason with which an operator drains the second node."""
 # For each night, the faults of the first and of the second node. A number is the index of the faulty GPU or
 # port.
@@ -67,7 +67,7 @@ def sound(slurm: Command, driver: Command) -> Iterator[None]:
     """End the fault ``link-trained-down`` of the first node, and resume both nodes, after the test."""
     yield
     driver("fault", BAD, "link-trained-down", "--off")
-    slurm(f"scontrol update nodename={BAD},{THEIRS} state=resume")
+    slurm(f"scontrol update nodename={BAD},{OTHER} state=resume")
 
 
 @pytest.mark.usefixtures("sound")
@@ -81,26 +81,24 @@ def test_a_night_drains_a_bad_node_and_a_later_night_resumes_it(
     acting += ("-e", "validate_resume_hours=0")
 
     def night() -> tuple[Done, dict[str, NodeNight]]:
-        done = play(root, "validate.yml", [BAD, THEIRS], *acting)
+        done = play(root, "validate.yml", [BAD, OTHER], *acting)
         assert night_folders(results), done.stdout + done.stderr
         return done, {one.node: one for one in read_night(night_folders(results)[0]).nodes}
 
     assert driver("fault", BAD, "link-trained-down", "--gpu", "2").returncode == 0
-    assert slurm(f"scontrol update nodename={THEIRS} state=drain reason='{STRANGER}'").returncode == 0
+    assert slurm(f"scontrol update nodename={OTHER} state=drain reason='{DRAIN_BY_BOB}'").returncode == 0
     done, found = night()
     assert done.returncode == 2, done.stdout
     # The second node has no fault, but the night reports that an operator drained it.
-    assert [(one.code, one.verdict.value) for one in found[THEIRS].findings] == [
-        ("slurm_drained", "degraded")
-    ]
-    assert STRANGER in found[THEIRS].findings[0].evidence
+    assert [(one.code, one.verdict.value) for one in found[OTHER].findings] == [("slurm_drained", "degraded")]
+    assert DRAIN_BY_BOB in found[OTHER].findings[0].evidence
     assert found[BAD].verdict.value == "fail"
     (why,) = [one for one in found[BAD].findings if one.verdict.value == "fail"]
     assert (why.part, why.place[:5]) == ("gpu", "GPU 2")
     assert found[BAD].did == "drained"
     assert reason(slurm, BAD).startswith("rackproof-night:")
     assert "GPU 2" in reason(slurm, BAD)
-    assert reason(slurm, THEIRS) == STRANGER
+    assert reason(slurm, OTHER) == DRAIN_BY_BOB
 
     assert driver("fault", BAD, "link-trained-down", "--off").returncode == 0
     done, found = night()
@@ -110,19 +108,19 @@ def test_a_night_drains_a_bad_node_and_a_later_night_resumes_it(
     done, found = night()
     assert found[BAD].did == "returned to service", done.stdout
     assert reason(slurm, BAD) == "none"
-    assert reason(slurm, THEIRS) == STRANGER
+    assert reason(slurm, OTHER) == DRAIN_BY_BOB
 
 
 @pytest.fixture
 def broken(slurm: Command, driver: Command, rack: Command) -> Iterator[list[str]]:
     """Yield a list of the nodes. After the test, mend, boot and resume those that the test left in it."""
-    some = [BAD, THEIRS]
+    some = [BAD, OTHER]
     yield some
     for node in some:
         mend(rack, driver, node)
     if some:
         reboot(rack, some)
-        slurm(f"scontrol update nodename={BAD},{THEIRS} state=resume")
+        slurm(f"scontrol update nodename={BAD},{OTHER} state=resume")
 
 
 def test_a_night_finds_each_fault_on_its_node_and_part_and_nothing_else(
@@ -137,7 +135,7 @@ def test_a_night_finds_each_fault_on_its_node_and_part_and_nothing_else(
     asked = ("-e", f"validate_results={results}", "-e", "validate_tool_timeout_s=4")
 
     def night() -> dict[str, NodeNight]:
-        done = play(root, "validate.yml", [BAD, THEIRS], *asked)
+        done = play(root, "validate.yml", [BAD, OTHER], *asked)
         assert night_folders(results), done.stdout + done.stderr
         return {one.node: one for one in read_night(night_folders(results)[0]).nodes}
 
@@ -150,7 +148,7 @@ def test_a_night_finds_each_fault_on_its_node_and_part_and_nothing_else(
     # If a GPU is missing, nvidia-smi renumbers the others, so GPUs are compared by UUID.
     slots = {
         gpu.uuid: f"GPU {gpu.index}"
-        for node in (BAD, THEIRS)
+        for node in (BAD, OTHER)
         if (kept := read_snapshot(night_folders(results)[0], node)) is not None
         for gpu in kept.snapshot.gpus
     }
@@ -165,11 +163,11 @@ def test_a_night_finds_each_fault_on_its_node_and_part_and_nothing_else(
             if not of_slurm(found.code)
         }
 
-    for on_bad, on_theirs in NIGHTS:
-        for node, faults in ((BAD, on_bad), (THEIRS, on_theirs)):
+    for on_bad, on_other in NIGHTS:
+        for node, faults in ((BAD, on_bad), (OTHER, on_other)):
             break_(rack, driver, node, faults)
         found = night()
-        for node, faults in ((BAD, on_bad), (THEIRS, on_theirs)):
+        for node, faults in ((BAD, on_bad), (OTHER, on_other)):
             names = {name for name, _, _ in faults}
             assert news(found[node]) == set().union(*(found_ for _, _, found_ in faults)), found[
                 node
@@ -197,7 +195,7 @@ def test_a_night_finds_a_node_that_left_its_nvlink_domain(
     results = tmp_path / "results"
 
     def night() -> dict[str, NodeNight]:
-        done = play(root, "validate.yml", [BAD, THEIRS], "-e", f"validate_results={results}")
+        done = play(root, "validate.yml", [BAD, OTHER], "-e", f"validate_results={results}")
         assert night_folders(results), done.stdout + done.stderr
         return {one.node: one for one in read_night(night_folders(results)[0]).nodes}
 
@@ -216,7 +214,7 @@ def test_a_night_finds_a_node_that_left_its_nvlink_domain(
         found = night()
         # Only this node fails. On a node with its own NVSwitches (HGX), the same answer would be normal.
         assert ("fabric_failed", "fail") in fabric(found[BAD]), found[BAD].reason_texts()
-        assert found[THEIRS].verdict.value == "pass"
+        assert found[OTHER].verdict.value == "pass"
     finally:
         rack(BAD, f"! [ -f {hardware}.kept ] || mv {hardware}.kept {hardware}")
         driver("fault", BAD, "no-nvlink-domain", "--off")
@@ -226,7 +224,7 @@ def test_a_night_finds_a_node_that_left_its_nvlink_domain(
 def test_slurm_jobs_measure_idle_nodes_alone_and_as_a_pair(
     root: Path, tmp_path: Path, slurm: Command, shared_torch: str
 ) -> None:
-    slurm(f"scontrol update nodename={BAD},{THEIRS} state=resume")
+    slurm(f"scontrol update nodename={BAD},{OTHER} state=resume")
     results = tmp_path / "results"
     # Measure on CPUs, all nodes in one night, within a budget that is large enough for all jobs.
     given = {
@@ -237,14 +235,14 @@ def test_slurm_jobs_measure_idle_nodes_alone_and_as_a_pair(
         "validate_probe_share": 1.0,
         "bench_require_references": False,
     }
-    done = play(root, "validate.yml", [BAD, THEIRS], given=given)
+    done = play(root, "validate.yml", [BAD, OTHER], given=given)
     assert done.returncode == 0, done.stdout
     night = read_night(night_folders(results)[0])
-    assert {one.node: one.verdict.value for one in night.nodes} == {BAD: "pass", THEIRS: "pass"}
+    assert {one.node: one.verdict.value for one in night.nodes} == {BAD: "pass", OTHER: "pass"}
     (probes,) = results.glob("*/probes.json")
     night_probes = ProbeNight.model_validate_json(probes.read_text())
-    assert sorted(night_probes.measured) == sorted([BAD, THEIRS])
+    assert sorted(night_probes.measured) == sorted([BAD, OTHER])
     assert [(sorted(pair.nodes), pair.passed) for pair in night_probes.pairs] == [
-        (sorted([BAD, THEIRS]), True)
+        (sorted([BAD, OTHER]), True)
     ]
     assert "rackproof-night" not in slurm("squeue --noheader --format %j").stdout

@@ -35,7 +35,7 @@ def progress_by_node(results: Path) -> dict[str, tuple[str, str]]:
     }
 
 
-def test_each_node_goes_its_way_and_only_the_proven_return(rack: Rack) -> None:
+def test_four_nodes_fail_in_four_steps_and_only_accepted_nodes_return(rack: Rack) -> None:
     """One run has four failures, each at another step. A second run continues three of these nodes."""
     rack.mark("n02", "broken")
     rack.mark("gone", "no-image")
@@ -85,7 +85,7 @@ def test_a_killed_run_leaves_its_nodes_drained_and_is_continued(rack: Rack) -> N
     def second_is_refused() -> bool:
         if progress_by_node(rack.results).get("n01") != ("running", "provision"):
             return False
-        with pytest.raises(run_files.ReimageError, match="n01 is being reimaged by another playbook"):
+        with pytest.raises(run_files.ReimageError, match="n01 is being re-imaged by another playbook"):
             tasks.begin_run(rack.results, {"n01": []}, method="rack", owner_pid=os.getpid())
         return True
 

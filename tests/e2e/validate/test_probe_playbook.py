@@ -26,7 +26,7 @@ BUDGET = ("-l", "n01,n02,n03,n04", "-e", "validate_probe_gpu_minutes=1000")
 LENIENT = ("-e", '{"bench_require_references": false}')
 
 
-def last(results: Path) -> NightRecord:
+def newest_night(results: Path) -> NightRecord:
     """Return the record of the newest night."""
     return read_night(night_folders(results)[0])
 
@@ -39,7 +39,7 @@ def test_silent_corruption_is_measured_drained_measured_again_and_returned(fleet
         *BUDGET, *LENIENT, "-e", "validate_drain=true", "-e", "validate_max_drain_fraction=0.25"
     )
     assert done.returncode == 2, done.stdout + done.stderr
-    found = {one.node: one for one in last(fleet.results).nodes}
+    found = {one.node: one for one in newest_night(fleet.results).nodes}
     assert {name: one.verdict.value for name, one in found.items()} == {
         "n01": "pass", "n02": "fail", "n03": "pass", "n04": "pass",
     }, done.stdout  # fmt: skip
@@ -81,7 +81,7 @@ def test_without_slurm_nothing_is_measured_or_proven_and_no_node_is_drained(flee
     fleet.set_slurm(down=True)
     done = fleet.validate(*BUDGET, "-e", "validate_drain=true")
     assert done.returncode == 2
-    night = last(fleet.results)
+    night = newest_night(fleet.results)
     found = {one.node: one for one in night.nodes}
     assert {name: one.verdict.value for name, one in found.items()} == dict.fromkeys(
         ["n01", "n03", "n04"], "unproven"
@@ -97,7 +97,7 @@ def test_measuring_that_fails_proves_nothing(fleet: Fleet, tmp_path: Path) -> No
     (tmp_path / "benchmarks").symlink_to(Path(__file__).parents[3] / "benchmarks")
     done = fleet.validate(*BUDGET, "-e", f"validate_root={tmp_path}", "-e", "validate_drain=true")
     assert done.returncode == 2, done.stdout + done.stderr
-    night = last(fleet.results)
+    night = newest_night(fleet.results)
     assert {one.verdict.value for one in night.nodes} == {"unproven"}, done.stdout
     assert "nothing was measured: " in done.stdout
     assert str(tmp_path) in done.stdout

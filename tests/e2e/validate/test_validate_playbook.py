@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from .conftest import Fleet
 
 pytestmark = pytest.mark.playbook
-HEALTHY = "n01,n02,n03,n04"
+REACHABLE = "n01,n02,n03,n04"
 
 
-def last(results: Path) -> NightRecord:
+def newest_night(results: Path) -> NightRecord:
     """Return the record of the newest night."""
     return read_night(night_folders(results)[0])
 
@@ -44,14 +44,14 @@ def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
     assert done.returncode == 2, done.stdout + done.stderr
     assert "drain n02: ecc_sram_uncorrectable" in done.stdout
     assert not list(fleet.results.glob("*"))
-    assert fleet.slurm["nodes"] == dict.fromkeys([*HEALTHY.split(","), "gone"], "") | theirs
+    assert fleet.slurm["nodes"] == dict.fromkeys([*REACHABLE.split(","), "gone"], "") | theirs
 
     fleet.hardware("n03", "--fault", "hung-nvidia-smi")
     # The first night drains n02 and lists the unreachable node. n03 fails too, but keeps the other user's
     # drain.
     done = fleet.validate("-e", "validate_drain=true", "-e", "validate_tool_timeout_s=2")
     assert done.returncode == 2, done.stdout + done.stderr
-    night = last(fleet.results)
+    night = newest_night(fleet.results)
     assert verdicts(night) == {
         "gone": "unproven",
         "n01": "pass",
@@ -81,16 +81,16 @@ def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
     fleet.hardware("n02", "--fault", "ecc-uncorrectable", "--off")
     fleet.hardware("n02", "--boot")
     fleet.hardware("n03", "--fault", "hung-nvidia-smi", "--off")
-    both = ("-l", HEALTHY, "-e", "validate_resume=true", "-e", "validate_drain=true")
+    options = ("-l", REACHABLE, "-e", "validate_resume=true", "-e", "validate_drain=true")
     # By default, nights that are less than 12 hours apart count as one. The nights here are minutes apart.
-    both += ("-e", "validate_resume_hours=0")
-    done = fleet.validate(*both)
+    options += ("-e", "validate_resume_hours=0")
+    done = fleet.validate(*options)
     output = done.stdout + done.stderr
     assert "stays drained: the failed checks have passed 1 of 2 times" in done.stdout, output
     assert fleet.slurm["nodes"]["n02"].startswith("rackproof-night:")
-    done = fleet.validate(*both)
+    done = fleet.validate(*options)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert fleet.slurm["nodes"] == dict.fromkeys([*HEALTHY.split(","), "gone"], "") | theirs
+    assert fleet.slurm["nodes"] == dict.fromkeys([*REACHABLE.split(","), "gone"], "") | theirs
     assert "n02: returned to service" in done.stdout
     explanation = explanation_text(explain_node(fleet.results, "n02"))
     assert "done: returned to service" in explanation
@@ -102,7 +102,7 @@ def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
     ]
 
 
-def test_nothing_to_look_at_is_no_success(fleet: Fleet) -> None:
+def test_a_limit_without_gpu_nodes_fails(fleet: Fleet) -> None:
     done = fleet.validate("-l", "ctl")
     assert done.returncode == 2
     assert "nothing would be proven" in done.stdout

@@ -21,7 +21,7 @@ import yaml
 def task(root: Path) -> dict[str, Any]:
     """Return the arguments of the task that asks registry, storage and Slurm."""
     tasks = yaml.safe_load((root / "roles/bench/tasks/plan.yml").read_text())
-    found = next(one for one in tasks if one["name"].startswith("Check registry"))
+    found = next(one for one in tasks if one["name"].startswith("Check the registry"))
     return dict(found["ansible.builtin.shell"])
 
 

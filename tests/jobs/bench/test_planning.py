@@ -81,9 +81,9 @@ def test_a_gpu_asked_for_but_absent_is_planned_as_unproven(train: LoadedDefiniti
     assert made.runs[0].unproven_because == "4 GPUs requested, n1 has 2; give gpus=2 or fewer"
 
 
-@pytest.mark.parametrize(("there", "used"), [(0, 0), (1, 1), (8, 8)])
-def test_all_means_all_gpus_of_the_node(train: LoadedDefinition, there: int, used: int) -> None:
-    assert [run.parameters["gpus"] for run in plan(train, there).runs] == [used]
+@pytest.mark.parametrize(("gpus", "used"), [(0, 0), (1, 1), (8, 8)])
+def test_all_means_all_gpus_of_the_node(train: LoadedDefinition, gpus: int, used: int) -> None:
+    assert [run.parameters["gpus"] for run in plan(train, gpus).runs] == [used]
 
 
 def test_too_few_gpus_leave_a_benchmark_out(train: LoadedDefinition) -> None:

@@ -323,7 +323,10 @@ def test_two_sources_describe_a_node_together() -> None:
     ("nodes", "message"),
     [
         ((), "no node is left"),
-        ((AdoptedNode(name="N1", source="x"), AdoptedNode(name="n1", source="x")), "only in capitals"),
+        (
+            (AdoptedNode(name="N1", source="x"), AdoptedNode(name="n1", source="x")),
+            "only in upper and lower case",
+        ),
         (
             (
                 AdoptedNode(name="n1", source="x", address="10.0.0.1"),

@@ -97,8 +97,8 @@ def test_the_canary_goes_first_and_nodes_out_of_service_last(
     if waves and waves[0].canary:
         assert len(waves[0].nodes) <= limits.canary
     useful = [index for index, wave in enumerate(waves) if set(wave.nodes) & serving]
-    sick = {node for node in nodes if states.get(node) not in (IN_SERVICE, OURS)}
-    idle = [index for index, wave in enumerate(waves) if set(wave.nodes) & sick]
+    out_of_service = {node for node in nodes if states.get(node) not in (IN_SERVICE, OURS)}
+    idle = [index for index, wave in enumerate(waves) if set(wave.nodes) & out_of_service]
     assert not useful or not idle or max(useful) < min(idle)
 
 

@@ -122,7 +122,7 @@ def test_the_rack_s_own_come_first_and_not_all_ask_the_same(tmp_path: Path) -> N
     assert set(found) == set(names)
 
 
-def test_the_first_that_slurm_gives_comes_and_leaves_nothing() -> None:
+def test_the_first_node_that_slurm_allocates_becomes_the_partner() -> None:
     """The partner's half has to end well. The node's half has the result of the pair."""
 
     def answer(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
@@ -194,7 +194,7 @@ def kept_of(one: NightContext) -> ProbeNight:
         (PartnerHalf("", "n2: busy"), "", None, None, "it had no partner: n2: busy"),
     ],
 )
-def test_what_a_node_and_its_partner_come_to(
+def test_the_result_of_a_node_and_its_partner_is_recorded(
     tmp_path: Path, half: PartnerHalf, said: str, passed: bool | None, speed: Verdict | None, reason: str
 ) -> None:
     one = begun(tmp_path, references=(FLOOR,))

@@ -227,7 +227,7 @@ def test_what_of_it_cannot_be_read_gives_the_reason_and_leaves_the_rest(
 
 
 @pytest.mark.slow
-def test_what_makes_the_library_stumble_is_this_bmcs_fault(bmc: FakeRedfish) -> None:
+def test_an_answer_that_the_library_cannot_read_is_an_error_of_this_bmc(bmc: FakeRedfish) -> None:
     bmc.resources[f"{ROOT}/UpdateService/FirmwareInventory"]["Members"] = [{"@odata.id": 7}]
     settings_read = read_settings("n1", way(bmc))
     assert "n1: the answer of its BMC at" in settings_read.firmware_error
@@ -244,7 +244,7 @@ def test_a_piece_that_is_listed_and_not_there_and_a_slow_bmc_are_reported(bmc: F
     assert "only 0 pieces were requested" in settings_read.firmware_error
 
 
-def test_ipmi_and_no_address_tell_nothing() -> None:
+def test_ipmi_or_a_missing_address_is_an_error_of_the_reading() -> None:
     assert "IPMI lists neither" in read_settings("n1", Access("10.0.0.1", protocol="ipmi")).bios_error
     assert "set reimage_bmc_address" in read_settings("n1", Access("")).firmware_error
 

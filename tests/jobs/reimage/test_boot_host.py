@@ -32,7 +32,7 @@ ROLE = Path(__file__).resolve().parents[3] / "roles/netboot"
 PROGRAM = ROLE / "files/rackproof-boot-reports"
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 pytestmark = pytest.mark.skipif(
-    not Path(NGINX).exists() or os.geteuid() != 0, reason="needs nginx, and root, who it is started by"
+    not Path(NGINX).exists() or os.geteuid() != 0, reason="needs nginx, and root to start it"
 )
 # Made-up secrets of two orders, and the name of a discovery. The addresses are those of the machines below.
 SECRET, OTHER_SECRET, ATTEMPT = "canary0secret0of0n1", "canary0secret0of0n2", "canary0attempt0name"

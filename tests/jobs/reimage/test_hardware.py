@@ -52,7 +52,7 @@ def test_two_gpus_that_changed_slots_are_reported_as_moved() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "said"),
+    ("after", "expected"),
     [
         ({"gpus": gpus("a", "b", "c")}, "GPU 3 (00:03) missing: was GPU-d"),
         ({"gpus": ()}, "GPUs: not known after, so not compared"),
@@ -61,10 +61,10 @@ def test_two_gpus_that_changed_slots_are_reported_as_moved() -> None:
         ({"serial": "S2"}, "serial number was S1, is S2"),
     ],
 )
-def test_lost_hardware_and_another_machine_stop_the_node(after: dict[str, object], said: str) -> None:
+def test_lost_hardware_and_another_machine_stop_the_node(after: dict[str, object], expected: str) -> None:
     assert [
         text for text, verdict in described(NODE.model_copy(update=after)) if verdict and verdict.gates
-    ] == [said]
+    ] == [expected]
 
 
 def test_each_change_of_firmware_is_reported() -> None:
@@ -108,10 +108,14 @@ def test_memory_that_was_not_known_before_is_only_reported() -> None:
 def test_a_lost_gpu_is_missing_even_if_gpus_have_equal_or_no_bus_ids_or_uuids(
     bus_ids: tuple[str, ...], uuids: tuple[str, ...], after: tuple[int, ...]
 ) -> None:
-    some = [Gpu(index=0, uuid=uuid, bus_id=bus_id) for uuid, bus_id in zip(uuids, bus_ids, strict=True)]
-    before = NODE.model_copy(update={"gpus": tuple(some)})
+    gpus_before = [
+        Gpu(index=0, uuid=uuid, bus_id=bus_id) for uuid, bus_id in zip(uuids, bus_ids, strict=True)
+    ]
+    before = NODE.model_copy(update={"gpus": tuple(gpus_before)})
     assert described(before, before) == []
-    changes = described(NODE.model_copy(update={"gpus": tuple(some[number] for number in after)}), before)
+    changes = described(
+        NODE.model_copy(update={"gpus": tuple(gpus_before[number] for number in after)}), before
+    )
     assert [verdict for _, verdict in changes] == [Verdict.FAIL]
     assert " missing: was " in changes[0][0]
 

@@ -82,7 +82,9 @@ def test_damage_before_the_end_is_an_error_with_a_remedy(tmp_path: Path, damage:
     first, second = encode_entry(ENTRIES[0]), encode_entry(ENTRIES[1])
     path = tmp_path / "n1.journal"
     path.write_bytes(damage + first[len(damage) :] + second)
-    with pytest.raises(JournalError, match=r"n1.journal is damaged in line 1: .*drain it if it is not"):
+    with pytest.raises(
+        JournalError, match=r"n1.journal is damaged in line 1: .*drain it if it is not drained"
+    ):
         read_journal(path)
     before = path.read_bytes()
     with pytest.raises(JournalError, match="damaged"):

@@ -404,7 +404,7 @@ def test_dnsmasq_answers_unknown_machines_only_while_boot_reports_are_accepted(
     assert offered == answered, log
 
 
-def test_the_time_to_tell_ends_by_itself(proxy: Path, tmp_path: Path) -> None:
+def test_a_discovery_ends_by_itself(proxy: Path, tmp_path: Path) -> None:
     """After its lease, or with a damaged one, a discovery ends: unknown machines get no more answer."""
     text = json.loads((proxy / "rendered.json").read_text())["discover_lease"]
     assert text == f"960 {'b' * 32}\n"

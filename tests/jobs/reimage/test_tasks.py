@@ -188,13 +188,13 @@ def test_two_runs_never_take_the_same_node(tmp_path: Path) -> None:
     try:
         started(tmp_path, {"n1": ["r1"]}, owner_pid=process.pid)
         with pytest.raises(
-            ReimageError, match=rf"n1 is being reimaged by another playbook \(pid {process.pid}"
+            ReimageError, match=rf"n1 is being re-imaged by another playbook \(pid {process.pid}"
         ):
             started(tmp_path)
         assert len(run_files.run_folders(tmp_path)) == 1
         started(tmp_path, {"n2": ["r1"]})
         # A benchmark cannot take a node that is being imaged.
-        with pytest.raises(host_claims.HostClaimedError):
+        with pytest.raises(host_claims.HostClaimedError, match="n1 is being re-imaged by another playbook"):
             host_claims.claim_hosts(tmp_path, ["n1"], os.getppid())
     finally:
         process.kill()

@@ -118,7 +118,7 @@ def test_a_code_without_a_row_never_heals_by_itself(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["pair:fabric", "missing:gemm", "made_up:gemm", "rack:gemm", "number:gemm"])
-def test_nor_does_a_check_of_numbers_that_no_single_node_can_prove(code: str) -> None:
+def test_a_code_that_no_measurement_of_one_node_can_disprove_never_heals_by_itself(code: str) -> None:
     assert lacking_for(code, ["gemm", "fabric", "job"]) is None
 
 
@@ -293,7 +293,7 @@ def test_a_pending_repair_heals_on_a_driver_that_knows_no_unrepairable_memory() 
 
 @pytest.mark.parametrize("field", ["channel", "tpc"])
 @pytest.mark.parametrize("value", ["", "N/A", "Unknown Error", "Perhaps"])
-def test_half_of_the_repairs_is_none(field: str, value: str) -> None:
+def test_one_unreadable_repair_field_makes_pending_repairs_unknown(field: str, value: str) -> None:
     answer = copy.deepcopy(recorded_answers()["n1-sound"])
     smi = answer["facts"]["tools"]["nvidia_smi_xml"]
     tag = f"{field}_repair_pending"

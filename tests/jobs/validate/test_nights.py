@@ -382,7 +382,7 @@ def test_a_rack_that_slows_down_as_a_whole_is_watched_and_not_drained() -> None:
     assert "its rack as a whole is \N{MINUS SIGN}4." in hot[0].reasons[0].text
 
 
-def test_units_never_meet() -> None:
+def test_a_floor_in_another_unit_leaves_nodes_unproven() -> None:
     wrong = {
         "h200": [
             one.model_copy(update={"reference": one.reference.model_copy(update={"unit": "MB/s"})})

@@ -84,7 +84,7 @@ def nodes_named(names: str, suspect: str = "", gpus: int = 1) -> list[ProbeTarge
         ("gemm", 1000, "abc", [], {}),
     ],
 )  # fmt: skip
-def test_what_a_night_runs(
+def test_optional_tests_are_planned_within_the_budget_for_the_most_urgent_nodes(
     chosen: str,
     minutes: float,
     suspect: str,

@@ -52,7 +52,7 @@ def floor(unit: str = "GB/s", **labels: str) -> SkuReference:
         (365, [floor(), floor("Gbit/s")], True, "unproven"),
     ],
 )
-def test_what_a_floor_says_of_a_pair(
+def test_a_pair_is_judged_by_the_floor(
     value: float, references: list[SkuReference], passed: bool, speed: str | None
 ) -> None:
     got = read_pair(("n1", "n2"), classify_exit(pair_says(value), "0", 1.0), references)

@@ -249,7 +249,7 @@ def test_a_node_that_differs_from_a_fleet_that_changed_its_bits_together_fails()
     ],
     ids=range(8),
 )
-def test_what_is_no_digest_is_none(text: str) -> None:
+def test_other_text_is_not_read_as_a_digest(text: str) -> None:
     assert read_digests(text) == []
 
 

@@ -238,7 +238,7 @@ CASES: list[tuple[NodeSnapshot, str, Verdict, str]] = [
 @pytest.mark.parametrize(
     ("state", "code", "verdict", "action"), CASES, ids=[f"{n}-{c[1]}" for n, c in enumerate(CASES)]
 )
-def test_one_fault_one_finding(state: NodeSnapshot, code: str, verdict: Verdict, action: str) -> None:
+def test_one_fault_has_one_finding(state: NodeSnapshot, code: str, verdict: Verdict, action: str) -> None:
     found = check_node(state, expected=EXPECTED, previous=SOUND, idle=True)
     assert [(one.code, one.verdict, one.action) for one in found] == [(code, verdict, action)]
     assert found[0].evidence
@@ -336,7 +336,7 @@ def test_damaged_facts_do_not_raise(junk: Any) -> None:
         (9999, "", "unknown"),
     ],
 )
-def test_what_an_xid_asks_for(xid: int, text: str, action: str) -> None:
+def test_an_xid_has_its_action(xid: int, text: str, action: str) -> None:
     assert requested_action(xid, text) == action
 
 
@@ -417,7 +417,7 @@ def since_1970(seconds: float, xid: int = 119) -> str:
         ),
     ],
 )
-def test_an_xid_that_the_node_was_booted_for_is_reported_and_asks_for_nothing_more(
+def test_an_xid_before_the_last_boot_asks_for_no_further_boot(
     log: str, verdict: Verdict, action: str, evidence: str
 ) -> None:
     facts = gathered(log, "b")
@@ -429,7 +429,7 @@ def test_an_xid_that_the_node_was_booted_for_is_reported_and_asks_for_nothing_mo
     assert (again is not None) == (action in ("reboot", "isolate"))
 
 
-def test_boots_between_snapshots_count_among_those_that_have_not_helped() -> None:
+def test_boots_between_snapshots_count_as_reboots_for_an_xid() -> None:
     state, actions = SOUND, []
     for boot in ("a", "b", "c"):
         facts = gathered(since_1970(-5), boot)
@@ -450,7 +450,7 @@ def test_reboots_are_counted_by_gpu_and_xid() -> None:
     } == {"0008:06:00"}
 
 
-def test_the_majority_is_asked_only_where_there_is_one() -> None:
+def test_a_version_is_compared_only_with_a_clear_majority() -> None:
     nodes = [node(node=f"n{n}", versions={"ofed": "24.10"}) for n in range(3)] + [
         node(versions={"ofed": "23.07"})
     ]
@@ -463,7 +463,7 @@ def test_the_majority_is_asked_only_where_there_is_one() -> None:
     assert majority_versions([nodes[0], nodes[3], nodes[1], node(versions={"ofed": "23.07"})]) == {"h100": {}}
 
 
-def test_what_most_of_the_fleet_shows_is_no_nodes_fault() -> None:
+def test_a_finding_on_half_of_the_fleet_is_unproven() -> None:
     def of(name: str) -> tuple[HealthFinding, ...]:
         return check_node(port(state="down").model_copy(update={"node": name}), expected=EXPECTED)
 
@@ -541,7 +541,7 @@ def test_a_port_that_lost_its_link_stays_found_after_a_reboot_clears_its_counter
     assert [one.verdict for one in found if one.code == "port_down"] == [F]
 
 
-def test_counters_are_rates() -> None:
+def test_limits_of_counters_are_per_day() -> None:
     # A limit is a number per day, so ten days may have ten times the errors of one day.
     late = port(counters={**PORT.counters, "port_rcv_errors": 550}).model_copy(
         update={"epoch": SOUND.epoch + 10 * 86_400}
@@ -619,7 +619,7 @@ def test_a_site_sets_the_limits_of_packets(counter: str, limit: str, most: int) 
     assert check_node(after, previous=before, limits=Limits(**{limit: most + 1})) == ()
 
 
-def test_a_snapshot_survives_being_stored() -> None:
+def test_a_stored_snapshot_is_read_back_unchanged() -> None:
     state = build_snapshot("n1", gathered(XID_119, "a"), previous=SOUND)
     assert NodeSnapshot.model_validate_json(state.model_dump_json()) == state
 
@@ -658,7 +658,7 @@ def findings_of_nights(*nights: dict[str, Any], expected: Expectation | None = N
     return codes
 
 
-def test_what_is_missing_is_missing_until_it_is_back() -> None:
+def test_a_missing_part_is_a_finding_in_each_night_until_it_is_back() -> None:
     # No number of parts is expected. A lost part is a finding in later nights, too.
     whole, gone = shown(4, 4), shown(3, 3)
     both = {"gpu_missing", "port_missing"}
@@ -672,14 +672,14 @@ def test_what_is_missing_is_missing_until_it_is_back() -> None:
     ]
 
 
-def test_a_night_without_an_answer_does_not_forget_a_gpu() -> None:
+def test_a_lost_gpu_is_found_after_a_night_without_an_answer() -> None:
     assert (
         findings_of_nights(shown(4, 4), shown(4, 4, unreadable=True), shown(3, 4), shown(3, 4))[2:]
         == [{"gpu_missing"}] * 2
     )
 
 
-def test_what_was_taken_out_is_forgotten_once_the_inventory_reports_it() -> None:
+def test_a_removed_part_that_the_inventory_does_not_expect_is_a_finding_in_one_night() -> None:
     smaller = Expectation(gpus=3, ports=3)
     codes = findings_of_nights(shown(4, 4), shown(3, 3), shown(3, 3), expected=smaller)
     assert codes == [set(), {"gpu_missing", "port_missing"}, set()]
@@ -810,7 +810,7 @@ def missing_readings(one: GpuSnapshot, **expected: Any) -> str:
     return ", ".join(dict.fromkeys(reading_of[name] for name in names))
 
 
-def test_a_whole_answer_misses_nothing() -> None:
+def test_a_complete_answer_has_no_missing_reading() -> None:
     assert missing_readings(damaged_gpu(SECTIONS)) == ""
 
 
@@ -837,7 +837,7 @@ def test_what_the_driver_does_not_report_is_unproven(old: str, new: str, missing
     assert missing_readings(damaged_gpu(SECTIONS.replace(old, new))) == missing
 
 
-def test_old_drivers_spell_the_reasons_otherwise() -> None:
+def test_throttling_is_read_with_the_tag_names_of_old_drivers() -> None:
     old = damaged_gpu(SECTIONS.replace("event_reason", "throttle_reason"))
     assert old.throttled == ()
     hot = SECTIONS.replace("thermal_slowdown>Not Active", "thermal_slowdown>Active")
@@ -852,7 +852,7 @@ def test_an_error_text_is_neither_a_bad_nor_a_good_value() -> None:
     assert damaged_gpu(SECTIONS.replace("Enabled", "[Unknown Error]")).ecc_enabled is None
 
 
-def test_a_fabric_that_is_expected_has_to_be_there() -> None:
+def test_an_expected_fabric_must_be_present_whole_and_unchanged() -> None:
     fabric = "<fabric><state>Completed</state><status>{}</status><cliqueId>1</cliqueId></fabric>"
     assert missing_readings(damaged_gpu(SECTIONS), fabric=True) == "fabric"
     good = damaged_gpu(SECTIONS + fabric.format("Success"))
@@ -886,7 +886,7 @@ FABRICS = [
 
 
 @pytest.mark.parametrize(("state", "status", "clique", "cluster", "on_hgx", "in_domain"), FABRICS)
-def test_a_fabric_is_judged_by_what_the_sku_is(
+def test_a_fabric_is_judged_by_the_kind_of_sku(
     state: str, status: str, clique: str, cluster: str, on_hgx: str, in_domain: str
 ) -> None:
     fields = {"state": state, "status": status, "cliqueId": clique, "clusterUuid": cluster}
@@ -956,7 +956,7 @@ LINKS_OF_A_BRIDGE = {str(link): link < 12 for link in range(18)}
         (LINKS_OF_A_BRIDGE | {"3": False, "13": True}, 12, LINKS_OF_A_BRIDGE, {"nvlink_down"}),
     ],
 )
-def test_nvlinks_count_as_the_model_has_them(
+def test_nvlinks_are_compared_with_the_expected_number_and_the_last_night(
     links: dict[str, bool], wanted: int, before: dict[str, bool] | None, codes: set[str]
 ) -> None:
     now, then = (
@@ -1013,6 +1013,23 @@ def test_a_replaced_gpu_does_not_replace_a_missing_one(
     )
     present = {"gpu_replaced", "gpu_missing", "gpus_missing", "gpu_new"} & set(codes(found))
     assert present == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"uuid": "GPU-2"}, "gpu_replaced", "GPU-00000000-1111 (serial S1) was there in an earlier night"),
+        ({"serial": "S2"}, "gpu_serial_changed", "serial S2, before S1"),
+    ],
+)
+def test_a_gpu_that_was_missing_last_night_is_not_said_to_have_been_there(
+    changes: dict[str, str], code: str, words: str
+) -> None:
+    previous = node(gpus=(), gone_gpus=(GPU,))
+    found = check_node(gpu(**changes), previous=previous, expected=Expectation(gpus=2))
+    (evidence,) = [one.evidence for one in found if one.code == code]
+    assert words in evidence
+    assert "last night" not in evidence
 
 
 def ports_of(*names: str) -> tuple[PortSnapshot, ...]:

@@ -121,7 +121,7 @@ NEVER = {"ConditionResult": "no", "ConditionTimestampMonotonic": "0"}
         ("Id=slurmd.service", "slurmd", U),
     ],
 )
-def test_a_service_runs_or_does_not(shown: str, wanted: str, verdict: Verdict) -> None:
+def test_a_required_service_that_does_not_run_fails(shown: str, wanted: str, verdict: Verdict) -> None:
     found = judged(node(MOUNTINFO, shown), services=[wanted])
     assert [one for _, one in found] == ([] if verdict is P else [verdict])
     assert all(code.startswith("service_") for code, _ in found)
@@ -213,7 +213,7 @@ def test_every_unit_that_is_expected_is_asked_for() -> None:
         ({"total_inodes": "many"}, "disk_unknown", U),
     ],
 )
-def test_a_file_system_needs_inodes_and_the_right_to_write(
+def test_a_root_disk_needs_free_inodes_and_must_be_writable(
     disk: dict[str, Any], code: str, verdict: Verdict
 ) -> None:
     found = judged(node(**disk))
@@ -277,7 +277,7 @@ def test_mounts_are_as_declared(wanted: Any, mountinfo: str, code: str) -> None:
         ("/", "tmpfs", False),
     ],
 )
-def test_a_storage_that_is_only_in_memory_is_unproven(wanted: Any, fstype: str, found: bool) -> None:
+def test_a_required_mount_that_is_in_memory_is_unproven(wanted: Any, fstype: str, found: bool) -> None:
     path = wanted if isinstance(wanted, str) else wanted["path"]
     seen = node(f"{MOUNTINFO}40 22 0:90 / {path} rw,noatime - {fstype} none rw\n")
     assert judged(seen, mounts=[wanted]) == ([("mount_differs", U)] if found else [])
@@ -293,9 +293,7 @@ def test_a_storage_that_is_only_in_memory_is_unproven(wanted: Any, fstype: str, 
         (("/snap/core/1 ro", "/snap/core/2 ro"), False),
     ],
 )
-def test_a_disk_that_can_only_be_read_is_found_wherever_it_is_mounted(
-    change: tuple[str, str], found: bool
-) -> None:
+def test_a_disk_that_became_read_only_is_found_at_any_path(change: tuple[str, str], found: bool) -> None:
     assert (("mount_read_only", F) in judged(node(MOUNTINFO.replace(*change)), node())) == found
     assert judged(node(), node()) == []
 
@@ -312,7 +310,7 @@ def test_a_disk_that_can_only_be_read_is_found_wherever_it_is_mounted(
         {"slurm": "yes"},
     ],
 )
-def test_an_expectation_of_another_kind_is_refused(expected: dict[str, Any]) -> None:
+def test_an_invalid_expectation_is_refused(expected: dict[str, Any]) -> None:
     with pytest.raises(ValidateError, match="validate_expect of n1"):
         parse_node_expectation("n1", expected)
 
@@ -336,7 +334,7 @@ XID = "[  100.000000] NVRM: Xid (PCI:0001:06:00): 31, pid=1"
         ("1795000000.1 n kernel: Linux version 6.8", 9_000.0, False),
     ],
 )
-def test_messages_that_the_kernel_s_ring_has_lost_are_missed(first: str, since: float, cut: bool) -> None:
+def test_messages_that_the_ring_buffer_lost_are_reported(first: str, since: float, cut: bool) -> None:
     # The machine booted 5,000 s after the start of 1970, and it is now 10,000 s.
     seen = build_snapshot(
         "n1",
@@ -395,7 +393,7 @@ XID_LINE = f"{EPOCH - 9.5:.6f} n1 kernel: NVRM: Xid (PCI:0001:06:00): 31, pid=1\
         ('{ "__REALTIME_TIMESTAMP" : "1794000000000000", "_BOOT_ID" : "1" }', DAY_S, {}, False),
     ],
 )
-def test_messages_that_the_journal_lost_are_missed(
+def test_messages_that_the_journal_lost_are_reported(
     oldest: Any, since_s: float | None, more: dict[str, str], is_lost: bool, log: str
 ) -> None:
     answer = healthy_gathered(log=log)
@@ -448,7 +446,7 @@ def slowed(boot: str = "a", booted: float | None = None, **seconds: float) -> No
         ({"hw_therm_slowdown": 0.0}, {}, ("slowdown_unknown", U)),
     ],
 )
-def test_slow_downs_are_compared_between_nights(
+def test_slowdowns_are_compared_between_nights(
     before: dict[str, float], now: dict[str, float], found: tuple[str, Verdict] | None
 ) -> None:
     codes = [one for one in judged(slowed(**now), slowed(**before)) if one[0].startswith("slow")]
@@ -470,7 +468,7 @@ def test_after_a_boot_the_counters_begin_again() -> None:
     ("days", "seconds", "found"),
     [(9.0, 7_200.0, True), (9.0, 300.0, False), (0.1, 30.0, True), (None, 7_200.0, False)],
 )
-def test_a_first_night_judges_slow_downs_since_the_boot(
+def test_slowdowns_since_the_boot_are_judged_in_a_first_night(
     days: float | None, seconds: float, found: bool
 ) -> None:
     booted = None if days is None else (10 - days) * 86_400
@@ -546,7 +544,7 @@ def link(state: str, port: str = "ens1f0np0", at: int = 10, address: str = "5e:0
         ([link("down").partition(" ")[2], link("up")], True),
     ],
 )
-def test_a_port_that_comes_up_at_a_start_is_no_finding(lines: list[str], is_found: bool) -> None:
+def test_a_port_that_is_down_only_during_a_start_is_no_finding(lines: list[str], is_found: bool) -> None:
     log = "\n".join(lines)
     reading = read_kernel_log(log, 1795000000.0, {}, errors=log if "bnxt" in log else "")
     assert [event.code for event in reading.hardware] == (["unknown_kernel_error"] if is_found else [])
@@ -554,7 +552,9 @@ def test_a_port_that_comes_up_at_a_start_is_no_finding(lines: list[str], is_foun
 
 @pytest.mark.parametrize("counts", [{"total_inodes": 100}, {"free_inodes": 0}, {"total_inodes": 0}, {}])
 @pytest.mark.parametrize("place", ["paths", "space"])
-def test_inodes_count_only_as_a_pair(place: str, counts: dict[str, int]) -> None:
+def test_counts_of_inodes_without_the_total_or_the_free_ones_are_ignored(
+    place: str, counts: dict[str, int]
+) -> None:
     disk = {"/": {"total_bytes": 1000, "free_bytes": 500, **counts}}
     seen = build_snapshot("n1", {"facts": {"paths": disk}} if place == "paths" else {"node": {"space": disk}})
     assert not {"inodes_full", "disk_full"} & {one for one, _ in judged(seen)}

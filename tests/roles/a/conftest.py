@@ -24,7 +24,7 @@ PLAYBOOK = """
     - ansible.builtin.include_vars: "{{ role_folder }}/vars/main.yml"
     - ansible.builtin.include_vars: "{{ role_folder }}/vars/{{ os_file }}"
       when: os_file | length > 0
-    # As an inventory would: over the defaults.
+    # The variables of a case replace those of the role, including the ones in vars/.
     - ansible.builtin.include_vars: "{{ playbook_dir }}/{{ inventory_hostname }}.json"
     - ansible.builtin.set_fact:
         rendered: "{{ dict(asked | zip(asked | map('extract', vars))) }}"

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.errors import AnsibleError
 
+from rackproof_ansible.role_variables import role_problems
 from tests.roles.a.typed_playbook import play_on
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -123,6 +125,25 @@ def test_no_secret_is_printed(printed: str) -> None:
 @pytest.mark.parametrize("case", RIGHT)
 def test_right_variables_pass(printed: str, case: str) -> None:
     assert f"ok: [{case.replace(' ', '-')}]" in printed
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (3.5, 'a_version, which is a number: write a_version as a text in quotes, such as "3.5"'),
+        (True, "correct it, or what it reads: a_version"),
+    ],
+)
+def test_true_for_a_text_is_not_called_a_number(value: object, message: str) -> None:
+    def evaluate(template: object) -> object:
+        if template == "{{ a_version }}.deb":
+            raise AnsibleError("cannot join")
+        return template
+
+    specs = {"a": {"a_url": {"type": "str"}, "a_version": {"type": "str"}}}
+    raw = {"a_url": "{{ a_version }}.deb", "a_version": value}
+    problem, *_ = role_problems(specs, raw, evaluate)
+    assert problem.endswith(f" {message}")
 
 
 def test_variables_of_later_roles_are_refused_before_the_first_drain(tmp_path: Path) -> None:

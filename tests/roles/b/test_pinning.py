@@ -29,6 +29,7 @@ INSTALLED = {
         ({"held": "1.17.9-1"}, False, ["held"]),
         ({"free": "1.18.0-1"}, False, []),
         ({"free": "1.18.0-1"}, True, ["free"]),
+        ({"odd": "1:2.0*"}, True, []),
         ({"absent": ""}, False, ["absent"]),
         ({"absent": "", "held": "2", "free": ""}, True, ["absent", "held", "free"]),
     ],

@@ -267,7 +267,7 @@ def test_an_older_or_unversioned_history_is_refused_untouched(
         assert connection.execute(sqlalchemy.text("SELECT count(*) FROM runs")).scalar() == 1
 
 
-def test_tables_of_other_programs_are_no_history(where: str, plain: sqlalchemy.Engine) -> None:
+def test_tables_of_other_programs_do_not_prevent_a_history(where: str, plain: sqlalchemy.Engine) -> None:
     with plain.begin() as connection:
         connection.execute(sqlalchemy.text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
     with open_store(where) as store:
@@ -373,7 +373,7 @@ with open_store(where) as store:
         assert {store.run(one.run_id).notes for one in store.runs()} <= {"forwards", "backwards"}
 
 
-def test_killed_in_the_middle_of_keeping_leaves_whole_runs_only(where: str) -> None:
+def test_a_kill_while_a_run_is_stored_leaves_only_whole_runs(where: str) -> None:
     open_store(where).close()
     program = """
 import itertools, sys

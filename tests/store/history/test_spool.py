@@ -67,7 +67,7 @@ def test_a_run_waits_in_the_spool_and_enters_with_the_next_one(
         assert {one.run_id for one in store.runs()} == {"run-1", "run-2", "run-3"}
 
 
-def test_draining_by_hand(where: str, nowhere: str, tmp_path: Path) -> None:
+def test_noted_runs_are_stored_by_a_call(where: str, nowhere: str, tmp_path: Path) -> None:
     results, spool = tmp_path / "results", tmp_path / "spool"
     keep_or_spool(recorded(results, "run-1"), nowhere, spool)
     still = drain_spool(nowhere, spool)

@@ -676,13 +676,13 @@ def _folder_factor(file: Path, rcp: RcpResult) -> tuple[float | None, list[Findi
     except (OSError, ValueError, AttributeError, RecursionError):
         factor = None
     if factor is None:
-        message = "the file does not hold a scaling factor"
+        message = "the file has no scaling factor"
         return None, [Finding(code="scaling_file", message=message, verdict=Verdict.UNPROVEN, source=source)]
     if math.isclose(factor, rcp.scaling_factor, rel_tol=1e-6):
         return None, []
     believed = factor > rcp.scaling_factor
     message = (
-        f"scaling.json holds {factor:.6g}, the comparison {rcp.scaling_factor:.6g}: "
+        f"scaling.json has {factor:.6g}, the comparison {rcp.scaling_factor:.6g}: "
         f"the {'former' if believed else 'latter'} is used"
     )
     return factor if believed else None, [Finding(code="scaling_file", message=message, source=source)]

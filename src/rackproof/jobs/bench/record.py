@@ -68,7 +68,7 @@ COULD_NOT_RUN = {
     5: "the data is missing or damaged",
     6: "the image could not be built or fetched",
     7: "no config fits, or Slurm did not take or start the job",
-    8: "the nodes did not meet, or do not reach each other",
+    8: "the nodes did not meet, or point.json or the program cannot be used",
     9: "the program is not there or not executable (on several nodes: or mpirun, or ssh)",
 }
 
@@ -312,7 +312,7 @@ def build_run(
         source=planned.definition_name,
         trouble=trouble,
         more=evidence.measurements,
-        baselines=_expected_baselines(planned, sku_references, findings, evidence.measurements),
+        sku_references=_expected_baselines(planned, sku_references, findings, evidence.measurements),
         busy=evidence.busy,
     )
     status = evidence.job.get("exit_status")

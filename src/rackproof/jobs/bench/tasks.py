@@ -519,7 +519,7 @@ def record_run(
     failure: str,
     command: Sequence[str],
     texts: Mapping[str, str],
-    points: Mapping[str, Any] | None = None,
+    reports: Mapping[str, Any] | None = None,
     jobs: Mapping[str, Any] | None = None,
 ) -> bench_record.RecordedRun:
     """Record one run whose logs are in ``results/RUN_ID/logs``.
@@ -537,7 +537,7 @@ def record_run(
         failure: The reason why no job was started, or "".
         command: The command line of the job.
         texts: The operator's description, notes, storage and network.
-        points: Each node's report about its setup, if the run needs one.
+        reports: Each node's report about its setup, if the run needs one.
         jobs: The final state of each node's part of the job, except the lead's.
 
     Raises:
@@ -549,7 +549,7 @@ def record_run(
     baselines, baseline_findings = _usable_sku_references(sku_references)
     setup = node_setup.SetupEvidence()
     if planned.setup is not None and not planned.unproven_because:
-        setup = node_setup.judge_setup(planned.setup, planned.lead, points or {}, jobs or {}, bool(job))
+        setup = node_setup.judge_setup(planned.setup, planned.lead, reports or {}, jobs or {}, bool(job))
     skus = _skus_of_nodes(planned, facts, NodeSku(sku=sku, gpus=sku_gpus, gpu_name=planned.sku_gpu_name))
     nodes = tuple(node_from_facts(name, raw, sku=skus[name].sku) for name, raw in facts.items())
     nodes, claims = _without_parts_of_others(results, nodes)

@@ -276,7 +276,7 @@ def _scalar(value: str | int | bool) -> str:
 
 def _controller_lines(cluster: AdoptedCluster) -> Iterator[str]:
     """Yield the lines of the group with the host that nights query for Slurm's states."""
-    yield "    # The host that is asked for Slurm's states."
+    yield "    # The host that is queried for the states of Slurm."
     if not cluster.controller:
         yield "    slurm_controller: {}"
         return

@@ -37,7 +37,7 @@ _SKU = "sku_"
 _UNIQUE = {
     "ansible_host": "address",
     "reimage_serial": "serial number",
-    "reimage_bmc_address": "address of a BMC",
+    "reimage_bmc_address": "BMC address",
 }
 """Variables whose values must differ between any two hosts, with their names in messages."""
 _KINDS: Mapping[str, tuple[type, ...]] = {

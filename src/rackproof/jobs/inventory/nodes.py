@@ -105,7 +105,10 @@ class AdoptedSource(Record):
 def name_problem(name: str) -> str:
     """Return why a text cannot be the name of a host in an inventory, or ""."""
     if not _NAME.fullmatch(name):
-        return "a host's name has letters, digits, '-', '_' and dots only"
+        return (
+            "a host's name consists of letters, digits, '-' and '_', begins with a letter or digit, and has "
+            "up to 253 characters and up to 10 parts of up to 63 between single dots"
+        )
     return "an inventory has a group of this name" if name.lower() in RESERVED_GROUPS else ""
 
 
@@ -154,7 +157,7 @@ def checked_variables(values: Mapping[str, str], where: str) -> dict[str, str | 
     """
     for name, text in values.items():
         if text and not variable_fits(name, text):
-            raise AdoptError(f"{where}: {sanitize(text, 60)!r} cannot be its {name}; correct it there")
+            raise AdoptError(f"{where}: {sanitize(text, 60)!r} cannot be its {name}; correct the source")
     return {name: int(text) if name == "ansible_port" else text for name, text in values.items() if text}
 
 
@@ -172,14 +175,19 @@ def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
     for node in (node for source in sources for node in source.nodes):
         spelling = spelled.setdefault(node.name.lower(), node.name)
         if spelling != node.name:
-            raise AdoptError(f"{spelling} and {node.name} differ only in capitals: use one name for one host")
+            raise AdoptError(
+                f"{spelling} and {node.name} differ only in upper and lower case: use one name for one host"
+            )
         nodes[node.name] = _joined(nodes[node.name], node) if node.name in nodes else node
     if not nodes:
         raise AdoptError(
             "no node is left to adopt: see the nodes that were left out, and name another source or filter"
         )
     if len(nodes) > MOST_NODES:
-        raise AdoptError(f"{len(nodes):,} nodes: an inventory has up to {MOST_NODES:,}")
+        raise AdoptError(
+            f"{len(nodes):,} nodes: an inventory has up to {MOST_NODES:,}; choose fewer with --exclude or "
+            "another filter"
+        )
     _check_addresses(nodes.values())
     return tuple(nodes[name] for name in sorted(nodes))
 
@@ -213,7 +221,7 @@ def _check_addresses(nodes: Iterable[AdoptedNode]) -> None:
         for name, value in (
             ("address", _host_of(node)),
             ("serial number", str(node.variables.get("reimage_serial", ""))),
-            ("address of a BMC", str(node.variables.get("reimage_bmc_address", ""))),
+            ("BMC address", str(node.variables.get("reimage_bmc_address", ""))),
         ):
             port = node.variables.get("ansible_port", "") if name == "address" else ""
             owner = owners.setdefault((f"{name} {value}".lower(), port), node.name) if value else node.name

@@ -113,10 +113,10 @@ class _Shared:
         """Return the rate that each user gets."""
         return min(self.most, self.rate / len(self.waiting)) if self.waiting else 0.0
 
-    def begin(self, work: float, who: int) -> None:
-        """Add a user with an amount of work."""
+    def begin(self, work: float, node: int) -> None:
+        """Add the node with this number as a user with an amount of work."""
         # All users get the same share. A piece ends when the amount given to each grew by its size.
-        heapq.heappush(self.waiting, (self.given + work, who))
+        heapq.heappush(self.waiting, (self.given + work, node))
 
     def left(self) -> float:
         """Return the seconds until the first user gets the whole amount that it requested."""

@@ -87,7 +87,7 @@ class Entry(Record):
     steps: tuple[Step, ...] = Field(default=(), description="Steps that an adopted journal had done.")
     run_id: str = ""
     remarks: tuple[str, ...] = ()
-    journal: str = Field(default="", description="Run and node that an adopted journal is of.")
+    journal: str = Field(default="", description="Run and node of the journal, in its first entry.")
 
 
 class NodeProgress(Record):

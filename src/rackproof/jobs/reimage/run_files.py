@@ -82,7 +82,11 @@ class RunRequest(Record):
     waves: tuple[tuple[str, ...], ...] = ()
     limits_s: dict[str, float] = Field(default={})
     images: dict[str, str] = Field(default={})
-    sha256: str = Field(default="", exclude=True, description="Digest of the file, which its readers set.")
+    sha256: str = Field(
+        default="",
+        exclude=True,
+        description="Unused: the digest in the file is checked and removed when the file is read.",
+    )
 
 
 class ReimageContext(Record):
@@ -131,7 +135,7 @@ def read_run_file(folder: Path) -> RunRequest:
     except ValueError:
         raise ReimageError(f"{path} is damaged; start again with -e reimage_again=true") from None
     if _RUN_NAME.fullmatch(folder.name) and request.run_id != folder.name:
-        raise ReimageError(f"{path} is that of {sanitize(request.run_id, 100)}; move its folder away")
+        raise ReimageError(f"{path} belongs to run {sanitize(request.run_id, 100)}; move its folder away")
     return request
 
 
@@ -238,8 +242,8 @@ def parse_journal(data: bytes, name: str) -> tuple[Entry, ...]:
         if line is None:
             raise JournalError(
                 f"{name} is damaged in line {number}: the step of the node is not known. Check the node, "
-                "drain it if it is not, start reimage.yml for it with -e reimage_again=true: it starts "
-                "from the first step"
+                "drain it if it is not drained, and start reimage.yml for it with -e reimage_again=true: it "
+                "starts from the first step"
             )
         entries.append(line.entry)
     return tuple(entries)
@@ -290,7 +294,7 @@ def read_journal(path: Path) -> tuple[Entry, ...]:
     if entries and entries[0].journal not in ("", journal_name(path)):
         raise JournalError(
             f"{path} is damaged: it is the journal of {sanitize(entries[0].journal, 300)}. Check the node, "
-            "drain it if it is not, start reimage.yml for it with -e reimage_again=true"
+            "drain it if it is not drained, and start reimage.yml for it with -e reimage_again=true"
         )
     return entries
 
@@ -316,14 +320,14 @@ def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path) as handle:
             if reserve:
-                _take(_reserve(path))
+                _fill_reserve(_reserve_path(path))
             try:
                 _add(handle, entry, str(path))
             except OSError as error:
                 if reserve or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
                 # There is no space for the end of a step, so use the reserve.
-                _reserve(path).unlink(missing_ok=True)
+                _reserve_path(path).unlink(missing_ok=True)
                 _add(handle, entry, str(path))
     except OSError as error:
         body = {
@@ -341,10 +345,10 @@ def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
 def release_reserve(path: Path) -> None:
     """Release the reserve of a journal that ended."""
     with contextlib.suppress(OSError):
-        _reserve(path).unlink(missing_ok=True)
+        _reserve_path(path).unlink(missing_ok=True)
 
 
-def _reserve(path: Path) -> Path:
+def _reserve_path(path: Path) -> Path:
     """Return the path of a journal's reserve."""
     return path.with_name(f".{path.name}.reserve")
 
@@ -389,7 +393,7 @@ def _add(handle: int, entry: Entry, name: str) -> None:
         raise
 
 
-def _take(path: Path) -> None:
+def _fill_reserve(path: Path) -> None:
     """Fill the reserve with written bytes, because a sparse file would take no space."""
     if path.exists() and path.stat().st_size == RESERVE_BYTES:
         return

@@ -185,8 +185,8 @@ def _claim_nodes(results: Path, nodes: Iterable[str], owner_pid: int) -> None:
     """Claim the nodes for this playbook, once for ``rackproof reimage status`` and once for all jobs."""
     # Make two claims. The first shows `rackproof reimage status` which nodes a running playbook works
     # on. The second excludes other jobs from them.
-    host_claims.claim_hosts(results / CLAIMS, nodes, owner_pid, "reimaged")
-    host_claims.claim_hosts(results, nodes, owner_pid, "benchmarked")
+    host_claims.claim_hosts(results / CLAIMS, nodes, owner_pid, "re-imaged")
+    host_claims.claim_hosts(results, nodes, owner_pid, "re-imaged")
 
 
 def _plan_nodes(

@@ -345,7 +345,7 @@ def _judge_nodes(
     runs = runs_since_last_night(inputs.results, inputs.past, inputs.now) if drained else []
     soaked = soaked_gpus(runs, probed, drained)
     measured_again = measured_in(runs, probed, drained, soaked, inputs.now) if drained else {}
-    retest_reasons = {
+    evidence_again = {
         name: (
             *measured_again.get(name, ()),
             *_compared_again(measured.compared.get(name, ()), measured_again.get(name, ())),
@@ -361,7 +361,7 @@ def _judge_nodes(
             findings.get(name, []),
             measured,
             inputs.states[name],
-            retest_reasons.get(name, ()),
+            evidence_again.get(name, ()),
         )
         for name, why in inputs.asked.items()
     ]
@@ -555,8 +555,8 @@ def _mark_fleetwide(
     """Return the findings of each node, marked if more than ``share`` of the nodes have one, and remarks."""
     settled, wide = mark_fleetwide(findings, nodes, share=share)
     by_node: dict[str, list[HealthFinding]] = {}
-    for node in settled:
-        by_node.setdefault(node.node, []).append(node)
+    for finding in settled:
+        by_node.setdefault(finding.node, []).append(finding)
     return by_node, wide
 
 

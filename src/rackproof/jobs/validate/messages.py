@@ -30,7 +30,7 @@ _LISTED_NODES = 50
 """Largest number of nodes in the list of a dry run."""
 HEALTH_ONLY = "health only"
 """The mark of a node without measurements. Its verdict does not cover its speed."""
-_TOLD = 12
+_MOST_PRINTED = 12
 """Largest number of changes in a message, and of groups of nodes for each verdict."""
 
 
@@ -41,7 +41,7 @@ def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
     count = amount(len(night.nodes), "node")
     lines = [f"{night.verdict.value.upper()}  {count}: {counts} ({moment(night.ended)})"]
     lines += [f"! {sanitize(remark, 400)}" for remark in night.remarks]
-    lines += [f"changed: {change}" for change in changes[:_TOLD]]
+    lines += [f"changed: {change}" for change in changes[:_MOST_PRINTED]]
     for verdict in (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED):
         lines += _describe_nodes(verdict, nodes_by_verdict[verdict])
     lines += describe_unmeasured(night)
@@ -100,11 +100,11 @@ def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[st
         texts = node.reason_texts()
         first = sanitize(texts[0] if texts else "no reason kept", 300)
         groups.setdefault((general_reason(first, node.node), len(texts)), []).append(node)
-    for (general, count), equal in list(groups.items())[:_TOLD]:
+    for (general, count), equal in list(groups.items())[:_MOST_PRINTED]:
         more = f" (and {count - 1} more)" if count > 1 else ""
         first = sanitize(equal[0].reason_texts()[0], 300) if len(equal) == 1 and count else general
         yield f"{verdict.value} {named_nodes([member.node for member in equal])}: {first}{more}"
-    unlisted = [member.node for equal in list(groups.values())[_TOLD:] for member in equal]
+    unlisted = [member.node for equal in list(groups.values())[_MOST_PRINTED:] for member in equal]
     if unlisted:
         yield f"{verdict.value}, too: {compress_hostlist(unlisted)}"
 

@@ -330,14 +330,12 @@ def keep_numbers(
     """Store the numbers as a run, which the night judges with all others."""
     labelled = {value for number in numbers for value in number.labels.values()}
     # A node whose last program failed was measured, too. Without that node, its numbers would have no owner.
-    numbers_of_run = [
+    names_of_run = [
         name
         for name, hardware in nodes.items()
         if name in night.measured or name in labelled or any(gpu.uuid in labelled for gpu in hardware.gpus)
     ]
-    run = _run(
-        new_run_id(BENCHMARK, now=datetime.now(UTC)), numbers, [nodes[name] for name in numbers_of_run]
-    )
+    run = _run(new_run_id(BENCHMARK, now=datetime.now(UTC)), numbers, [nodes[name] for name in names_of_run])
     folder = results / run.run_id
     write_run(run, folder)
     History(results).keep(folder)

@@ -47,10 +47,10 @@ rm -f "$answer"
 case $status in
   0) ;;
   201) fail "nvidia-smi did not answer within 30 s, nor then within 90 s" ;;
-  202) fail "nvidia-smi did not answer within 30 s, and is stuck in the driver" ;;
+  202) fail "nvidia-smi did not answer within 30 s, and cannot be killed" ;;
   *) fail "nvidia-smi failed: $output" ;;
 esac
-[[ $gpus -eq 4 ]] || fail "nvidia-smi lists $gpus GPUs, the node has 4"
+[[ $gpus -eq 4 ]] || fail "nvidia-smi lists $gpus instead of 4 GPUs"
 
 scratch=/var/lib/rackproof/jobs
 # Root owns the folder above, so no user can put a link in the place of the job's folder.
