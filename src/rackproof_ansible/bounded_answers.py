@@ -46,7 +46,7 @@ class _BoundedProcess(subprocess.Popen[bytes]):
     """A program of OpenSSH that runs a command on a node."""
 
     is_command = False
-    """Whether the next program runs a command. Programs that copy files are not limited."""
+    """True if the next program runs a command. Programs that copy files are not limited."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -70,7 +70,7 @@ class Submission:
     config: str
     """The config that starts a run on two nodes of 4 GPUs."""
     note: str = ""
-    """Where the submission was published, if not in the round's repository."""
+    """The place where the submission was published, if it is not the round's repository."""
 
     @property
     def image(self) -> str:

@@ -176,7 +176,7 @@ BASELINES: dict[str, Callable[[], Judge]] = {
     "SuperBench similarity 0.95": superbench_similarity,
     "own history -3.5 %": own_history,
 }
-"""Functions that make the judges. A judge with a memory has to be made anew for every simulation."""
+"""Functions that make the judges. A judge with a memory has to be made again for every simulation."""
 
 
 def flags(judge: Judge, nights: Iterable[NightLike]) -> set[tuple[str, int]]:

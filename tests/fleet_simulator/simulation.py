@@ -76,10 +76,10 @@ def _mask(chosen: tuple[str, ...] | None, metrics: list[str]) -> Floats:
 
 
 class _Layout:
-    """What is drawn of a fleet before its first night, except its faults.
+    """The properties of a fleet that are drawn before its first night, except its faults.
 
-    These are racks, nodes, GPUs, firmware, levels, and the events of each night. Noise and missing values are
-    drawn night by night.
+    These are its racks, nodes, GPUs, firmware, levels, and the events of each night. Noise and missing values
+    are drawn night by night.
     """
 
     def __init__(self, fleet: Fleet, chance: np.random.Generator) -> None:

@@ -175,7 +175,7 @@ def test_an_evaluation_that_began_before_run_stop_may_end_after_it(
     begun: bool, reached: float, later_s: int, verdict: Verdict
 ) -> None:
     # A TPU of round 0.6 trains ssd during its evaluations. After the evaluation that reached the target comes
-    # run_stop, although the next evaluation has begun.
+    # run_stop, although the next evaluation is already in progress.
     data = re.sub(rb'(eval_accuracy: \{"value": )0\.2[3-9]\d*', rb"\g<1>%.2f" % reached, read(SSD))
     stop = re.search(rb":::MLL (\S+) run_stop: [^\n]*\n", data)
     assert stop is not None

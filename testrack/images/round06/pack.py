@@ -42,7 +42,7 @@ SCRIPTS = {
         "data_preparation/run_conversion.sh": "convert",
     },
 }
-"""By model, the scripts that stage its data. The value X means that a script is the file data_X.sh."""
+"""The scripts that stage a model's data, by model. The value X means that a script is the file data_X.sh."""
 
 
 def files(base: str, gpus: int, systems: dict[str, int]) -> dict[str, tuple[str, int]]:

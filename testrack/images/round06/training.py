@@ -24,7 +24,7 @@ from pathlib import Path
 from models import MODELS, Model
 
 WEIGHTS, STEPS, ROWS, RATE = 12, 20, 32, 0.03
-"""Of the small training: its number of weights, its steps per epoch, its rows per step, its learning rate."""
+"""The number of weights, steps per epoch and rows per step of the small training, and its learning rate."""
 GOAL = 0.012
 """The target counts as reached when the loss is at most this share of the first epoch's loss."""
 LAST_EPOCH = 30
