@@ -8,10 +8,12 @@ in which the package made an unregistered finding.
 
 from __future__ import annotations
 
+import fcntl
 import lzma
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,13 +120,34 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker or config.getoption("suite") != FAST or "TMPDIR" in os.environ or not _memory_is_fit():
         return
     for folder in MEMORY.glob("rackproof-[0-9]*-*"):
-        if not Path("/proc", folder.name.split("-")[1]).exists():
+        if _is_left_behind(folder):
             shutil.rmtree(folder, ignore_errors=True)
     # Sockets have paths of at most 107 characters, so the names are short.
     made = tempfile.mkdtemp(prefix=f"rackproof-{os.getpid()}-", dir=MEMORY)
+    lock = Path(made, "lock").open("w")  # noqa: SIM115  (open, and therefore locked, until this process ends)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    config.add_cleanup(lock.close)
     tempfile.tempdir = os.environ["TMPDIR"] = made
     config.option.basetemp = f"{made}/t"
     config.add_cleanup(lambda: shutil.rmtree(made, ignore_errors=True))
+
+
+def _is_left_behind(folder: Path) -> bool:
+    """Return whether no running process uses a folder of temporary files.
+
+    A lock shows this, and not the id of a process, because containers with one memory have different ids.
+    """
+    try:
+        if time.time() - folder.stat().st_mtime < 60:
+            # The folder may just have been made, and not yet be locked.
+            return False
+        with (folder / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _memory_is_fit() -> bool:
