@@ -56,6 +56,8 @@ OWN = ["--no-references", "--definitions", "tests/data/real/runs/definitions"]
         ("h200-d-gemm-half", ["--faulty", "--sku", "h200,h200_x1", *OLD]),
         ("h200-d-gemm-half", ["--faulty", "--sku", "h200", "--sku", "h200_x1", *OLD]),
         ("gb300-x72-llama2-failed", ["--faulty", "--sku", "gb300"]),
+        # Its log has lines of the GPUs' states at the end, which are no record of Slurm.
+        ("h200-x2-nccl-tests-alltoall", ["--healthy", "--sku", "h200,h200_x2", "--no-references"]),
         ("own-local-02-fail", ["--faulty", *OWN]),
         ("own-local-05-fail", ["--faulty", *OWN]),
     ],
