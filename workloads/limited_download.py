@@ -1,9 +1,9 @@
-"""Open addresses of servers that may be slow, silent or endless, within limits of rate, time and size.
+"""Open addresses of servers that may be slow, silent or never finish, within limits of rate, time and size.
 
 The programs of this folder download with :func:`open_limited`. urllib only limits the time between two bytes,
-so it accepts a server that sends one byte every ten seconds. The limits here include status line, headers,
-redirects and the sizes of chunks. For the rate, only the time spent waiting for the server counts. The module
-needs only the standard library of Python 3.8 or newer.
+so it accepts a server that sends one byte every ten seconds. The limits here include the status line,
+headers, redirects and the sizes of chunks. For the rate, only the time spent waiting for the server counts.
+The module needs only the standard library of Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 SILENT_S = 60.0
 """Largest time in seconds between two bytes, and for making a connection."""
-_BEYOND_BYTES = 1 << 20
+_OVERHEAD_BYTES = 1 << 20
 """Room for headers, redirects and the sizes of chunks, in addition to the content of an answer."""
 _BUFFER_BYTES = 1 << 16
 
@@ -31,11 +31,11 @@ class LimitError(OSError):
 class Limits:
     """The limits of one download.
 
-    Args:
-        min_bytes_per_s: The lowest rate, over any time of ``window_s`` that is spent waiting. 0 is no limit.
-        timeout_s: The largest time from begin to end.
+    Attributes:
+        min_bytes_per_s: The lowest rate in each window. 0 means no limit.
+        timeout_s: The largest time from beginning to end.
         most_bytes: The largest size of the content.
-        window_s: The time over which the rate is measured.
+        window_s: The least waiting time over which the rate is measured. The first bytes do not count.
     """
 
     min_bytes_per_s: int = 1000
@@ -44,15 +44,13 @@ class Limits:
     window_s: float = 60.0
 
 
-def add_limits(arguments: argparse.ArgumentParser) -> None:
-    """Add the options that set the limits of a program's downloads."""
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add the options that set the limits of rate and time of a program's downloads."""
     default = Limits()
-    arguments.add_argument(
+    parser.add_argument(
         "--min-bytes-per-s", type=int, default=default.min_bytes_per_s, help="lowest rate of a download"
     )
-    arguments.add_argument(
-        "--timeout-s", type=int, default=default.timeout_s, help="largest time of a download"
-    )
+    parser.add_argument("--timeout-s", type=int, default=default.timeout_s, help="largest time of a download")
 
 
 class _Pace:
@@ -69,13 +67,13 @@ class _Pace:
         limits = self.limits
         if time.monotonic() - self.begin > limits.timeout_s:
             raise LimitError(
-                f"{self.url} did not end within {limits.timeout_s:g} s ({self.total:,} bytes came); "
+                f"{self.url} did not end within {limits.timeout_s:g} s ({self.total:,} bytes arrived); "
                 "bench_download_timeout_s sets the limit"
             )
         self.total += count
-        if self.total > limits.most_bytes + _BEYOND_BYTES:
+        if self.total > limits.most_bytes + _OVERHEAD_BYTES:
             raise LimitError(f"{self.url} sends more than {limits.most_bytes:,} bytes")
-        # The first bytes may take long, because a server may need to fetch the file itself.
+        # The first bytes do not count for the rate, because a server may need to fetch the file first.
         if self.total > count:
             self.window_bytes += count
             self.window_waited += waited_s
@@ -94,25 +92,25 @@ class _Pace:
 
 
 class _PacedStream(io.RawIOBase):
-    """The bytes of a connection. Each read is checked against the limits of time and speed."""
+    """The bytes of a connection. Each read is checked against the limits of time, size and rate."""
 
     def __init__(self, raw: Any, pace: _Pace) -> None:
         super().__init__()
         self._raw, self._pace = raw, pace
 
     def readable(self) -> bool:
-        """Return that the stream can be read."""
+        """Return True, because the stream can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read the bytes that arrived, and check the limits."""
+        """Wait for bytes, read them, and check the limits."""
         begin = time.monotonic()
         count = self._raw.readinto(buffer) or 0
         self._pace.note(count, time.monotonic() - begin)
         return count
 
     def close(self) -> None:
-        """Close the connection, too."""
+        """Close the stream and the connection."""
         self._raw.close()
         super().close()
 
@@ -122,13 +120,15 @@ def open_limited(
     limits: Limits,
     *handlers: urllib.request.BaseHandler,
 ) -> Any:
-    """Open an address as ``urllib.request.urlopen`` does. Its answer can only be read within the limits.
+    """Open an address as ``urllib.request.urlopen`` does. Over HTTP, the limits apply to its answer, too.
 
-    The caller checks the scheme of the address, and adds handlers for redirects.
+    The caller checks the scheme of the address, because only HTTP and HTTPS have limits. FTP is refused,
+    because a server may redirect to it. The caller may add handlers, for example for redirects.
 
     Raises:
         LimitError: The server exceeds a limit, also while the answer is read.
-        OSError: The address cannot be opened.
+        OSError: The address cannot be opened, or the server sends nothing for :data:`SILENT_S`, also while
+            the answer is read.
     """
     url = request if isinstance(request, str) else request.full_url
     pace = _Pace(url, limits)
@@ -141,16 +141,20 @@ def open_limited(
     class Connection(http.client.HTTPConnection):
         response_class = Response
 
-    class SafeConnection(http.client.HTTPSConnection):
+    class HttpsConnection(http.client.HTTPSConnection):
         response_class = Response
 
     class Handler(urllib.request.HTTPHandler):
         def http_open(self, req: urllib.request.Request) -> Any:
             return self.do_open(Connection, req)
 
-    class SafeHandler(urllib.request.HTTPSHandler):
+    class HttpsHandler(urllib.request.HTTPSHandler):
         def https_open(self, req: urllib.request.Request) -> Any:
-            return self.do_open(SafeConnection, req)
+            return self.do_open(HttpsConnection, req)
 
-    opener = urllib.request.build_opener(Handler(), SafeHandler(), *handlers)
+    class FtpHandler(urllib.request.FTPHandler):
+        def ftp_open(self, req: urllib.request.Request) -> Any:
+            raise OSError(f"{url} leads to {req.full_url[:200]!r}, which is not followed: FTP has no limits")
+
+    opener = urllib.request.build_opener(Handler(), HttpsHandler(), FtpHandler(), *handlers)
     return opener.open(request, timeout=min(SILENT_S, limits.timeout_s))

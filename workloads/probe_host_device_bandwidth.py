@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure copies between pinned host memory and each GPU, both ways, one GPU at a time.
+"""Measure the speed of copies between pinned host memory and each GPU, both ways, one GPU at a time.
 
 The benchmark host-device-bandwidth and nights (validate.yml) start this program. The host buffer is in the
 memory nearest to the GPU, if this process may use the processors there. Random data goes from the GPU to the
@@ -25,7 +25,7 @@ ROUNDS = 5
 """The number of times that the probe measures each GPU.
 
 Virtual machines on one host share its memory. Another virtual machine once slowed one GPU of four from 55 to
-48 GB/s for six seconds. With 5 s for each GPU, divided into these rounds, such a moment does not change the
+48 GB/s for six seconds. With 5 s for each GPU, divided into these rounds, such a period does not change the
 median of all samples.
 """
 
@@ -38,11 +38,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Return one rank, which measures the GPUs one after another, because they may share a link."""
+    """Return the number of ranks: 1, because GPUs may share a link and are measured one after another."""
     if options.device == "cpu" or options.gpus == 0:
-        raise common.Refusal(
-            common.EXIT_USAGE, "host-device bandwidth needs a GPU; without one nothing is measured"
-        )
+        raise common.Refusal(common.EXIT_USAGE, "the host-device bandwidth cannot be measured without a GPU")
     if options.size_mib < 1:
         raise common.Refusal(common.EXIT_USAGE, "--size-mib must be at least 1")
     options.device = "gpu"
@@ -51,7 +49,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def local_cpus(gpu: Gpu) -> set[int]:
-    """Return the CPUs nearest to the GPU from the kernel's data, or an empty set."""
+    """Return the CPUs that the kernel lists as nearest to the GPU, or an empty set if it lists none."""
     properties = torch.cuda.get_device_properties(gpu.index)
     try:
         where = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
@@ -64,7 +62,7 @@ def local_cpus(gpu: Gpu) -> set[int]:
 
 @contextlib.contextmanager
 def near(gpu: Gpu) -> Iterator[None]:
-    """Run on the CPUs nearest to the GPU, so that memory first used here is near it too."""
+    """Run the block on the CPUs nearest to the GPU, so that memory first used in it is near the GPU, too."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, local_cpus(gpu) & before or before)
     try:
@@ -79,12 +77,12 @@ class Copies:
     def __init__(self, gpu: Gpu, size_bytes: int) -> None:
         self.gpu, self.device = gpu, torch.device("cuda", gpu.index)
         torch.cuda.set_device(self.device)
-        # Make and compare the data on the GPU, which takes milliseconds. On the host, it took longer than
+        # Make and compare the data on the GPU, which takes milliseconds. On the host, this takes longer than
         # all copies.
         self.origin = torch.empty(size_bytes // 8, dtype=torch.int64, device=self.device).random_(
             -(2**63), None
         )
-        self.remote = torch.zeros_like(self.origin)
+        self.returned = torch.zeros_like(self.origin)
         with near(gpu):
             self.host = torch.empty(size_bytes // 8, dtype=torch.int64, pin_memory=True)
         self.to_host_s: list[float] = []
@@ -97,16 +95,16 @@ class Copies:
             lambda: self.host.copy_(self.origin, non_blocking=True), self.device, seconds / 2
         )
         self.to_device_s += common.sample_seconds(
-            lambda: self.remote.copy_(self.host, non_blocking=True), self.device, seconds / 2
+            lambda: self.returned.copy_(self.host, non_blocking=True), self.device, seconds / 2
         )
 
     def wrong_bytes(self) -> int:
-        """Return how many bytes differ after they were copied to the host and back."""
-        return int((self.remote.view(torch.uint8) != self.origin.view(torch.uint8)).sum())
+        """Return the number of bytes (``wrong_values``) that differ after the copies to the host and back."""
+        return int((self.returned.view(torch.uint8) != self.origin.view(torch.uint8)).sum())
 
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Measure every GPU, in rounds."""
+    """Measure every GPU in rounds, and log its speeds and the number of wrong bytes."""
     options.device = "gpu"
     _, gpus = common.begin_probe(options, rank, log)
     size_bytes = options.size_mib << 20

@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
 def plan(options: argparse.Namespace) -> int:
     """Return one rank, which drives all GPUs."""
     if options.device == "cpu" or options.gpus == 0:
-        raise common.Refusal(common.EXIT_USAGE, "peer bandwidth needs GPUs; without one nothing is measured")
+        raise common.Refusal(common.EXIT_USAGE, "the peer bandwidth cannot be measured without GPUs")
     if options.size_mib < 1:
         raise common.Refusal(common.EXIT_USAGE, "--size-mib must be at least 1")
     options.device = "gpu"

@@ -30,7 +30,7 @@ STALL_FACTOR = 1.5
 """A step is a stall if it takes more than this multiple of its usual time. Of 100 healthy steps, 99 take at
 most 1.05 times as long as usual."""
 STALL_LEAST_S = 0.02
-"""A stall also takes at least this many seconds more than usual."""
+"""A stall also takes more than this many seconds longer than usual."""
 STALLS_WITHIN_S = 600.0
 """Seconds of the longest stretch in which stalls are counted together."""
 SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80

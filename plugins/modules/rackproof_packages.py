@@ -1,10 +1,11 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
-"""Bring packages of roles to exact versions, and refuse other changes (standard library, Python 3.8+).
+"""Install exact versions of packages, and refuse new kernels and removals that were not requested.
 
 Begin with :func:`fulfil_request`. It compares the installed packages with the request, lets apt simulate the
-change (:func:`refuse_unrequested_changes`), and makes only requested changes (:func:`install_and_remove`).
+change (:func:`refuse_unrequested_changes`), and makes it (:func:`install_and_remove`). The module needs only
+the standard library of Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ description:
   - The module simulates the apt run first. A new kernel, or the removal of a package that was not listed, is
     refused before anything is installed, and the kernels are compared again afterwards. The same is true of
     the repair of packages that an interrupted installation left incomplete.
-  - Works on a bare node, where apt's Python bindings are missing. There, in check mode, the content of the
-    repositories is not known yet, and the packages to install are predicted from those that are missing.
+  - The module works on a bare node without apt's Python bindings. In check mode, the content of the
+    repositories may be unknown there. The missing packages are then the prediction.
 options:
   present:
     description: Packages by name with their version, a pattern such as V(580.95.05-*), or empty for any.
@@ -35,7 +36,7 @@ options:
     type: bool
     default: false
   update:
-    description: When to fetch the package lists. V(needed) fetches them before a package is installed.
+    description: When to fetch the package lists. V(needed) fetches them before a package is changed.
     type: str
     choices: [needed, always, never]
     default: needed
@@ -64,11 +65,11 @@ options:
     elements: str
     default: []
   remedy:
-    description: Remedy that the message names for a missing version.
+    description: Remedy in the message about a package or version that no repository has.
     type: str
     default: ""
   remedies:
-    description: Remedies for missing packages, by the pattern of their names. O(remedy) applies to others.
+    description: Remedies for missing packages, by pattern of the names. O(remedy) applies to other packages.
     type: dict
     default: {}
   lock_timeout_s:
@@ -102,7 +103,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 packages:
-  description: By name of a package that changed, its version before and after; null where not installed.
+  description:
+    - The version before and after of each changed package, by name. A version is null if the package is not
+      installed. Empty with O(simulate).
   returned: always
   type: dict
 held:
@@ -120,7 +123,7 @@ simulated:
   returned: in check mode, if a package has to be installed or removed
   type: bool
 reboot_required:
-  description: True if a package requires a reboot.
+  description: Whether a package requires a reboot.
   returned: without O(simulate)
   type: bool
 """
@@ -139,9 +142,9 @@ ENVIRONMENT = {
     "APT_LISTCHANGES_FRONTEND": "none",
     "NEEDRESTART_MODE": "l",
 }
-# A query stores no files, so that a check leaves nothing behind.
+# Options of queries and simulations, which then store no cache files.
 NO_FILES = ["Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache="]
-# The repair of packages whose installation was interrupted.
+# The arguments of apt-get that repair packages whose installation was interrupted.
 REPAIR = ["--fix-broken", "install", "--no-install-recommends"]
 KERNEL = re.compile(r"linux-image-|linux-modules-\d|kernel-image-")
 LARGEST_CLOSURE = 500
@@ -170,7 +173,7 @@ MEANINGS = (
     ),
     (
         r"Could not resolve|Temporary failure resolving",
-        "The name of a repository's server does not resolve on this node. Check its name service, and "
+        "The name of a repository's server does not resolve on this node. Check the node's DNS, and "
         "apt_mirror_root.",
     ),
     (
@@ -198,14 +201,14 @@ MEANINGS = (
     ),
     (
         r"(?:MergeList|parse package file|parsing file|parse) '?/var/lib/dpkg/status",
-        "dpkg's list of installed packages is damaged. Put the newest whole copy of "
-        "/var/backups/dpkg.status.* in the place of /var/lib/dpkg/status, or re-image the node.",
+        "dpkg's list of installed packages is damaged. Replace /var/lib/dpkg/status with the newest "
+        "undamaged copy in /var/backups/dpkg.status.*, or re-image the node.",
     ),
     (
         r"Problem with MergeList|Unable to parse package file|Encountered a section with no Package|"
         r"package lists or status file could not be parsed|Empty files can't be valid archives",
-        "A package list is damaged. On the node type rm -r /var/lib/apt/lists/* and start the same command "
-        "again, which fetches the lists; if it fails again, the mirror's list itself is damaged: renew the "
+        "A package list is damaged. On the node, run rm -r /var/lib/apt/lists/*, then start the same command "
+        "again, which fetches the lists. If it fails again, the mirror's list itself is damaged: renew the "
         "mirror.",
     ),
     (
@@ -215,7 +218,7 @@ MEANINGS = (
     ),
     (
         r"unmet dependencies|held broken packages|Unable to correct problems",
-        "apt cannot bring these versions together. Check that all pinned versions belong to one release.",
+        "apt cannot install these versions together. Check that all pinned versions belong to one release.",
     ),
     (
         r"Sub-process /usr/bin/dpkg returned an error|dpkg: error processing",
@@ -229,7 +232,7 @@ class RefusedError(Exception):
 
 
 def ask_until_unlocked(call, words, limit_s):
-    """Repeat a call while its output reports a lock. Return its last result."""
+    """Repeat a call while its output reports a lock, for at most ``limit_s``. Return its last result."""
     deadline = time.monotonic() + limit_s
     while True:
         result = call()
@@ -272,18 +275,18 @@ class Apt:
         # A server that is down is only a warning to apt, which then continues with its earlier lists.
         failed = re.search(r"^(E:|Err:|W: (Failed to fetch|GPG error|An error occurred))", text, re.M)
         if result["status"] != "ok" or failed:
-            raise RefusedError(self.meaning("The package lists could not be fetched", result))
+            raise RefusedError(self.failure_message("The package lists could not be fetched", result))
 
-    def meaning(self, purpose, result):
-        """Return a message with the event, the remedy, and apt's own output."""
+    def failure_message(self, purpose, result):
+        """Return a message with the purpose of a failed call, the remedy, and the output of apt or dpkg."""
         text = printed_text(result)
         if result["status"] == "absent":
             return f"{self.node}: apt-get is absent. Rackproof provisions Debian and Ubuntu."
         if result["status"] == "hung":
             seconds = result.get("seconds")
             return (
-                f"{self.node}: {purpose}: apt did not end within {seconds:.0f} s and was stopped. Look at "
-                f"what it waits for (ps, /var/log/apt/term.log), then start the same command again. "
+                f"{self.node}: {purpose}: the call did not end within {seconds:.0f} s and was stopped. Look "
+                f"at what it waits for (ps, /var/log/apt/term.log), then start the same command again. "
                 f"Its last output: {last_lines(text)}"
             )
         meant = explain_output(text)
@@ -293,7 +296,7 @@ class Apt:
             line.strip() for line in text.splitlines() if re.match(r"\s*(E:|Err:|W:|dpkg: error)", line)
         ]
         advice = f" {meant}" if meant else ""
-        return f"{self.node}: {purpose}.{advice} apt said: {' | '.join(messages[:4]) or last_lines(text)}"
+        return f"{self.node}: {purpose}.{advice} Output: {' | '.join(messages[:4]) or last_lines(text)}"
 
     def known(self, *arguments):
         """Return the output of apt-cache."""
@@ -362,7 +365,7 @@ def last_lines(text, lines=6):
 
 
 def is_version(version, wanted):
-    """Return whether an installed version is the wanted one."""
+    """Return whether a version is the wanted one, which may be a pattern, or empty for any version."""
     return not wanted or version == wanted or fnmatch.fnmatchcase(version, wanted)
 
 
@@ -381,18 +384,16 @@ def printed_text(result):
 
 
 def packages_not_offered(text):
-    """Return the packages that apt did not find in its lists, in the order of its output."""
+    """Return the packages that apt did not find in its lists, those without the wanted version first."""
     versions = re.findall(r"Version '([^']*)' for '([^']*)' was not found", text)
     names = re.findall(
         r"Unable to locate package (\S+)|Package '?(\S+?)'? has no installation candidate", text
     )
-    return list(
-        dict.fromkeys([name for _, name in versions] + [version or other for version, other in names])
-    )
+    return list(dict.fromkeys([name for _, name in versions] + [first or second for first, second in names]))
 
 
 def lists_lack_packages(text):
-    """Return whether a wanted package, or one of its dependencies, is missing in apt's lists."""
+    """Return whether a wanted package, or one of its dependencies, is missing from apt's lists."""
     return bool(packages_not_offered(text)) or "but it is not installable" in text
 
 
@@ -404,12 +405,12 @@ def refuse_not_offered(apt, options, text, wanted):
     parts = []
     for name in packages_not_offered(text):
         has = apt.versions(name)
-        held = (
+        offered = (
             f"the repositories of this node have {', '.join(has)}"
             if has
             else "no repository of this node has it"
         )
-        parts.append(f"{name} {wanted.get(name) or '(any version)'} is not there: {held}")
+        parts.append(f"{name} {wanted.get(name) or '(any version)'} is not available: {offered}")
     if parts:
         remedy = " ".join(remedies_of(options, packages_not_offered(text)))
         raise RefusedError(f"{apt.node}: {'; '.join(parts)}. {remedy}")
@@ -432,11 +433,10 @@ def refuse_failed_simulation(apt, simulation, wanted):
     text = printed_text(simulation)
     if "--allow-downgrades" in text or "DOWNGRADED" in text:
         raise RefusedError(
-            f"{apt.node}: this would put older versions in place of newer ones. Correct the version, or "
-            f"allow "
-            f"the downgrade. apt said: {last_lines(text, 3)}"
+            f"{apt.node}: this would replace packages with older versions. Correct the version, or allow "
+            f"the downgrade. Output: {last_lines(text, 3)}"
         )
-    raise RefusedError(apt.meaning("apt cannot install " + ", ".join(sorted(wanted)), simulation))
+    raise RefusedError(apt.failure_message("apt cannot install " + ", ".join(sorted(wanted)), simulation))
 
 
 def simulated_changes(text):
@@ -488,7 +488,7 @@ def matches_any(name, patterns):
 
 
 def refuse_unrequested_changes(apt, options, simulation, wanted, removed):
-    """Refuse unrequested changes.
+    """Refuse a request that fails, or that needs a kernel or removals that are neither requested nor allowed.
 
     Return the changes that apt would make, as versions by name (None if removed).
     """
@@ -521,7 +521,7 @@ def settled_packages(options):
 
 
 def configure_all(options):
-    """Finish dpkg's interrupted work, and return its output. dpkg does not wait for its lock."""
+    """Finish dpkg's interrupted work, and return the result. Wait for the lock, because dpkg does not."""
     argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
     return ask_until_unlocked(
         lambda: ask(argv, options["timeout_s"], bounded=False, environment=ENVIRONMENT),
@@ -550,16 +550,18 @@ def repair_packages(apt, options):
     # This only configures packages that are unpacked already. It installs none and removes none.
     configured = configure_all(options)
     if configured["status"] != "ok":
-        raise RefusedError(apt.meaning("dpkg had been interrupted, and cannot finish its work", configured))
+        raise RefusedError(
+            apt.failure_message("dpkg had been interrupted, and cannot finish its work", configured)
+        )
     fixed = refuse_repair(apt, options)
     if fixed["status"] == "ok":
         fixed = apt(*REPAIR)
     if fixed["status"] != "ok":
-        raise RefusedError(apt.meaning("apt cannot repair packages that are half installed", fixed))
+        raise RefusedError(apt.failure_message("apt cannot repair packages that are half installed", fixed))
 
 
 def version_changes(before, after):
-    """Return the packages that differ, by name the versions before and after."""
+    """Return the versions before and after of each package whose version changed, by name."""
     changes = {}
     for name in sorted(set(before) | set(after)):
         old, new = before.get(name, {}).get("version"), after.get(name, {}).get("version")
@@ -582,8 +584,9 @@ def predict_changes(apt, options, before, wanted, removed):
     try:
         changes = refuse_unrequested_changes(apt, options, simulation, wanted, removed)
     except RefusedError:
-        # Only the lists can be improved by an update. Any other refusal is one of the real run, too.
-        if simulation["status"] == "ok" or not lists_lack_packages(printed_text(simulation)):
+        # A real run fetches the lists first, and may find these packages. Other refusals apply to it, too.
+        may_find = options["update"] != "never" and lists_lack_packages(printed_text(simulation))
+        if simulation["status"] == "ok" or not may_find:
             raise
         changes = {
             **{name: version or "newest" for name, version in wanted.items()},
@@ -594,7 +597,7 @@ def predict_changes(apt, options, before, wanted, removed):
 
 
 def answer_debconf(apt, answers):
-    """Give the packages' configuration questions their answers before anything is installed."""
+    """Store the answers to the packages' configuration questions before anything is installed."""
     if not answers:
         return
     answered = ask(
@@ -626,11 +629,15 @@ def refuse_unlike_wanted(apt, after, broken, wanted):
 
 
 def refuse_new_kernels(apt, options, kernels_before):
-    """Raise an error if a kernel was installed that the simulation did not show."""
-    fresh = sorted(set(kernels()) - set(kernels_before))
+    """Raise an error if a kernel was installed that was neither requested nor allowed."""
+    fresh = [
+        release
+        for release in sorted(set(kernels()) - set(kernels_before))
+        if not any("-image-" in name and name.endswith(f"-{release}") for name in options["present"])
+    ]
     if fresh and not options["allow_kernel"]:
         raise RefusedError(
-            f"{apt.node}: a kernel was installed that apt's simulation did not show: {', '.join(fresh)}. "
+            f"{apt.node}: a kernel was installed that was neither requested nor allowed: {', '.join(fresh)}. "
             f"The node must not boot it: remove it (apt-get purge linux-image-{fresh[0]}), then start the "
             f"same command again."
         )
@@ -647,16 +654,15 @@ def install_and_remove(apt, options, before, wanted, removed):
     )
     process = apt(*apt_arguments(options, named, removed))
     if process["status"] != "ok":
-        raise RefusedError(
-            apt.meaning("apt could not install " + ", ".join(sorted(wanted) or sorted(removed)), process)
-        )
+        names = ", ".join(sorted(wanted) or sorted(removed))
+        raise RefusedError(apt.failure_message(f"apt could not install {names}", process))
     after, broken = packages()
     refuse_unlike_wanted(apt, after, broken, wanted)
     return after
 
 
 def differing_packages(present, installed):
-    """Return the wanted packages that are absent or of another version, by name the version or ``""``."""
+    """Return the wanted version (``""`` for any) of each package that is absent or has another version."""
     versions = {name: str(version or "") for name, version in present.items()}
     return {
         name: version
@@ -673,7 +679,7 @@ def packages_to_hold(options, installed):
 
 
 def hold_packages(apt, names):
-    """Mark packages, so that an upgrade of the system leaves them as they are."""
+    """Hold packages, so that an upgrade of the system leaves them as they are."""
     if not names:
         return
     marked = ask(["apt-mark", "hold", *names], apt.options["timeout_s"], environment=ENVIRONMENT)
@@ -698,7 +704,7 @@ def predict_work(apt, options, before, wanted, removed):
 
 
 def change_packages(apt, options, before, wanted, removed):
-    """Install and remove packages if necessary. Return the packages afterwards."""
+    """Install and remove packages, or only fetch the lists. Return the packages afterwards."""
     if wanted or removed:
         return install_and_remove(apt, options, before, wanted, removed)
     if options["update"] == "always":
@@ -734,7 +740,7 @@ def check_only(options, check):
 
 
 def fulfil_request(options, check):
-    """Fulfil the request, and return the module's result."""
+    """Fulfil the request, or only predict the changes in check mode. Return the module's result."""
     apt = Apt(options)
     before, damaged = settled_packages(options)
     wanted = differing_packages(options["present"], before)

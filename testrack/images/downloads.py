@@ -1,12 +1,12 @@
-"""Make small files for llama31_8b and flux1 in the layout of MLCommons' storage, for a web server.
+"""Make small fake data sets of llama31_8b and flux1 in the layout of MLCommons' storage, for a web server.
 
     http://HOST/mlcommons/mlc-r2-downloader.sh
     http://HOST/mlcommons/metadata/NAME.uri        the address of the data set NAME, relative to this file
     http://HOST/mlcommons/data/NAME/NAME.md5       the list of its files with their checksums
     http://HOST/mlcommons/data/NAME/PATH           one of its files
 
-build.py calls :func:`write`. The data need NumPy, which the host's Python may lack. So this file runs as a
-program, with the running Python if it has NumPy, or else with that of .venv.
+build.py calls :func:`write`. Making the data needs NumPy, which the host's Python may lack. :func:`write`
+therefore runs this file as a program, with the running Python if it has NumPy, or else with that of .venv.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ DATASETS = {
     "flux-1-coco-preprocessed": "coco",
     "flux-1-empty-encodings": "empty_encodings",
 }
+"""The function of fake_ngc/data.py that makes each data set, by the name of the data set."""
 TIMEOUT_S = 300
 
 
 def write(folder: Path) -> None:
-    """Write the files if they are missing, or if the programs that make them changed.
+    """Write the files, unless an earlier call wrote them with the same programs.
 
     Raises:
-        OSError: No Python has NumPy, or the files cannot be made, or not in time.
+        OSError: No Python has NumPy, the files cannot be made, or making them takes too long.
     """
     stamp = folder / ".made-from"
     sources = [HERE / "common/fake_ngc/data.py", HERE / "r2/mlc-r2-downloader.sh", Path(__file__)]

@@ -1,8 +1,8 @@
-"""Make images with the published run scripts of submitters of MLPerf Training 5.1, instead of fake scripts.
+"""Read the published run scripts of MLPerf Training 5.1, which replace the fake scripts in images.
 
     build.py --upstream FOLDER --out .rackproof/rack/upstream
 
-build.py calls this module. FOLDER contains SUBMITTER/benchmarks/..., like the root of a checkout of
+build.py makes the images. FOLDER contains SUBMITTER/benchmarks/..., like the root of a checkout of
 mlcommons/training_results_v5.1. None of its files is in this repository. The images get run.sub,
 run_and_time.sh, every config_*.sh and the tables of mounts from a submission. The parts that need GPUs remain
 fakes: the training itself, and tools of NVIDIA's images. The tables get the sizes of the fake data.
@@ -28,6 +28,7 @@ SCRIPTS = (
     "cont-mount-info.json",
 )
 Files = dict[str, tuple[bytes, int]]
+"""The content and mode of each file, by its name."""
 Sizes = Mapping[str, Mapping[str, int]]
 """The size of each file in a mount, by the mount's key in the tables."""
 
@@ -37,9 +38,9 @@ _NVIDIA = {
     "flux1": "NVIDIA/benchmarks/flux1/implementations/theia_ngpu16_ngc25.09_nemo",
 }
 FLUX1_SITE_CONFIG = "config_GB300_02x04x64.sh"
-"""A config for two nodes, which is not published, because flux1 was published for four nodes and more."""
+"""A config of our own for two nodes. The published configs of flux1 are for four nodes and more."""
 _FLUX1_SITE_TEXT = b"""\
-# Of this test rack: the published settings on two nodes.
+# This config belongs to the test rack. It has the published settings for two nodes.
 export BATCHSIZE=512
 source $(dirname ${BASH_SOURCE[0]})/config_common.sh
 source $(dirname ${BASH_SOURCE[0]})/config_common_gbs_${BATCHSIZE}.sh
@@ -53,7 +54,7 @@ export WALLTIME=$((5 + ${NEXP:-1} * ($WALLTIME_RUNANDTIME + 5)))
 
 
 class UpstreamError(Exception):
-    """A folder of a submission, or its run.sub, is missing. The message names it."""
+    """The error if a folder of a submission, or its run.sub, is missing. The message names it."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,12 @@ class Submission:
     submitter: str
     benchmark: str
     folders: tuple[str, ...]
-    """Paths below the folder of all submitters. Files of later paths replace those of earlier ones.
+    """Paths below FOLDER. Files of later paths replace those of earlier ones.
 
-    Lambda ran NVIDIA's images, and published its changes.
+    Lambda ran NVIDIA's images with changes, and published only the changes.
     """
     config: str
-    """The config that starts a run on two nodes of 4 GPUs."""
+    """The config that starts a run on two nodes with four GPUs each."""
     note: str = ""
     """The place where the submission was published, if it is not the round's repository."""
 
@@ -110,7 +111,7 @@ SUBMISSIONS = (
 
 
 def scripts(upstream: Path, submission: Submission) -> Files:
-    """Return the published scripts of a submission by name, each with its mode.
+    """Return the published files of a submission, and our config for flux1, by name with their modes.
 
     Raises:
         UpstreamError: A folder or run.sub is missing.
@@ -123,7 +124,7 @@ def scripts(upstream: Path, submission: Submission) -> Files:
             raise UpstreamError(f"{folder} is not there{more}")
         for pattern in SCRIPTS:
             for path in sorted(folder.glob(pattern)):
-                # A published script may not be executable, as Lambda's run_and_time.sh is not.
+                # Some published scripts are not executable, such as Lambda's run_and_time.sh.
                 found[path.name] = (path.read_bytes(), 0o755 if path.name.startswith("run") else 0o644)
     if "run.sub" not in found:
         raise UpstreamError(f"{upstream / submission.folders[-1]} has no run.sub")
@@ -133,7 +134,7 @@ def scripts(upstream: Path, submission: Submission) -> Files:
 
 
 def files(upstream: Path, submission: Submission, sizes: Sizes) -> Files:
-    """Return the published scripts and the tables of mounts, which replace the fake ones in an image."""
+    """Return the files that replace the fake ones in an image. Tables of mounts get the fake sizes."""
     found = scripts(upstream, submission)
     for name, (content, mode) in found.items():
         if name.endswith(".csv"):
@@ -144,8 +145,9 @@ def files(upstream: Path, submission: Submission, sizes: Sizes) -> Files:
 def table_of_fakes(published: str, sizes: Sizes) -> str:
     """Return a table of mounts with the sizes of the fake data.
 
-    If the fake data contain all published files of a mount by name, only these files count. Otherwise, all
-    fake files of the mount count. Rows of mounts without fake data do not change.
+    If a mount has rows of files, and the fake data contain all these files by name, only they count.
+    Otherwise, all fake files of the mount count. One row has the totals, and rows of subfolders are left out.
+    Rows of mounts without fake data do not change.
     """
     rows = list(csv.DictReader(io.StringIO(published)))
     keys = dict.fromkeys(row["key"] for row in rows)
@@ -156,7 +158,7 @@ def table_of_fakes(published: str, sizes: Sizes) -> str:
             lines += [",".join(row.values()) for row in own]
             continue
         named = {row["relative_path"] for row in own if row["type"] == "file"}
-        counted = named if named <= set(sizes[key]) else set(sizes[key])
+        counted = named if named and named <= set(sizes[key]) else set(sizes[key])
         lines += [f"{key},file,{name},1,{sizes[key][name]}" for name in sorted(counted)]
         lines.append(f"{key},dir,.,{len(counted)},{sum(sizes[key][name] for name in counted)}")
     return "\n".join([*lines, ""])
@@ -177,7 +179,9 @@ def fake_sizes() -> dict[str, dict[str, int]]:
     tokenizer = downloaded("llama-3-1-8b-tokenizer", data.tokenizer())
     with tempfile.TemporaryDirectory() as scratch:
         flux_data.lay_out(Path(scratch))
-        energon = {str(path.relative_to(scratch)): path.stat().st_size for path in _seen(Path(scratch))}
+        energon = {
+            str(path.relative_to(scratch)): path.stat().st_size for path in _counted_files(Path(scratch))
+        }
     return {
         "DATADIR": lengths(data.gov_report()),
         "MODEL": lengths(data.llama2_model()),
@@ -187,7 +191,7 @@ def fake_sizes() -> dict[str, dict[str, int]]:
     }
 
 
-def _seen(folder: Path) -> Iterable[Path]:
+def _counted_files(folder: Path) -> Iterable[Path]:
     """Yield the files that the check of mounts counts. Names that begin with a dot do not count."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):

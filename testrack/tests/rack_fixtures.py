@@ -23,8 +23,8 @@ def run(*command: str, timeout: float = 300) -> subprocess.CompletedProcess[str]
 def idle(rack: Command) -> list[str]:
     """Return the nodes of PROVISIONED that are idle in Slurm."""
     # `sinfo --states idle` would also list idle nodes that are drained.
-    said = rack(CONTROLLER, "sinfo --noheader -N -o '%N %T'").stdout.split("\n")
-    return [node for node in PROVISIONED if f"{node} idle" in said]
+    lines = rack(CONTROLLER, "sinfo --noheader -N -o '%N %T'").stdout.split("\n")
+    return [node for node in PROVISIONED if f"{node} idle" in lines]
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +35,7 @@ def driver() -> Command:
 
 @pytest.fixture(scope="session")
 def root_here() -> None:
-    """Skip the test if this machine cannot run a rack. In CI, fail instead."""
+    """Skip the test if this process is not root on Linux, which a rack needs. In CI, fail instead."""
     if os.geteuid() != 0 or sys.platform != "linux":
         if os.environ.get("CI") == "true":
             pytest.fail("the test rack needs root on Linux")
@@ -46,7 +46,8 @@ def root_here() -> None:
 def rack(root_here: None, driver: Command) -> Command:
     """Return a function that runs a command on a host of the rack by ssh.
 
-    The rack has at least two nodes, and runs on afterwards.
+    The first two nodes are started, unless RACK_TEST_NODES names nodes (NAMED). The rack continues to run
+    afterwards.
     """
     # If the rack was started from another checkout, this checkout does not have the rack's values yet.
     overlay.lay(RACK.parent)
@@ -60,7 +61,7 @@ def rack(root_here: None, driver: Command) -> Command:
 
 @pytest.fixture(scope="session")
 def images(root: Path, rack: Command) -> None:
-    """Build the fake images and push them into the rack's registry, unless the rack is used as it is."""
+    """Build the fake images and push them to the rack's registry, unless RACK_TEST_NODES is set (NAMED)."""
     programs, kept = root / "testrack/images", str(root / ".rackproof/rack/images")
     if not NAMED:
         for words in (
@@ -73,7 +74,7 @@ def images(root: Path, rack: Command) -> None:
 
 @pytest.fixture(scope="module")
 def nodes(root: Path, rack: Command, images: None) -> list[str]:
-    """Return the nodes of PROVISIONED that are idle in Slurm. If fewer than two are, provision all first."""
+    """Return the idle nodes of PROVISIONED. If fewer than two are idle, provision PROVISIONED first."""
     if len(idle(rack)) < 2:
         done = play(root, "provision.yml", PROVISIONED, timeout=1200)
         assert done.returncode == 0, done.stdout
@@ -82,21 +83,21 @@ def nodes(root: Path, rack: Command, images: None) -> list[str]:
 
 @pytest.fixture(scope="module")
 def shared_torch(rack: Command, nodes: list[str], torch_python: str) -> str:
-    """Return a Python with PyTorch on the nodes. It is this machine's runtime on their shared folder."""
+    """Return a Python on the nodes with PyTorch, from a copy of this machine's libraries."""
     return _shared(rack, nodes[0], "torch", torch_python, "import torch, mlperf_logging; torch.__version__")
 
 
 @pytest.fixture(scope="module")
 def shared_tensorflow(rack: Command, nodes: list[str], tensorflow_python: str) -> str:
-    """Return a Python with TensorFlow on the nodes. It is this machine's runtime on their shared folder."""
+    """Return a Python on the nodes with TensorFlow, from a copy of this machine's libraries."""
     return _shared(rack, nodes[0], "tensorflow", tensorflow_python, "import tensorflow")
 
 
 def _shared(rack: Command, node: str, name: str, python_here: str, check: str) -> str:
-    """Return a Python on the shared folder. If its check fails, copy this machine's libraries there."""
+    """Return the path of a Python in the shared folder. If its check fails, copy the libraries first."""
     python = f"{SHARED}/{name}/bin/python"
     if rack(node, f"{python} -c '{check}'").returncode:
-        copied = subprocess.run(  # noqa: S602  (a pipe; words of the tests alone)
+        copied = subprocess.run(  # noqa: S602  (needs a pipe; no outside input)
             f"tar -C {Path(python_here).parents[1]} -cf - lib | ssh {node} "
             f"'rm -rf {SHARED}/{name}; mkdir -p {SHARED}/{name}/bin; cd {SHARED}/{name}; tar -xf -; "
             'ln -s /usr/bin/python3 bin/python; echo "home = /usr/bin" > pyvenv.cfg\'',

@@ -22,6 +22,7 @@ import pytest
 import yaml
 from click.testing import Result
 
+from rackproof import __version__
 from rackproof.analysis.certificate import changes
 from rackproof.analysis.certificate.catalogue import load_catalogue
 from rackproof.analysis.certificate.models import (
@@ -513,6 +514,25 @@ def test_signed_answers_are_derived_again_from_the_evidence(folder: Path) -> Non
         found = verify_certificate(page, {}, datetime.now(UTC), signers)
         assert found.verdict is Verdict.UNPROVEN
         assert any(said in one for one in found.objections)
+
+
+@pytest.mark.parametrize(("version", "is_valid"), [("0.0.9", True), (__version__, False)])
+def test_only_answers_of_another_version_may_have_other_words_as_reasons(
+    folder: Path, version: str, is_valid: bool
+) -> None:
+    key, signers = folder / "key-ops@example.com", folder / "signers-ops@example.com"
+    made_now = samples.certify(folder / "results", str(folder / "contract.yml"))
+    answers = tuple(one.model_copy(update={"reasons": ("in other words",)}) for one in made_now.answers)
+    reworded = made_now.model_copy(update={"answers": answers, "rackproof_version": version})
+    page, _, _ = samples.page_of(reworded, key)
+    found = verify_certificate(page, {}, datetime.now(UTC), signers)
+    assert (found.verdict is Verdict.PASS, not found.objections) == (is_valid, is_valid)
+    # In no version may the verdict of an answer differ from the evidence.
+    worse = tuple(one.model_copy(update={"verdict": Verdict.FAIL}) for one in answers)
+    page, _, _ = samples.page_of(reworded.model_copy(update={"answers": worse}), key)
+    assert any(
+        "do not follow" in one for one in verify_certificate(page, {}, datetime.now(UTC), signers).objections
+    )
 
 
 def test_every_letter_of_the_json_on_a_page_is_signed(folder: Path) -> None:

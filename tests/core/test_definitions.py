@@ -355,6 +355,12 @@ def test_a_number_that_no_program_can_use_is_refused_before_the_run(name: str, p
         ("soak", "seconds", 4.9),
         ("host-device-bandwidth", "gpus", 0),
         ("peer-bandwidth", "gpus", 1),
+        *(
+            (name, "width", width)
+            for name in SHIPPED
+            if name.startswith(("resnet50", "vgg16"))
+            for width in (0, 1.5)
+        ),
     ],
 )
 def test_no_bounds_include_a_number_that_the_program_refuses(name: str, parameter: str, value: float) -> None:

@@ -4,13 +4,15 @@ A kind of fault has these keys:
 
 * ``part``: ``gpu`` (one of the node), ``pair`` (two of them), ``node`` (all of them) or ``rack`` (all GPUs
   of one rack, which is no fault of a node)
-* ``metrics``: ``all`` (default), or ``one``, which is drawn
-* ``begins``: ``later`` (default: a night between ``begin_between`` of the nights), ``first_night`` (of its
+* ``metrics``: ``all`` (default), or ``one``, which is drawn at random
+* ``begins``: ``later`` (default: a night in the span ``begin_between``), ``first_night`` (of its
   node) or ``rollout`` (the night in which its node gets another firmware)
 * ``shape``: ``step`` (default); ``ramp``: it grows to its size in ``over_nights`` nights; ``stairs``: it has
-  half of its size for ``over_nights`` nights, and then all of it; ``every``: it shows in every so many
-  nights; ``chance``: it shows in a night with this probability; ``warm``: it shows in nights in which a job
-  had warmed the node; ``noisy``: it adds scatter instead of a shift, and its size is the standard deviation
+  half of its size for ``over_nights`` nights, and then all of it; ``every``: it shows once in ``every``
+  nights; ``chance``: it shows in a night with the probability ``chance``; ``warm``: it shows in nights in
+  which a job had warmed the node; ``noisy``: it adds scatter instead of a shift, and its size is the standard
+  deviation
+* ``over_nights``, ``every``, ``chance``: the numbers of these shapes
 * ``lasts``: the number of nights after which it is gone
 * ``replaces``: the GPU is replaced in the first night of the fault, and the new one is bad
 
@@ -38,7 +40,7 @@ BEGINNINGS = ("later", "first_night", "rollout")
 
 @dataclass(frozen=True)
 class FaultKind:
-    """The effect of a kind of fault, without its size."""
+    """A kind of fault, with the keys of ``faults.yml``. Sizes are separate."""
 
     name: str
     part: str
@@ -62,15 +64,19 @@ class FaultKind:
         )
 
     def __post_init__(self) -> None:
-        """Refuse unknown words.
+        """Check the values.
 
         Raises:
             ValueError: The part, shape, beginning or choice of metrics does not exist.
         """
-        if self.part not in PARTS or self.shape not in SHAPES or self.begins not in BEGINNINGS:
-            raise ValueError(f"{self.name}: {self.part}, {self.shape} or {self.begins} does not exist")
-        if self.metrics not in ("all", "one"):
-            raise ValueError(f"{self.name}: metrics: all or one, not {self.metrics}")
+        for key, value, allowed in (
+            ("part", self.part, PARTS),
+            ("metrics", self.metrics, ("all", "one")),
+            ("begins", self.begins, BEGINNINGS),
+            ("shape", self.shape, SHAPES),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{self.name}: {key}: {' or '.join(allowed)}, not {value}")
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ class Fault:
             the nights in between, too.
         last_night: Its last night, or ``None`` if it stays.
         sizes: The largest relative change of each metric.
-        by_night: The part of its size that it has in each night. Index 0 is night 1.
+        by_night: The fraction of its size that it has in each night. Index 0 is night 1.
         noisy: Whether its size is a standard deviation and not a shift.
         all_metrics: Whether it changes all metrics of its GPUs, and not only one.
     """
@@ -128,7 +134,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Draw:
-    """A fault before it has a place: its kind, its size, and the node's or rack's index."""
+    """The kind and the size of the fault that a node or rack gets, with the index of that node or rack."""
 
     kind: FaultKind
     size: float
@@ -160,15 +166,15 @@ def no_faults() -> FaultMix:
 def draw_faults(
     mix: FaultMix, rack_of_node: Sequence[int], moved: set[int], chance: np.random.Generator
 ) -> list[Draw]:
-    """Return which kind and size each faulty node and rack gets.
+    """Return the kind and the size of the fault of each faulty node and rack.
 
-    The classes (kind and size) are equally frequent, but for one more or less. A rack with a fault of its own
-    has no faulty node. ``moved`` are the nodes that get another firmware. A fault that begins with a rollout
-    gets one of them, and is left out if none is free.
+    The counts of the classes (kind and size) differ by at most one. A rack with a fault of its own has no
+    faulty node. ``moved`` are the nodes that get another firmware. A fault that begins with a rollout gets
+    one of them, and every other fault gets another node. A fault is left out if no such node is free.
     """
     racks = sorted(set(rack_of_node))
     faulty_racks = chance.permutation(racks)[
-        : _whole(mix.share_of_racks * len(racks), len(racks) > 1)
+        : _rounded_up(mix.share_of_racks * len(racks), len(racks) > 1)
     ].tolist()
     draws = [
         Draw(kind, size, rack)
@@ -178,26 +184,26 @@ def draw_faults(
     ]
     free = [node for node, rack in enumerate(rack_of_node) if rack not in set(faulty_racks)]
     order = chance.permutation(free).tolist()
-    wanted = _whole(mix.share_of_nodes * len(rack_of_node), True)
-    waiting = [node for node in order if node in moved]
+    wanted = _rounded_up(mix.share_of_nodes * len(rack_of_node), True)
+    moved_nodes = [node for node in order if node in moved]
     others = [node for node in order if node not in moved]
     for kind, size in _classes(mix, False, wanted, chance):
         if kind.begins != "rollout" and others:
             draws.append(Draw(kind, size, others.pop()))
-        elif kind.begins == "rollout" and waiting:
-            draws.append(Draw(kind, size, waiting.pop()))
+        elif kind.begins == "rollout" and moved_nodes:
+            draws.append(Draw(kind, size, moved_nodes.pop()))
     return draws
 
 
-def _whole(number: float, at_all: bool) -> int:
-    """Return a number rounded up, so that a small fleet has a fault, too, or 0 if ``at_all`` is false."""
+def _rounded_up(number: float, at_all: bool) -> int:
+    """Return a number rounded up, so that even a small fleet has a fault, or 0 if ``at_all`` is false."""
     return math.ceil(number) if at_all else 0
 
 
 def _classes(
     mix: FaultMix, of_racks: bool, count: int, chance: np.random.Generator
 ) -> list[tuple[FaultKind, float]]:
-    """Return the kind and the size of so many faults of racks or of nodes, in random order."""
+    """Return the kind and the size of ``count`` faults of racks or of nodes, in random order."""
     kinds = [kind for kind in mix.kinds.values() if (kind.part == "rack") == of_racks]
     every = [(kind, size) for kind in kinds for size in mix.sizes]
     order = [every[index] for index in chance.permutation(len(every))]
@@ -205,7 +211,7 @@ def _classes(
 
 
 def drawn_first_night(mix: FaultMix, nights: int, chance: np.random.Generator) -> int:
-    """Draw the first night of a fault between ``begin_between`` of the nights, but not night 1."""
+    """Return a random first night of a fault in the span ``begin_between`` of the nights, but not night 1."""
     earliest = max(2, math.ceil(mix.begin_between[0] * nights))
     latest = max(earliest, math.floor(mix.begin_between[1] * nights))
     return int(chance.integers(earliest, latest + 1))
@@ -214,19 +220,22 @@ def drawn_first_night(mix: FaultMix, nights: int, chance: np.random.Generator) -
 def course(
     kind: FaultKind, first_night: int, warm: Sequence[bool], chance: np.random.Generator
 ) -> tuple[float, ...]:
-    """Return the part of its size that a fault has in each night. ``warm`` has a value for each night."""
+    """Return the fraction of its size that a fault has in each night.
+
+    ``warm`` states for each night whether a job had warmed the node.
+    """
     last = first_night + kind.lasts - 1 if kind.lasts else len(warm)
     return tuple(
-        _part(kind, night - first_night, bool(warm[night - 1]), chance)
+        _fraction(kind, night - first_night, bool(warm[night - 1]), chance)
         if first_night <= night <= last
         else 0.0
         for night in range(1, len(warm) + 1)
     )
 
 
-def _part(kind: FaultKind, age: int, warm: bool, chance: np.random.Generator) -> float:
-    """Return the part of its size that a fault has ``age`` nights after its first night."""
-    parts = {
+def _fraction(kind: FaultKind, age: int, warm: bool, chance: np.random.Generator) -> float:
+    """Return the fraction of its size that a fault has ``age`` nights after its first night."""
+    fractions = {
         "step": 1.0,
         "noisy": 1.0,
         "ramp": min(1.0, (age + 1) / kind.over_nights),
@@ -236,4 +245,4 @@ def _part(kind: FaultKind, age: int, warm: bool, chance: np.random.Generator) ->
         "chance": float(age == 0 or chance.random() < kind.chance),
         "warm": float(warm),
     }
-    return parts[kind.shape]
+    return fractions[kind.shape]

@@ -398,7 +398,7 @@ def test_unknown_keys_and_words_are_refused() -> None:
         fleet_with(nodes_a_rack=3)
     with pytest.raises(ValueError, match="even: noise: size: unknown"):
         fleet_with(noise={"kind": "normal", "size": 1})
-    with pytest.raises(ValueError, match="it: gpu, jump or later does not exist"):
+    with pytest.raises(ValueError, match=r"it: shape: step or .* or noisy, not jump"):
         only({"part": "gpu", "shape": "jump"})
     with pytest.raises(ValueError, match="it: metrics: all or one, not two"):
         only({"part": "gpu", "metrics": "two"})

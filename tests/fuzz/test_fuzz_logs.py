@@ -1,7 +1,7 @@
-"""Test the parsers of ``rackproof.logs`` with random and damaged logs.
+"""Test the parsers of ``rackproof.logs``, and its follower, with random and damaged logs.
 
-No log may cause an exception, and a log that is cut off, lacks its success or has impossible numbers must not
-pass. tests/fuzz/million.py tries many more inputs.
+No log may cause an exception. A log that is cut off, has no proof of success or has impossible numbers must
+not pass. tests/fuzz/million.py tries many more inputs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tests.fuzz.mutations import Case, all_cases, check
 QUICK = settings(
     max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-# Pieces of logs of many formats, and bytes that damage a log.
-WORDS = st.sampled_from(
+# Parts of logs of many formats, and bytes that damage a log. RUBBISH joins them in random order.
+PIECES = st.sampled_from(
     [
         b":::MLLOG ",
         b":::MLL 1.5 run_stop: ",
@@ -49,13 +49,13 @@ WORDS = st.sampled_from(
         b"\xff\xfe",
     ]
 )
-RUBBISH = st.lists(st.one_of(WORDS, st.binary(max_size=30)), max_size=40).map(b"".join)
+RUBBISH = st.lists(st.one_of(PIECES, st.binary(max_size=30)), max_size=40).map(b"".join)
 
 
 @QUICK
 @given(data=RUBBISH)
 @pytest.mark.parametrize("name", ["auto", *logs.FORMATS])
-def test_anything_parses(name: str, data: bytes) -> None:
+def test_any_bytes_give_a_record_and_a_reason_if_they_do_not_pass(name: str, data: bytes) -> None:
     parsed = logs.parse(io.BytesIO(data), format=name)
     assert ParsedLog.model_validate_json(parsed.model_dump_json()).verdict is parsed.verdict
     if parsed.verdict is not Verdict.PASS:
@@ -64,19 +64,19 @@ def test_anything_parses(name: str, data: bytes) -> None:
 
 @QUICK
 @given(data=RUBBISH, cuts=st.lists(st.integers(0, 2000), max_size=10))
-def test_follower_takes_any_chunks(data: bytes, cuts: list[int]) -> None:
+def test_progress_is_the_same_however_a_log_is_cut_into_chunks(data: bytes, cuts: list[int]) -> None:
     whole = Follower().feed(data)
     follower = Follower()
-    before = 0
-    for cut in [*sorted(cut for cut in cuts if cut < len(data)), len(data)]:
-        follower.feed(data[before:cut])
-        before = cut
-    assert repr(follower.progress) == repr(whole)
+    start = 0
+    for end in [*sorted(cut for cut in cuts if cut < len(data)), len(data)]:
+        follower.feed(data[start:end])
+        start = end
+    assert repr(follower.progress) == repr(whole)  # as texts, because NaN is not equal to itself
     assert whole.fraction is None or 0 <= whole.fraction <= 1
 
 
 @pytest.mark.parametrize("case", all_cases(), ids=lambda case: case.name)
-def test_damage_is_never_a_success(case: Case) -> None:
-    chance = random.Random(case.name)
+def test_no_log_passes_after_damage_that_rules_out_a_success(case: Case) -> None:
+    generator = random.Random(case.name)  # the same damage in every run
     for _ in range(60):
-        check(case, chance)
+        check(case, generator)

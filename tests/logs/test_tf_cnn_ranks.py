@@ -43,7 +43,7 @@ def codes(log: ParsedLog) -> list[str]:
 
 
 @pytest.mark.parametrize("tag", ["[1,{rank}]<stdout>:", "{rank}: ", ""])
-def test_ranks_with_similar_totals_give_the_lowest(tag: str) -> None:
+def test_the_total_of_ranks_with_similar_totals_is_the_lowest_or_the_last(tag: str) -> None:
     log = job("total images/sec: 640.00", "total images/sec: 638.50", tag=tag)
     assert log.verdict.value == "pass"
     rate = log.measurement("images_per_second")
@@ -51,11 +51,11 @@ def test_ranks_with_similar_totals_give_the_lowest(tag: str) -> None:
     assert rate.value == 638.5
     assert codes(log) == ([] if tag else ["several_runs"])
     (speed,) = (one for one in log.series if one.name == "images_per_second")
-    assert speed.x == (1, 10) if tag else (1, 10, 1, 10), "one rank's steps, not both one after the other"
+    assert speed.x == ((1, 10) if tag else (1, 10, 10, 10)), "with tags, only one rank's steps are stored"
     assert log.tags["devices"] == "2"
 
 
-def test_a_rank_without_total_is_unproven() -> None:
+def test_a_rank_without_a_total_is_unproven() -> None:
     log = job("total images/sec: 640.00", "")
     assert (log.verdict.value, codes(log)) == ("unproven", ["ranks_without_total"])
 
@@ -105,6 +105,7 @@ def test_workers_with_a_common_batch_state_the_total_of_all(device: str) -> None
 
 @pytest.mark.parametrize(
     ("batch", "devices"),
+    # With an empty text, the heading lists no devices.
     [(128, None), (384, None), (256, "['/gpu:0', '/gpu:1']"), (256, "")],
 )
 def test_a_batch_of_fewer_or_more_workers_than_ranks_is_unproven(batch: int, devices: str | None) -> None:
@@ -118,7 +119,7 @@ def test_a_batch_of_fewer_or_more_workers_than_ranks_is_unproven(batch: int, dev
     assert "several_totals" in codes(found)
 
 
-def test_open_mpi_s_tag_within_a_line_is_no_part_of_it() -> None:
+def test_a_tag_of_open_mpi_within_a_line_is_removed() -> None:
     # Open MPI 4.1 puts the tag before every piece that a rank writes, and a line may consist of two pieces.
     log = job("total images/sec: 640.00[1,0]<stdout>:", "total images/sec: 638.50[1,1]<stdout>:")
     rate = log.measurement("images_per_second")
@@ -128,11 +129,11 @@ def test_open_mpi_s_tag_within_a_line_is_no_part_of_it() -> None:
     text = "".join(f"[1,0]<stdout>:{line}\n" for line in alone.splitlines())
     assert parse(io.BytesIO(text.encode()), format="tf_cnn", name="log").tags["variables"] == "horovod"
     mixed = job("total images/sec: 640.00[1,1]<stdout>:", "total images/sec: 638.50")
-    assert mixed.verdict.value == "unproven", "a line whose end never came is none"
+    assert mixed.verdict.value == "unproven", "a line without its end does not count"
 
 
 def pieces(*lines: str) -> ParsedLog:
-    """Return the parsed log of two ranks whose lines come in pieces."""
+    """Return the parsed log of two ranks: their headings, and then these lines."""
     head = "".join(f"[1,{rank}]<stdout>:{line}\n" for rank in (0, 1) for line in HEAD.splitlines())
     text = head.replace("VARIABLES", "horovod") + "".join(f"{line}\n" for line in lines)
     return parse(io.BytesIO(text.encode()), format="tf_cnn", name="log")
@@ -142,7 +143,7 @@ FIRST, SECOND = "[1,0]<stdout>:", "[1,1]<stdout>:"
 STEP_OF_A_RANK = "10\timages/sec: 310.0 +/- 0.1 (jitter = 0.2)\t7.5"
 
 
-def test_lines_of_ranks_that_were_written_into_each_other_are_put_together_by_rank() -> None:
+def test_pieces_of_lines_are_joined_by_rank() -> None:
     # Open MPI 4.1 writes such lines if two ranks write at once.
     log = pieces(
         f"{SECOND}{STEP_OF_A_RANK}{FIRST}{STEP_OF_A_RANK}",
@@ -156,7 +157,7 @@ def test_lines_of_ranks_that_were_written_into_each_other_are_put_together_by_ra
     assert (log.verdict.value, rate.value, codes(log)) == ("pass", 638.5, [])
 
 
-def test_a_line_is_put_together_from_one_stream_of_one_rank() -> None:
+def test_a_line_is_joined_from_one_stream_of_one_rank() -> None:
     log = pieces(
         f"{FIRST}{STEP_OF_A_RANK}",
         f"{SECOND}{STEP_OF_A_RANK}",
@@ -224,7 +225,7 @@ def test_nan_on_any_rank_fails() -> None:
     assert "nan" in codes(log)
 
 
-def test_an_evaluation_gives_top_1_and_top_5() -> None:
+def test_an_evaluation_gives_top_1_and_top_5_accuracy() -> None:
     accuracy = "Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 examples]\ntotal images/sec: 900.00"
     log = job(accuracy, tag="", steps="")
     assert (log.verdict.value, codes(log)) == ("pass", [])
@@ -252,8 +253,10 @@ def steps(*numbers: int) -> str:
     return "".join(f"{at}\timages/sec: 300.0 +/- 0.0 (jitter = 0.0)\t7.8\n" for at in numbers)
 
 
-HALF = "15\timages/sec: 300.0 +/-\n"
-ONE = "Model:       resnet50\nBatch size:  256 global\n             256 per device\nNum batches: {}\n"
+HALF_STEP = "15\timages/sec: 300.0 +/-\n"
+HEAD_OF_ONE_GPU = (
+    "Model:       resnet50\nBatch size:  256 global\n             256 per device\nNum batches: {}\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -267,15 +270,21 @@ ONE = "Model:       resnet50\nBatch size:  256 global\n             256 per devi
     ],
 )
 def test_a_damaged_step_never_makes_a_verdict_better(batches: int, lines: str, verdict: Verdict) -> None:
-    whole, total = ONE.format(batches), "total images/sec: 300.00\n"
+    head, total = HEAD_OF_ONE_GPU.format(batches), "total images/sec: 300.00\n"
     verdicts = [
-        parse(io.BytesIO((whole + text + total).encode()), format="tf_cnn").verdict
-        for text in (lines, lines.replace("80\t", HALF + "80\t", 1), lines + HALF, HALF + lines)
+        parse(io.BytesIO((head + text + total).encode()), format="tf_cnn").verdict
+        for text in (
+            lines,
+            lines.replace("80\t", HALF_STEP + "80\t", 1),
+            lines + HALF_STEP,
+            HALF_STEP + lines,
+        )
     ]
     assert verdicts == [verdict, *[Verdict.UNPROVEN] * 3]
 
 
-def test_batches_that_are_missing_beside_a_damaged_step_are_named() -> None:
-    text = ONE.format(500) + steps(1, 10) + HALF + steps(20, 100) + "total images/sec: 300.00\n"
+def test_missing_batches_are_found_beside_a_damaged_step() -> None:
+    text = HEAD_OF_ONE_GPU.format(500) + steps(1, 10) + HALF_STEP + steps(20, 100)
+    text += "total images/sec: 300.00\n"
     found = codes(parse(io.BytesIO(text.encode()), format="tf_cnn"))
     assert {"damaged_line", "rows_missing"} <= set(found)

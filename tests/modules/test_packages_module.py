@@ -1,4 +1,4 @@
-"""Test the module rackproof_packages, which brings a node's packages to exact versions with apt.
+"""Test the module rackproof_packages, which installs exact versions of packages with apt.
 
 The module first lets apt simulate the change, and refuses a kernel or a removal that was not requested. It
 also finishes an interrupted installation. Fakes of apt and dpkg answer from files here, so nothing is
@@ -12,6 +12,7 @@ import importlib.util
 import os
 import time
 import types
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def test_a_question_about_what_is_there_asks_for_nothing(modules: Modules, node:
             "E: Unable to locate package nvidia-open\n",
             "no repository of this node has it",
         ),
-        ("apt-get-simulate", "E: Version '9-1' for 'nvidia-open' was not found\n", "is not there"),
+        ("apt-get-simulate", "E: Version '9-1' for 'nvidia-open' was not found\n", "is not available"),
     ],
 )
 def test_a_question_refuses_what_cannot_be_installed(
@@ -161,13 +162,16 @@ def test_a_bare_node_predicts_without_lists(modules: Modules, node: Node) -> Non
     assert result["simulated"] is False
     assert result["packages"] == {"nvidia-open": [None, "580.95.05-1"]}
     assert "fetches the lists first" in str(result["warnings"])
+    # A real run that fetches no lists fails, too.
+    refused = run(modules, check=True, update="never")
+    assert "no repository of this node has it" in refused["msg"]
 
 
 @pytest.mark.parametrize(
     ("text", "part"),
     [
         ("E: Packages were downgraded and -y was used without --allow-downgrades.\n", "older versions"),
-        ("E: Unable to correct problems, you have held broken packages.\n", "cannot bring these versions"),
+        ("E: Unable to correct problems, you have held broken packages.\n", "cannot install these versions"),
         ("E: dpkg was interrupted, you must manually run 'dpkg --configure -a'\n", "dpkg was interrupted"),
     ],
 )
@@ -218,6 +222,26 @@ def test_a_kernel_may_be_asked_for(code: types.ModuleType) -> None:
     assert changes["linux-image-6.1.0-99-amd64"] == "6.1.999-1"
 
 
+@pytest.mark.parametrize(
+    ("present", "refused"),
+    [
+        ("linux-image-6.1.0-99-amd64", False),
+        ("linux-image-unsigned-6.1.0-99-amd64", False),
+        ("linux-headers-6.1.0-99-amd64", True),
+        ("linux-modules-6.1.0-99-amd64", True),
+        ("linux-image-6.1.0-98-amd64", True),
+        ("linux-image-amd64", True),
+    ],
+)
+def test_a_kernel_that_was_installed_must_be_requested(
+    code: types.ModuleType, monkeypatch: pytest.MonkeyPatch, present: str, refused: bool
+) -> None:
+    monkeypatch.setattr(code, "kernels", lambda: ["6.1.0-1-amd64", "6.1.0-99-amd64"])
+    options = {"present": {present: ""}, "allow_kernel": False}
+    with pytest.raises(code.RefusedError, match="neither requested") if refused else nullcontext():
+        code.refuse_new_kernels(code.Apt(options), options, ["6.1.0-1-amd64"])
+
+
 def test_a_missing_version_names_what_there_is(modules: Modules, node: Node) -> None:
     node.answers("apt-get-simulate", "E: Version '9.9-1' for 'nvidia-open' was not found\n", 100)
     node.answers(
@@ -227,9 +251,8 @@ def test_a_missing_version_names_what_there_is(modules: Modules, node: Node) -> 
     )
     result = run(modules, present={"nvidia-open": "9.9-1"}, remedy="Set x.")
     assert result["msg"] == (
-        f"{os.uname().nodename}: nvidia-open 9.9-1 is not there: the repositories of this node have "
-        f"580.95.05-1, "
-        "570.172.08-1. Set x."
+        f"{os.uname().nodename}: nvidia-open 9.9-1 is not available: the repositories of this node have "
+        "580.95.05-1, 570.172.08-1. Set x."
     )
     node.answers("apt-get-simulate", "E: Unable to locate package nvidia-open\n", 100)
     node.answers("apt-cache-madison")
@@ -336,7 +359,7 @@ def test_licences_are_accepted_before_the_installation(modules: Modules, node: N
             "E: The package lists or status file could not be parsed or opened.",
             "/var/backups/dpkg.status.*",
         ),
-        ("E: Need to get 512 MB of archives, and 503 MB are there", "apt said: E: Need"),
+        ("E: Need to get 512 MB of archives, and 503 MB are there", "Output: E: Need"),
         ("E: Failed to write - write (28: No space left on device)", "disk is full"),
         ("E: something that nobody has seen before", "nobody has seen before"),
     ],
@@ -374,7 +397,7 @@ def test_what_a_failed_installation_reports(modules: Modules, node: Node, text: 
 def test_an_older_version_needs_leave(modules: Modules, node: Node) -> None:
     text = "E: Packages were downgraded and -y was used without --allow-downgrades.\n"
     node.answers("apt-get-simulate", text, 100)
-    assert "older versions in place of newer ones" in run(modules)["msg"]
+    assert "replace packages with older versions" in run(modules)["msg"]
     run(modules, allow_downgrade=True)
     assert "--allow-downgrades" in node.calls("apt-get")[-1]
 
@@ -444,7 +467,7 @@ def test_a_kernel_of_the_repair_is_no_kernel_from_before(
     monkeypatch.setattr(code, "kernels", lambda: found.pop(0) if len(found) > 1 else found[0])
     options = {"present": {"a": ""}, "absent": [], "hold": False, "update": "needed", "timeout_s": 60}
     options |= {"lock_timeout_s": 1, "allow_downgrade": False, "allow_kernel": False, "allow_remove": []}
-    with pytest.raises(code.RefusedError, match=r"simulation did not show: 6\.1\.0-99"):
+    with pytest.raises(code.RefusedError, match=r"neither requested nor allowed: 6\.1\.0-99"):
         code.fulfil_request(options, check=False)
 
 

@@ -37,7 +37,7 @@ def lines(*words: str, nodes: str = "n1,n2") -> tuple[str, str]:
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the variables with which bench.yml names a network."""
+    """Remove the variables in which rendezvous.py passes the run's network."""
     for name in ("GLOO_SOCKET_IFNAME", "RACKPROOF_NETWORK", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
 
@@ -83,7 +83,7 @@ def test_a_controller_drives_the_workers_of_a_distributed_all_reduce() -> None:
         assert "pscpu" not in own
 
 
-def test_on_one_node_only_the_updates_that_need_servers_have_them() -> None:
+def test_on_one_node_an_update_has_servers_only_if_it_needs_them() -> None:
     for way, served in (
         ("parameter_server", False),
         ("replicated", False),
@@ -130,12 +130,12 @@ def test_an_unknown_or_broken_update_is_refused(name: str, why: str) -> None:
     "word", ["--batch-size=0", "--batch-size=-1", "--num-batches=0", "--display-every=0", "--processes=0"]
 )
 def test_a_number_that_the_program_would_replace_is_refused(word: str) -> None:
-    """With a batch of 0 or -1, the real program would use 32, train, and end with success."""
+    """With a batch size of 0 or -1, for example, the real program would train with 32 and succeed."""
     with pytest.raises(launcher.Refusal, match="it has to be at least 1"):
         lines(word)
 
 
-def test_more_steps_between_lines_than_steps_are_refused() -> None:
+def test_a_display_interval_longer_than_the_run_is_refused() -> None:
     with pytest.raises(launcher.Refusal, match="the first step alone would be shown"):
         lines("--num-batches=5", "--display-every=10")
 
@@ -148,7 +148,7 @@ BUFFERS = ("--btl-tcp-sndbuf=13107200", "--btl-tcp-rcvbuf=13107200", "--btl-tcp-
 @pytest.mark.parametrize(
     ("words", "network", "there", "absent"),
     [
-        # Options, the network of the run (host: the node's own, overlay: a virtual one, which InfiniBand
+        # The options, the run's network (host: the node's own; overlay: a virtual one, which InfiniBand
         # would bypass), and words that mpirun's command line must have and must not have.
         ([], "host", ["--mca btl tcp,self", "--mca pml ob1", "btl_tcp_if_include eth7"], ["ucx", "UCX"]),
         (
@@ -174,7 +174,7 @@ BUFFERS = ("--btl-tcp-sndbuf=13107200", "--btl-tcp-rcvbuf=13107200", "--btl-tcp-
         (["--mca=pml cm, mtl ^ofi"], "host", ["--mca pml cm", "--mca mtl ^ofi"], ["ob1"]),
     ],
 )
-def test_each_transport_uses_only_the_network_of_the_run(
+def test_each_transport_has_its_options_for_the_run_s_network(
     monkeypatch: pytest.MonkeyPatch, words: list[str], network: str, there: list[str], absent: list[str]
 ) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
@@ -228,8 +228,8 @@ def test_the_rank_file_has_each_node_s_own_cores(tmp_path: Path, monkeypatch: py
 
 # The processes that the launcher starts.
 
-# Fakes of mpirun and ssh. This mpirun notes its arguments and runs a script of the test. A node answers lscpu
-# with 6 cores.
+# Fakes of mpirun and ssh. This mpirun records its arguments and runs a script of the test. By ssh, lscpu
+# reports 6 cores.
 MPIRUN = f"""#!{sys.executable}
 import json, os, sys
 words = sys.argv[1:]
@@ -250,7 +250,7 @@ exit 0
 def start(
     root: Path, folder: Path, *words: str, servers: str = "", workers: str = "", lacks: str = ""
 ) -> subprocess.Popen[str]:
-    """Start the launcher as rendezvous.py does. mpirun runs the scripts. ``lacks`` is a missing program."""
+    """Start the launcher as rendezvous.py does, without the program ``lacks``. mpirun runs the scripts."""
     (folder / "bin").mkdir()
     (folder / "servers.sh").write_text(servers)
     (folder / "workers.sh").write_text(workers)
@@ -278,7 +278,7 @@ SERVED = ("--variable-update=parameter_server", "--gpus=0")
 
 
 @pytest.mark.parametrize("status", [0, 1, 137])
-def test_servers_are_ended_with_the_workers_whose_status_counts(
+def test_servers_end_with_the_workers_and_the_workers_status_is_returned(
     root: Path, tmp_path: Path, status: int
 ) -> None:
     servers, workers = "echo up; echo > up; exec sleep 600", "while [ ! -e up ]; do sleep 0.1; done"
@@ -299,7 +299,7 @@ def test_a_server_that_ends_first_fails_the_run(root: Path, tmp_path: Path, stat
 
 
 def handles(pid: int, number: int) -> bool:
-    """Return whether a process has set a handler of a signal."""
+    """Return whether a process has a handler for a signal."""
     caught = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
@@ -323,7 +323,7 @@ def test_a_signal_to_the_launcher_ends_workers_and_servers(root: Path, tmp_path:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("started", [1, 2])
-def test_a_signal_between_the_starts_leaves_nothing_running(
+def test_a_signal_during_the_starts_leaves_nothing_running(
     number: int, started: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processes: list[subprocess.Popen[bytes]] = []
@@ -356,7 +356,7 @@ STATE = ':::RACKPROOF gpu_state {"moment": "?", "gpu": "GPU-1"}'
     ("gpus", "status", "answered", "expected"),
     [
         (2, 0, 0, [STATE, "trained", STATE]),
-        # After a training that failed, nothing is read.
+        # After a failed training, the GPUs' states are not read again.
         (2, 3, 0, [STATE, "trained"]),
         # A node that does not answer has no state, and the log says why.
         (2, 0, 255, [STATE, "GPUs of n2: no reason given", "trained", STATE, "GPUs of n2: no reason given"]),
@@ -384,7 +384,7 @@ def test_a_signal_to_the_launcher_ends_a_training_on_gpus(root: Path, tmp_path: 
     assert process.returncode == 128 + signal.SIGTERM
 
 
-def test_a_rank_file_holds_the_cores_that_the_nodes_state(root: Path, tmp_path: Path) -> None:
+def test_the_rank_file_has_the_cores_that_lscpu_prints_on_another_node(root: Path, tmp_path: Path) -> None:
     process = start(root, tmp_path, "--gpus=2", "--rank-file=on")
     said, _ = process.communicate()
     assert process.returncode == 0, said

@@ -1,7 +1,7 @@
 """Test the probes of workloads/ on the CPU. A probe is a short measurement of one node.
 
 The tests show what each probe reports and which options it refuses, and that its checks catch wrong values
-and a neighbour that uses the same GPU.
+and another process on the same GPU (a neighbour).
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ def test_a_probe_logs_its_measurements(
             assert one["spread"]["low"] <= one["spread"]["median"] == one["value"] <= one["spread"]["high"]
 
 
-def test_a_held_load_is_logged_second_by_second(root: Path, torch_python: str) -> None:
+def test_a_sustained_load_is_logged_every_second(root: Path, torch_python: str) -> None:
     done = run(torch_python, root, "probe_soak.py", "--seconds", "8")
     assert done.returncode == 0, done.stderr
     measured = {one["name"]: one["value"] for one in values(done.stdout, "measurement")}
-    # A node without a GPU has no readings or counters of one.
+    # A node without GPUs has no readings or counters of a GPU.
     assert set(measured) == {
         "soak", "soak_elapsed", "soak_seconds", "soak_stalls", "soak_step_p50", "soak_step_p99",
         "wrong_values",
@@ -152,7 +152,7 @@ print("caught")
 """
 
 
-# Code that checks the times of products back to back, and then measures them beside a neighbour.
+# Code that checks the 95th percentile of times, and then measures products beside a neighbour.
 SUSTAINED = """
 import torch
 import probe_gemm
@@ -163,7 +163,7 @@ assert probe_gemm.slow_seconds([1.0] * 95 + [2.0] * 5) == 2.0
 assert probe_gemm.slow_seconds([1.0] * 96 + [2.0] * 4) == 1.0
 assert probe_gemm.slow_seconds([4.0]) == 4.0
 
-# This GPU needs 0.02 s for a product, and twice as long for every tenth one, because a neighbour uses it.
+# On this fake GPU, a product takes 0.02 s, and every tenth one 0.04 s, as if a neighbour used the GPU.
 now = [0.0]
 class Event:
     def __init__(self, enable_timing):
@@ -207,7 +207,7 @@ def test_checks_catch_wrong_values(root: Path, torch_python: str) -> None:
 
 
 def test_the_training_step_gives_the_same_bits_again(root: Path, torch_python: str) -> None:
-    """A night compares the GPUs of a fleet by this digest. Other bits give another digest."""
+    """A night compares the GPUs of a fleet by this digest. Another seed gives another digest."""
     found = []
     for seed in ("1", "1", "2"):
         done = run(
@@ -229,7 +229,7 @@ def test_the_training_step_gives_the_same_bits_again(root: Path, torch_python: s
 
 
 def test_two_nodes_reduce_together(root: Path, torch_python: str) -> None:
-    """Both nodes are this machine. The measurements have other names than those of one node."""
+    """Both nodes are this machine. The bandwidth has another name than on one node."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -248,14 +248,14 @@ def test_two_nodes_reduce_together(root: Path, torch_python: str) -> None:
     assert not values(second, "measurement")
 
 
-def test_several_nodes_need_a_place_to_meet(root: Path, torch_python: str) -> None:
+def test_several_nodes_need_a_rendezvous(root: Path, torch_python: str) -> None:
     done = run(torch_python, root, "probe_all_reduce.py", "--nodes", "2")
     assert done.returncode == 2
     assert "--rendezvous" in done.stderr
 
 
 @pytest.mark.parametrize("seconds", ["-3", "0", "inf", "nan", "many"])
-def test_a_probe_refuses_a_time_in_which_nothing_can_be_measured(
+def test_a_probe_refuses_a_time_that_is_not_a_positive_finite_number(
     root: Path, torch_python: str, seconds: str
 ) -> None:
     done = run(torch_python, root, "probe_memory_bandwidth.py", "--seconds", seconds)

@@ -148,6 +148,15 @@ def test_an_ordinary_server_is_not_given_up(
         assert len(read_whole(downloads, server.url, window_s=window_s)) in (6, 300_000)
 
 
+def test_a_redirect_to_ftp_is_not_followed(downloads: Any) -> None:
+    answer = b"HTTP/1.1 302 Found\r\nLocation: ftp://127.0.0.1:1/x\r\nContent-Length: 0\r\n\r\n"
+    with (
+        DrippingServer(answer, b"") as server,
+        pytest.raises(OSError, match=r"leads to 'ftp://127.0.0.1:1/x', which is not followed"),
+    ):
+        read_whole(downloads, server.url)
+
+
 def test_time_in_which_the_reader_is_busy_does_not_count(
     downloads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

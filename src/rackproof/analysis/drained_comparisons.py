@@ -1,9 +1,9 @@
 """Find which comparisons of a drained node's numbers a night made. No I/O.
 
 A node may be drained because a comparison with the fleet or with its own past failed. This finding ends only
-when a night makes the same comparison again, so a new number alone is not enough. Job validate calls
-:func:`comparisons` with the numbers of tonight (night 0) and of earlier nights, to decide whether the node
-can be resumed.
+when a night makes the same comparison again (and, with its own past, passes it), so a new number alone is
+not enough. Job validate calls :func:`comparisons` with the numbers of tonight (night 0) and of earlier
+nights, to decide whether the node can be resumed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _SIGNS = {Direction.HIGHER: 1, Direction.LOWER: -1, None: 0}
 def comparisons(
     readings: Readings, drained: Mapping[str, int], policy: AnomalyPolicy | None = None
 ) -> dict[str, frozenset[str]]:
-    """Return tonight's comparisons by node, as ``fleet:METRIC`` and ``drift:METRIC``.
+    """Return tonight's comparisons by the key of the node, as ``fleet:METRIC`` and ``drift:METRIC``.
 
     ``fleet:METRIC`` is listed if enough nodes of the SKU measured the metric tonight. ``drift:METRIC``
-    is listed if, in addition, the node is as fast as before its drain, relative to the median of the
-    other nodes. Nights since the drain are ignored, because the fault may have affected them.
+    is listed if, in addition, at least one part of the node has numbers from before the drain, and each such
+    part has enough of them and is about as fast as then (``policy.fleet.loss_fails``), relative to the median
+    of the other nodes. Nights since the drain are ignored, because the fault may have affected them.
 
     Args:
         readings: The numbers of tonight and of earlier nights.
@@ -43,19 +44,22 @@ def comparisons(
     return by_node
 
 
-def _comparisons_of(readings: Readings, node: int, drained: int, policy: AnomalyPolicy) -> frozenset[str]:
-    """Return the names ``fleet:METRIC`` and ``drift:METRIC`` of what could be compared for a drained node.
+def _comparisons_of(
+    readings: Readings, node: int, nights_drained: int, policy: AnomalyPolicy
+) -> frozenset[str]:
+    """Return the names ``fleet:METRIC`` and ``drift:METRIC`` that apply to a drained node.
 
-    ``node`` is the node's index in ``readings.parts``, and ``drained`` the number of nights since its drain.
+    ``node`` is the node's index in ``readings.parts``, and ``nights_drained`` is the number of nights since
+    its drain.
     """
     skus = np.array([part.sku for part in readings.parts])
-    # The row of a link or a group names no node.
+    # A row of a link between nodes, or of a group, has the node -1.
     alike = (readings.node >= 0) & (skus[readings.node] == skus[node]) & np.isfinite(readings.value)
     lacking: dict[str, set[str]] = {}
     for quantity in np.unique(readings.quantity[(readings.node == node) & (readings.night == 0)]):
         measured = readings.quantities[quantity]
         series = _Series(readings, alike & (readings.quantity == quantity), node, _SIGNS[measured.direction])
-        lacking.setdefault(quantity_name(measured), set()).update(series.lacking(drained, policy))
+        lacking.setdefault(quantity_name(measured), set()).update(series.lacking(nights_drained, policy))
     # Several benchmarks may measure one metric. Each of them must be compared.
     names = {f"{check}:{name}" for name, lacks in lacking.items() for check in {"fleet", "drift"} - lacks}
     return frozenset(names)
@@ -77,33 +81,33 @@ class _Series:
         usual = np.array([medians.get(int(night), np.nan) for night in self._night], dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             share = readings.value[own_rows] / usual
-            # More is better. Without a direction, no value is better.
+            # Invert the share if less is better. Without a direction it is NaN, so that drift is not listed.
             self._share: Floats = share if sign > 0 else 1 / share if sign < 0 else share * np.nan
 
-    def lacking(self, drained: int, policy: AnomalyPolicy) -> set[str]:
-        """Return those of ``fleet`` and ``drift`` that were not made, and ``drift`` if the node is slower."""
+    def lacking(self, nights_drained: int, policy: AnomalyPolicy) -> set[str]:
+        """Return which of ``fleet`` and ``drift`` do not apply. If the node is slower, ``drift`` does not."""
         fleet = policy.fleet
         tonight = np.unique(self._part[self._night == 0])
         if self._others + 1 < fleet.nodes_least or not len(tonight):
             return {"fleet", "drift"}
-        earlier_shares = [self._before(part, drained) for part in tonight]
-        # Nothing is known of a new GPU's past, so the other GPUs of the node decide.
+        earlier_shares = [self._before(part, nights_drained) for part in tonight]
+        # A new GPU has no earlier numbers, so the other GPUs of the node decide.
         is_new = [not len(rows) for rows in earlier_shares]
         if all(is_new):
             return {"drift"}
-        as_it_was = all(
-            new or self._is_as_it_was(part, before, policy)
+        is_as_fast = all(
+            new or self._is_as_fast(part, before, policy)
             for part, before, new in zip(tonight, earlier_shares, is_new, strict=True)
         )
-        return set() if as_it_was else {"drift"}
+        return set() if is_as_fast else {"drift"}
 
-    def _before(self, part: int, drained: int) -> Floats:
+    def _before(self, part: int, nights_drained: int) -> Floats:
         """Return the finite shares of a part in the nights before the drain."""
-        shares: Floats = self._share[(self._part == part) & (self._night > drained)]
+        shares: Floats = self._share[(self._part == part) & (self._night > nights_drained)]
         return shares[np.isfinite(shares)]
 
-    def _is_as_it_was(self, part: int, before: Floats, policy: AnomalyPolicy) -> bool:
-        """Return whether a part is as fast as before the drain, from which enough nights are known."""
+    def _is_as_fast(self, part: int, before: Floats, policy: AnomalyPolicy) -> bool:
+        """Return whether a part is about as fast as before the drain, and ``before`` has enough shares."""
         tonight = self._share[(self._part == part) & (self._night == 0)]
         least = float(np.median(before)) * (1 - policy.fleet.loss_fails)
         return len(before) >= policy.fleet.nights_least and bool((tonight >= least).all())

@@ -27,7 +27,8 @@ _LARGE_BYTES = 64 << 20
 @click.command("import")
 @click.argument("place", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
-    "--benchmark", help="Name of the benchmark. The default is the one that each log states, or its folder."
+    "--benchmark",
+    help="Name of the benchmark. The default is the name that each log states, or else its folder's name.",
 )
 @click.option("--format", "form", default="auto", show_default=True, help="The logs' format.")
 @click.option("--old", is_flag=True, help="Do not judge the age of the logs.")
@@ -40,11 +41,12 @@ def import_command(
     """Make runs from logs that were written elsewhere.
 
     DIR is a folder of logs (with its subfolders) or one log. Each log becomes a run in the results folder,
-    with a copy of the log, reports, and an entry in the history. Compressed logs are unpacked. A second
-    import of the same log under the same name of a benchmark changes nothing.
+    with a copy of the log, reports, and an entry in the history. Compressed logs are unpacked. If the same
+    log is imported again with the same benchmark, its run is written again, and no second run is added.
 
-    The verdict of the run depends on the log alone. The log must show more than a start and an end, and be of
-    the last two years. Speed is not judged, because no log shows its SKU.
+    The verdict of the run depends on the log alone. The log must show more than a start and an end, must show
+    that it is less than two years old (unless --old is set), and must not be a copy of another log. Speed is
+    not judged, because no log shows its SKU.
     """
     try:
         result = import_logs(
@@ -77,7 +79,7 @@ class _Progress:
         self._shown = time.monotonic()
 
     def show(self, path: Path) -> None:
-        """Print the number of files so far, and the file that is read next.
+        """Print the number of files that were read, and the file that is read next.
 
         Small files are printed only if nothing was printed for :data:`_SHOWN_EVERY_S`.
         """
@@ -93,14 +95,14 @@ class _Progress:
 
 
 def _print_remarks(result: ImportResult) -> None:
-    """Print remarks on unread, skipped and partly stored files to standard error.
+    """Print to standard error which files were not read or were skipped, and why the history lacks runs.
 
     With --json, standard output contains only JSON, so that it can be parsed.
     """
     for unread in result.unread:
         click.echo(f"not read: {unread}", err=True)
     for skipped in result.skipped:
-        click.echo(f"passed over: {skipped}", err=True)
+        click.echo(f"skipped: {skipped}", err=True)
     # If the history is unreachable, show this once and not for each run.
     for remark in dict.fromkeys(imported.history for imported in result.imported if imported.history):
         click.echo(f"note: {sanitize(remark, 600)}", err=True)

@@ -61,7 +61,7 @@ def test_an_image_has_the_scripts_of_the_submission_and_the_fake_training(submit
         place = next(path.rpartition("/")[0] for path in own if path.endswith("/run.sub"))
         last = 1 if match[2] == "lambda" else 0
         assert own[f"{place}/run.sub"][0].decode().split()[-1] == str(last)
-        # The published copy of a script may not be executable, so the image sets the mode.
+        # Some published scripts are not executable, so the image sets the mode.
         assert {own[f"{place}/{one}"][1] for one in ("run.sub", "run_and_time.sh")} == {0o755}
         program = "pretrain.py" if match[1] == "llama31_8b" else "train.py"
         assert b"fake_ngc" in own[f"{place}/{program}"][0]
@@ -95,6 +95,18 @@ def test_a_table_of_mounts_gets_the_files_and_sizes_of_the_fake_data(images: Pat
         "MODEL,file,weights/base.npy,1,11",
         "MODEL,dir,.,2,13",
         "LOAD_CHECKPOINT_405B,dir,.,9,1251423539388",
+    ]
+
+
+def test_a_mount_with_published_folders_only_gets_all_files_of_the_fake_data(images: Path) -> None:
+    import upstream
+
+    published = "key,type,relative_path,num_files,num_bytes\nMODEL,dir,weights,8,80\nMODEL,dir,.,9,90\n"
+    assert upstream.table_of_fakes(published, SIZES).splitlines() == [
+        "key,type,relative_path,num_files,num_bytes",
+        "MODEL,file,io.json,1,2",
+        "MODEL,file,weights/base.npy,1,11",
+        "MODEL,dir,.,2,13",
     ]
 
 

@@ -158,7 +158,7 @@ def test_a_log_beside_run_folders_gives_a_remark(logs: Path, name: str) -> None:
     (logs / "results/README.md").write_text("CUDA out of memory\n")
     assert selected("results") == (
         before,
-        [f"passed over: results/{name}: a log beside run folders; name the log itself"],
+        [f"skipped: results/{name}: a log beside run folders; name the log itself"],
     )
 
 

@@ -1,8 +1,8 @@
-"""Test that the runs of one MLPerf result share a system and its hyperparameters.
+"""Test the checks that the runs of one MLPerf result share a system and hyperparameters.
 
 A result has several runs on one system, which the submission describes. A log states its system in several
-places. These tests check that logs which contradict each other or the description are unproven, and that
-different spellings of published results are not (rackproof.analysis.mlperf.repeats and described).
+places. Logs that contradict each other or the description are unproven. Published spellings that differ are
+no contradiction (rackproof.analysis.mlperf.repeats and described). Seeds are tested here, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STATED = {
     "submission_division": "closed",
     "submission_status": "onprem",
 }
-"""The events of a log that name its submitter and its system."""
+"""The events of a log that state its submitter and its system, by key."""
 SETTINGS = {
     "opt_base_learning_rate": 0.0004,
     "opt_learning_rate_training_steps": 1024,
@@ -52,7 +52,7 @@ def run(
     seed: Any = None,
     **stated: Any,
 ) -> RunTrace:
-    """Return a run whose log states these values, and whose launcher printed these lines."""
+    """Return the trace of a run whose log states these values, and whose launcher printed these lines."""
     values = STATED | SETTINGS | stated
     events = [(1.0, key, value, {}) for key, value in values.items() if value is not None]
     events.append((2.0, "seed", number if seed is None else seed, {}))
@@ -103,7 +103,7 @@ def test_a_printed_system_unlike_the_description_is_unproven(
     ("count", "words"),
     [(1, "description closed: the system"), (2, ", as does 1 other log:"), (3, ", as do 2 other logs:")],
 )
-def test_a_contradiction_counts_the_other_logs_with_the_same_one(count: int, words: str) -> None:
+def test_a_message_counts_the_other_logs_with_the_same_contradiction(count: int, words: str) -> None:
     traces = [run(number, [line(division="open")]) for number in range(count)]
     (found,) = description_findings(traces, DESCRIBED)
     assert words in found.message
@@ -126,7 +126,7 @@ def test_a_contradiction_counts_the_other_logs_with_the_same_one(count: int, wor
         ("UNKNOWN_GPU", "NVIDIA H100"),
     ],
 )
-def test_published_spellings_of_a_gpu_are_one_model(printed: str, gpu: str) -> None:
+def test_published_names_of_a_gpu_do_not_contradict_the_description(printed: str, gpu: str) -> None:
     traces = [run(number, [line(accelerator_model_name=printed)]) for number in range(3)]
     assert found_in(traces, DescribedSystem(gpu, gpus=64, nodes=8, division="closed")) == []
 
@@ -136,13 +136,13 @@ def test_published_spellings_of_a_gpu_are_one_model(printed: str, gpu: str) -> N
     [
         # HPE's scripts of 5.0 and 5.1 print one node, and the launcher's line states the true number.
         ("box", [":::DLPAL /x.sqsh 31 8 n[1-8] HPE", line(number_of_nodes="1")], DESCRIBED),
-        # Dell's machine of 5.0 has more GPUs than the run used, which the platform states.
+        # Dell's machine of 5.0 has more GPUs than the run used. The platform states the number that it used.
         (
             "1xXE7745x4H200-NVL-141GB",
             [line(number_of_nodes="1", accelerator_model_name="Dell H200 NVL")],
             DescribedSystem("NVIDIA H200-NVL-141GB", gpus=4, nodes=1, division="closed"),
         ),
-        # Oracle's container of 5.0 had no GPU where the script counted the lines of nvidia-smi.
+        # In Oracle's container of 5.0, nvidia-smi found no GPU, and the script counted its message as one.
         ("box", [line(accelerators_per_node="1", accelerator_model_name="No devices were found")], DESCRIBED),
         ("box", [line(number_of_nodes="", division="UNKNOWN_DIVISION")], DESCRIBED),
     ],
@@ -217,18 +217,18 @@ def test_a_run_that_states_another_availability_is_unproven(status: str | None) 
         ("lora_rank", 8),
     ],
 )
-def test_all_runs_have_the_same_hyperparameters(key: str, value: Any) -> None:
+def test_a_run_with_another_hyperparameter_is_unproven(key: str, value: Any) -> None:
     traces = [run(number, **({key: value} if number == 3 else {})) for number in range(10)]
     (found,) = compare_runs(traces, ruleset="5.1.0", usage="training")
     assert (found.code, found.verdict) == ("hyperparameters_differ", Verdict.UNPROVEN)
     assert f"states {key} {value} (theirs is {SETTINGS[key]}), unlike the other runs" in found.message
-    # Earlier rounds and the open division are not judged.
+    # The hyperparameters of rounds before HYPERPARAMETERS_SINCE and of the open division are not judged.
     assert found_in(traces, ruleset="3.0.0") == []
-    opened = [
+    open_runs = [
         run(number, submission_division="open", **({key: value} if number == 3 else {}))
         for number in range(10)
     ]
-    assert found_in(opened) == []
+    assert found_in(open_runs) == []
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_all_runs_have_the_same_hyperparameters(key: str, value: Any) -> None:
         ("stable_diffusion", "opt_learning_rate_warmup_steps", 99),
     ],
 )
-def test_differences_as_in_good_results_are_no_finding(training: str, key: str, value: Any) -> None:
+def test_harmless_differences_between_runs_are_no_finding(training: str, key: str, value: Any) -> None:
     traces = [
         run(number, benchmark=training, **({key: value} if number == 3 else {})) for number in range(10)
     ]
@@ -251,11 +251,11 @@ def test_differences_as_in_good_results_are_no_finding(training: str, key: str, 
 
 
 @pytest.mark.parametrize("seed", ["x", "", "0x1f", "1.5", True, float("nan"), [1]])
-def test_a_seed_that_is_no_whole_number_is_unproven(seed: Any) -> None:
+def test_a_run_whose_seed_is_not_a_whole_number_is_unproven(seed: Any) -> None:
     traces = [run(number, seed=seed if number == 3 else None) for number in range(10)]
     (found,) = compare_runs(traces, ruleset="5.1.0", usage="training")
     assert (found.code, found.verdict) == ("no_seed", Verdict.UNPROVEN)
-    assert "is no whole number" in found.message
+    assert "is not a whole number" in found.message
     assert str(found.source) == "result_3.txt"
 
 
@@ -264,8 +264,8 @@ def test_a_seed_may_be_written_in_several_ways(seed: Any) -> None:
     assert found_in([run(number, seed=seed if number == 3 else None) for number in range(10)]) == []
 
 
-@pytest.mark.parametrize("damaged", [1, 3, 5])
-def test_a_damaged_line_is_named_before_the_comparison_that_it_breaks(damaged: int) -> None:
+def damaged_report(damaged: int, rcp: RcpResult) -> WorkerReport:
+    """Return a report on ten runs, of which one has some damaged lines."""
     runs = tuple(
         RunScore(
             file=f"result_{number}.txt",
@@ -283,19 +283,27 @@ def test_a_damaged_line_is_named_before_the_comparison_that_it_breaks(damaged: i
         Finding(code="damaged_line", message="not JSON", source=Source(file="result_3.txt", line=40 + number))
         for number in range(damaged)
     )
+    return WorkerReport(runs=runs, runs_needed=10, rcp=rcp, findings=findings)
+
+
+@pytest.mark.parametrize("damaged", [1, 3, 5])
+def test_a_damaged_line_is_the_first_reason_if_the_rcp_checker_crashes(damaged: int) -> None:
     crashed = RcpResult(applies=True, message="the RCP checker crashed: UnboundLocalError")
-    report = WorkerReport(runs=runs, runs_needed=10, rcp=crashed, findings=findings)
-    score = score_of_report(report, folder="x", ruleset="5.1.0")
+    score = score_of_report(damaged_report(damaged, crashed), folder="x", ruleset="5.1.0")
     assert score.verdict is Verdict.UNPROVEN
     assert score.reasons[0] == "result_3.txt:40: not JSON"
     assert score.reasons.count("result_3.txt:40: not JSON") == 1
     assert "UnboundLocalError" in score.reasons[min(damaged, 3)]
-    compared = report.model_copy(update={"rcp": RcpResult(applies=True, passed=True)})
-    assert score_of_report(compared, folder="x", ruleset="5.1.0").verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("damaged", [1, 3, 5])
+def test_damaged_lines_alone_do_not_prevent_a_pass(damaged: int) -> None:
+    report = damaged_report(damaged, RcpResult(applies=True, passed=True))
+    assert score_of_report(report, folder="x", ruleset="5.1.0").verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize("key", ["accelerator_model_name", "division", "number_of_nodes"])
-def test_an_object_in_place_of_a_value_is_a_contradiction_and_no_crash(key: str) -> None:
+def test_an_object_in_place_of_a_printed_value_is_a_contradiction(key: str) -> None:
     text = f":::SYSJSON {json.dumps({**PRINTED, key: {'a': 'NVIDIA H200'}})}"
     traces = [run(number, [text]) for number in range(10)]
     assert {code for code, _ in found_in(traces, DESCRIBED)} == {"system_contradicts"}

@@ -1,7 +1,7 @@
 """Test that copies of a run, and runs that took longer than their logs state, are found.
 
-A result needs several runs. MLPerf's tool checks each log by itself, so that ten copies of one log comply,
-too. These tests edit logs as a person might who has too few or too slow runs. They check that
+A result needs several runs. MLPerf's tool checks each log by itself, so ten copies of one log comply as well.
+These tests edit logs as a person with too few or too slow runs might. They check that
 :mod:`rackproof.analysis.mlperf.repeats` finds copies, impossible times, overlapping runs of a node, speeds
 beyond the GPUs' peak, and systems that differ.
 """
@@ -90,7 +90,7 @@ def copies(change: Callable[[Lines, int], Lines]) -> Callable[[Path], None]:
 
 
 def reformatted(lines: Lines, number: int) -> Lines:
-    """Return a copy whose events have their keys in another order and other spaces."""
+    """Return a later copy with another seed, and with other spaces and key orders in its events."""
     out = []
     for line in shifted(lines, number * 3_600_000, seed=number):
         head, token, body = line.partition(":::MLLOG ")
@@ -110,17 +110,17 @@ def thinned(lines: Lines, number: int) -> Lines:
 
 
 def stretched(lines: Lines, number: int) -> Lines:
-    """Return a copy whose clock runs slower, the more so the higher its number."""
+    """Return a copy whose clock runs faster. A higher number makes it faster."""
 
     def later(match: re.Match[str]) -> str:
-        slower = (int(match[1]) - START_MS) * (1 + number / 500)
-        return f'"time_ms": {round(START_MS + slower) + number * 9_000_000}'
+        elapsed = (int(match[1]) - START_MS) * (1 + number / 500)
+        return f'"time_ms": {round(START_MS + elapsed) + number * 9_000_000}'
 
     return [re.sub(r'"time_ms": (\d+)', later, line) for line in shifted(lines, 0, seed=number)]
 
 
 def other_losses(lines: Lines, number: int) -> Lines:
-    """Return a copy with other losses at the same times."""
+    """Return a later copy with other losses and accuracies at the same intervals."""
     own = random.Random(number)
     text = [re.sub(r'("train_loss": )[0-9.]+', rf"\g<1>{own.uniform(4, 6)}", line) for line in lines]
     text = [
@@ -173,8 +173,8 @@ def test_ten_genuine_runs_pass(tmp_path: Path) -> None:
         ),
         pytest.param(copies(reformatted), "same_run", id="keys in another order"),
         pytest.param(copies(thinned), "same_run", id="lines dropped"),
-        pytest.param(copies(stretched), "same_run", id="a slower clock"),
-        pytest.param(copies(other_losses), "same_run", id="other values at the same moments"),
+        pytest.param(copies(stretched), "same_run", id="a faster clock"),
+        pytest.param(copies(other_losses), "same_run", id="other values at the same intervals"),
         pytest.param(
             copies(lambda lines, n: long_result(n) if n < 9 else shifted(lines, 10**8, seed=99)),
             "same_run",
@@ -252,11 +252,11 @@ def squeezed(lines: Lines) -> Lines:
 
 def early_stop(lines: Lines) -> Lines:
     """Return the log with its run_stop 30 s before its last evaluation."""
-    stop = at(lines, "eval_accuracy") if lines else 0
+    first = at(lines, "eval_accuracy")
     last = max(
         int(t) for line in lines if "eval_accuracy" in line for t in re.findall(r'"time_ms": (\d+)', line)
     )
-    assert stop <= last
+    assert first <= last
     return [
         re.sub(r'"time_ms": \d+', f'"time_ms": {last - 30_000}', line) if '"run_stop"' in line else line
         for line in lines
@@ -264,7 +264,7 @@ def early_stop(lines: Lines) -> Lines:
 
 
 def early_stop_in_order(lines: Lines) -> Lines:
-    """Return the log with its run_stop before the last evaluation, in the order of time."""
+    """Return the log with its run_stop before the last evaluation, with the lines in order of time."""
     moved = early_stop(lines)
     stop = next(line for line in moved if '"run_stop"' in line)
     others = [line for line in moved if line is not stop]
@@ -282,16 +282,16 @@ def second_start(lines: Lines) -> Lines:
     ("filling", "expected"),
     [
         pytest.param(each(late_start), {"training_before_run_start"}, id="run_start late"),
-        # MLPerf's own checker refuses these logs.
+        # MLPerf's own checker refuses these logs, so they fail without a finding.
         pytest.param(each(late_start_in_order), set(), id="run_start late, in order"),
         pytest.param(each(half_of_the_course), {"implausible_speed"}, id="half of the course removed"),
         pytest.param(each(squeezed), {"implausible_speed"}, id="all of it in a second"),
         pytest.param(each(early_stop), {"events_out_of_order"}, id="run_stop 30 s early"),
         pytest.param(each(early_stop_in_order), {"events_after_run_stop"}, id="run_stop early, in order"),
-        pytest.param(each(second_start), {"several_runs"}, id="a run that never stops behind it"),
+        pytest.param(each(second_start), {"several_runs"}, id="followed by a run that never stops"),
     ],
 )
-def test_times_that_cannot_be_are_unproven(
+def test_impossible_times_do_not_pass(
     tmp_path: Path, filling: Callable[[Path], None], expected: set[str]
 ) -> None:
     filling(tmp_path)
@@ -321,7 +321,7 @@ def test_times_that_cannot_be_are_unproven(
         ),
     ],
 )
-def test_seeds_show_that_runs_are_different(tmp_path: Path, spoil: Callable[[Lines, int], Lines]) -> None:
+def test_missing_or_equal_seeds_do_not_pass(tmp_path: Path, spoil: Callable[[Lines, int], Lines]) -> None:
     for number in range(10):
         write(tmp_path / f"result_{number}.txt", spoil(long_result(number, minutes=10 + number / 50), number))
     found = score(tmp_path)
@@ -329,11 +329,11 @@ def test_seeds_show_that_runs_are_different(tmp_path: Path, spoil: Callable[[Lin
     assert codes(found) & {"no_seed", "same_seed"}
 
 
-# -- what a trace shows, without the tool -------------------------------------------------------------
+# -- findings in traces, without MLPerf's tool --------------------------------------------------------
 
 
 def trace(file: str, *, start: float = 0.0, seconds: float = 600.0, **facts: Any) -> RunTrace:
-    """Return the course of a run with four evaluations."""
+    """Return the trace of a run with four evaluations. ``facts`` replace its attributes."""
     events: list[tuple[float, str, Any, dict[str, Any]]] = [(start, "run_start", None, {})]
     for part in (1, 2, 3, 4):
         count = {"samples_count": 1000 * part}
@@ -385,7 +385,7 @@ def test_a_node_does_one_run_at_a_time(
         ("6.1.0", set(), {"no_seed": Verdict.UNPROVEN}),
     ],
 )
-def test_what_a_seed_is_worth_depends_on_the_round(
+def test_the_verdict_on_missing_or_equal_seeds_depends_on_the_round(
     ruleset: str, seeds: set[str], verdicts: dict[str, Verdict | None]
 ) -> None:
     traces = [trace("a", seeds=seeds), trace("b", start=1000, seconds=620, seeds=seeds)]
@@ -404,21 +404,21 @@ def test_a_run_is_no_faster_than_it_states(throughput: float | None, seconds: fl
 @pytest.mark.parametrize(
     ("trained", "ruleset", "train_samples", "throughput", "found"),
     [
-        # Before round 2.0, an epoch has 117,266 images, which logs of 0.6 do not state. This is 78 images/s.
+        # Before round 2.0, an epoch has 117,266 images, which logs of 0.6 do not state: 78 images/s.
         ("ssd", "0.6.0", None, 80.0, False),
         ("ssd", "0.6.0", None, 40.0, True),
         ("ssd", "1.1.0", 117_266.0, 80.0, False),
         ("ssd", "1.1.0", 117_266.0, 40.0, True),
-        # Later it has 1,170,301 images, and logs state batches. This is 780 images/s, or 98 per process.
+        # Later, an epoch has 1,170,301 images, and logs state batches: 780 images/s, or 98 per process.
         ("ssd", "4.1.0", 4572.0, 790.0, False),
         ("ssd", "4.1.0", 4572.0, 98.0, False),
         ("ssd", "4.1.0", 4572.0, 40.0, True),
         ("retinanet", "5.1.0", 4572.0, 98.0, False),
         ("retinanet", "5.1.0", 4572.0, 40.0, True),
-        # HugeCTR states half of its speed.
+        # HugeCTR states half of its speed, which is 80 samples/s in these rows.
         ("dlrm", "2.1.0", 120_000.0, 42.0, False),
         ("dlrm", "2.1.0", 120_000.0, 32.0, True),
-        # A log may also state far more than its run trains.
+        # A log may also state more than its run trains, but only up to a limit of the benchmark.
         ("resnet", "4.0.0", 120_000.0, 100.0, False),
         ("resnet", "4.0.0", 120_000.0, 200.0, True),
         ("unet3d", "1.0.0", 120_000.0, 160.0, False),
@@ -435,21 +435,21 @@ def test_the_samples_of_a_run_are_those_of_its_round(
 
 @pytest.mark.parametrize("silent", [1, 2, 4])
 @pytest.mark.parametrize("name", ["throughput", "amount_kind"])
-def test_what_the_other_runs_state_is_asked_of_each(name: str, silent: int) -> None:
+def test_each_run_must_state_what_most_runs_state(name: str, silent: int) -> None:
     """A run without its throughput may hide that it is faster than it states."""
     traces = [trace(str(at), start=at * 1000, seconds=600 + at, throughput=7.0) for at in range(9)]
     assert not found_in(traces)
     for one in traces[:silent]:
         setattr(one, name, type(getattr(one, name))())
     assert found_in(traces)["course_incomplete"] is Verdict.UNPROVEN
-    # If most runs state none, their code does not log it.
+    # If most runs lack the value, their code does not log it.
     for one in traces:
         setattr(one, name, type(getattr(one, name))())
     assert "course_incomplete" not in found_in(traces)
 
 
 @pytest.mark.parametrize("others", [1, 2, 4])
-def test_a_run_with_another_amount_hides_no_fast_run(others: int) -> None:
+def test_runs_with_progress_in_another_amount_do_not_hide_a_fast_run(others: int) -> None:
     traces = [trace(str(at), start=at * 1000, seconds=600 + at) for at in range(9)]
     fast = trace("fast", start=20_000, seconds=180)
     assert "implausible_speed" in found_in([*traces, fast])
@@ -491,6 +491,25 @@ def test_a_run_that_is_joined_from_parts_of_others_is_found(
     assert ("same_run" in found_in([course("a", first, 60.1), course("b", second, 61.7)])) is same
 
 
+def test_the_message_on_a_joined_run_counts_the_pairs_of_successive_evaluations() -> None:
+    def course(file: str, values: list[float], seconds: float) -> RunTrace:
+        events: list[tuple[float, str, Any, dict[str, Any]]] = [(0.0, "run_start", None, {})]
+        events += [(seconds * part**1.01, "eval_accuracy", one, {}) for part, one in enumerate(values, 1)]
+        one = trace_of_events(file, [*events, (seconds * 100, "run_stop", None, {})])
+        one.seeds = {file}
+        return one
+
+    chance = random.Random(7)
+    first = [chance.random() for _ in range(10)]
+    second = [chance.random() for _ in range(10)]
+    second[1:3], second[6:8] = first[1:3], first[6:8]
+    found = compare_runs(
+        [course("a", first, 60.1), course("b", second, 61.7)], ruleset="5.1.0", usage="training"
+    )
+    messages = [one.message for one in found if one.code == "same_run"]
+    assert messages == ["b is a copy of a: 2 pairs of successive evaluations"]
+
+
 # Evaluations that two runs share, and whether the runs count as one.
 @pytest.mark.parametrize(
     ("values", "same"),
@@ -502,7 +521,7 @@ def test_a_run_that_is_joined_from_parts_of_others_is_found(
         ([0.1, 0.2, 0.3, 0.4], False),
     ],
 )
-def test_equal_values_are_no_chance_if_they_have_many_digits(values: list[float], same: bool) -> None:
+def test_equal_values_show_a_copy_if_they_have_many_digits(values: list[float], same: bool) -> None:
     def course(file: str, seconds: float) -> RunTrace:
         events: list[tuple[float, str, Any, dict[str, Any]]] = [(0.0, "run_start", None, {})]
         events += [(seconds * part, "eval_accuracy", one, {}) for part, one in enumerate(values, 1)]
@@ -513,7 +532,7 @@ def test_equal_values_are_no_chance_if_they_have_many_digits(values: list[float]
     assert ("same_run" in found_in([course("a", 60.1), course("b", 61.7)])) is same
 
 
-def test_one_run_is_not_twice_as_fast_as_the_others() -> None:
+def test_a_run_much_faster_than_the_others_is_found() -> None:
     traces = [trace(str(number), start=number * 1000, seconds=600 + number) for number in range(4)]
     assert not found_in(traces)
     assert "implausible_speed" in found_in([*traces, trace("fast", start=9000, seconds=350)])
@@ -539,7 +558,7 @@ FAILED_TASK = "srun: error: n1: task 3: Exited with exit code 137"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", [TIME_LIMIT, CANCELLED, MEMORY, FAILED_TASK])
-def test_parse_and_score_have_one_answer(tmp_path: Path, line: str) -> None:
+def test_parse_and_score_agree_on_a_run_that_ended_early(tmp_path: Path, line: str) -> None:
     genuine(tmp_path)
     lines = long_result(0)
     stop = next(index for index, one in enumerate(lines) if '"run_stop"' in one)
@@ -563,7 +582,7 @@ def test_synthetic_runs_with_few_events_are_distinguished(tmp_path: Path) -> Non
         ("submission_division", "open"),
     ],
 )
-def test_runs_of_two_systems_are_no_runs_of_one(key: str, other: str) -> None:
+def test_a_run_of_another_system_is_found(key: str, other: str) -> None:
     stated = {"submission_platform": "box", "submission_org": "us", "submission_division": "closed"}
 
     def trace(number: int, about: dict[str, str]) -> RunTrace:
@@ -587,16 +606,19 @@ def test_runs_of_two_systems_are_no_runs_of_one(key: str, other: str) -> None:
     ],
 )
 @pytest.mark.parametrize(("odd", "usual"), [(17, 18), (18, 17), (1, 2)])
-def test_repeats_are_on_as_many_nodes(line: Callable[[int], list[str]], odd: int, usual: int) -> None:
-    def remarks(of_third: list[str]) -> str:
-        logs = [of_third if number == 3 else line(usual) for number in range(10)]
-        found = compare_runs([on_nodes(*log) for log in enumerate(logs)], ruleset="5.1.0", usage="training")
+def test_a_run_on_another_number_of_nodes_is_found(
+    line: Callable[[int], list[str]], odd: int, usual: int
+) -> None:
+    def messages(of_one: list[str]) -> str:
+        printed = [of_one if number == 3 else line(usual) for number in range(10)]
+        traces = [on_nodes(number, lines) for number, lines in enumerate(printed)]
+        found = list(compare_runs(traces, ruleset="5.1.0", usage="training"))
         assert all(one.verdict is Verdict.UNPROVEN for one in found)
         return " ".join(one.message for one in found if one.code == "nodes_differ")
 
-    assert f"ran on {odd} nodes, the other runs on {usual}" in remarks(line(odd))
-    assert f"states no number of nodes, the other runs ran on {usual}" in remarks([])
-    assert remarks(line(usual)) == ""
+    assert f"ran on {odd} nodes, but the other runs ran on {usual}" in messages(line(odd))
+    assert f"states no number of nodes, but the other runs ran on {usual}" in messages([])
+    assert messages(line(usual)) == ""
 
 
 def on_nodes(number: int, lines: list[str]) -> RunTrace:
@@ -606,13 +628,13 @@ def on_nodes(number: int, lines: list[str]) -> RunTrace:
     return one
 
 
-def test_a_score_holds_the_nodes_of_its_repeats_against_each_other(tmp_path: Path) -> None:
+def test_a_score_compares_the_numbers_of_nodes_of_its_runs(tmp_path: Path) -> None:
     for number in range(10):
         head = f":::DLPAL /images/lora.sqsh 31 {17 if number == 3 else 18} n[01-18] '' GB300 18x4"
         write(tmp_path / f"result_{number}.txt", [head, *long_result(number)])
     mixed = score(tmp_path)
     assert mixed.verdict is Verdict.UNPROVEN
-    assert "ran on 17 nodes, the other runs on 18" in " ".join(mixed.reasons)
+    assert "ran on 17 nodes, but the other runs ran on 18" in " ".join(mixed.reasons)
 
 
 @pytest.mark.parametrize(
@@ -636,11 +658,11 @@ def test_a_crash_after_the_end_is_a_remark_in_parse_and_score(tmp_path: Path, li
     assert not any(one.verdict for one in score.findings if one.code == found)
 
 
-# -- copies as traces: no checker, milliseconds -------------------------------------------------------
+# -- copies as traces: fast tests without MLPerf's checker --------------------------------------------
 
 
 def trace_of_lines(file: str, lines: Lines) -> RunTrace:
-    """Return the course of a log, with its seed."""
+    """Return the trace of a log, with its seeds."""
     events = [json.loads(line.partition(":::MLLOG ")[2]) for line in lines if ":::MLLOG " in line]
     one = trace_of_events(
         file, [(e["time_ms"] / 1000, e["key"], e["value"], e.get("metadata") or {}) for e in events]
@@ -671,12 +693,12 @@ def clocked(lines: Lines, clock: Callable[[float], float], seed: int) -> Lines:
         lambda ms, n: min(ms, 300_000) + max(ms - 300_000, 0) * 0.8 + n * 9_000_000,
     ],
     ids=[
-        *("earlier", "forty days later", "by half a millisecond more"),
-        *("compressed evenly", "compressed more and more", "stretched", "jittered", "half of it compressed"),
+        *("earlier", "forty days later", "later by half milliseconds"),
+        *("compressed", "compressed by powers", "stretched", "wavering", "second part compressed"),
     ],
 )
 @pytest.mark.parametrize("seeds", [(1, 2, 3), (4711, 815, 42), (2**31 - 1, 7_000_000_001, 10**12)])
-def test_copies_by_another_clock_and_with_other_seeds_are_one_run(
+def test_copies_with_another_clock_and_other_seeds_are_found(
     clock: Callable[[float, int], float], seeds: tuple[int, ...]
 ) -> None:
     base = long_result(0)
@@ -685,7 +707,7 @@ def test_copies_by_another_clock_and_with_other_seeds_are_one_run(
         copy = clocked(base, lambda ms, n=number: clock(ms, n), seed)
         traces.append(trace_of_lines(f"copy-{number}", copy))
     found = list(compare_runs(traces, ruleset="5.1.0", usage="training"))
-    # Each copy is found as the same run, and not only by its seed or its speed.
+    # Each copy is found as a copy, and not only by its speed.
     assert {one.source.file for one in found if one.code == "same_run" and one.source} == {
         *("copy-1", "copy-2", "copy-3")
     }
@@ -713,21 +735,21 @@ def test_no_run_is_faster_than_its_gpus_can_be(
     run = RunTrace("result_0.txt", model, start=0.0, stop=600.0)
     run.seeds, run.amount_kind = {"1"}, "samples_count"
     run.amounts = [(200.0, samples / 3), (400.0, samples / 1.5), (600.0, samples)]
-    codes = [
+    messages = [
         one.message
         for one in compare_runs(
             [run], ruleset="5.1.0", usage="training", described=DescribedSystem(*gpus, nodes=1)
         )
     ]
-    assert any("at their peak" in one for one in codes) is found
+    assert any("at their peak" in one for one in messages) is found
     stated = RunTrace("result_1.txt", model, start=0.0, stop=1e6, throughput=bound * factor)
-    codes = [
+    messages = [
         one.message
         for one in compare_runs(
             [stated], ruleset="5.1.0", usage="training", described=DescribedSystem(*gpus, nodes=1)
         )
     ]
-    assert any("at their peak" in one for one in codes) is found
+    assert any("at their peak" in one for one in messages) is found
 
 
 @pytest.mark.parametrize(
@@ -743,10 +765,10 @@ def test_no_run_is_faster_than_its_gpus_can_be(
         ("gpt3", ("Intel(R) Gaudi(R) 2 AI Accelerator", 1024), {"samples_count": 1_253_376}, False),
     ],
 )
-def test_a_run_of_all_is_held_against_published_results_of_its_gpus(
+def test_a_run_is_compared_with_published_results_of_its_gpus(
     training: str, gpus: tuple[str, int], metadata: dict[str, int], late: bool
 ) -> None:
-    """The run states no throughput, so it is compared with others. It may be evaluated after its end."""
+    """The run states no throughput, so only published results show its speed. It may be evaluated later."""
     seconds = next(iter(metadata.values())) / (fastest_published(training, *gpus) or 1)
     for times, found in ((1.0, False), (0.35, True)):
         stop = seconds * times
@@ -763,7 +785,7 @@ def test_a_run_of_all_is_held_against_published_results_of_its_gpus(
         assert any("fastest published result of" in one.message for one in said) is found
 
 
-def test_a_rounds_folder_says_what_its_system_is(tmp_path: Path) -> None:
+def test_the_description_of_a_system_is_read_from_the_folder_of_a_round(tmp_path: Path) -> None:
     folder = tmp_path / "Org/results/rack/llama31_8b"
     description = tmp_path / "Org/systems/rack.json"
     folder.mkdir(parents=True)
@@ -789,7 +811,7 @@ def test_a_rounds_folder_says_what_its_system_is(tmp_path: Path) -> None:
         for bad in (None, "two", "", -1, "nan", "1e400", [2])
     ],
 )
-def test_a_description_that_says_nothing_is_not_taken_for_none(tmp_path: Path, text: str) -> None:
+def test_an_unusable_description_is_reported(tmp_path: Path, text: str) -> None:
     folder = tmp_path / "Org/results/rack/bert"
     folder.mkdir(parents=True)
     (tmp_path / "Org/systems").mkdir()
@@ -799,7 +821,7 @@ def test_a_description_that_says_nothing_is_not_taken_for_none(tmp_path: Path, t
     assert "systems/rack.json" in problem
 
 
-def test_a_system_without_accelerators_is_said_to_have_none() -> None:
+def test_a_description_without_accelerators_is_reported() -> None:
     run = RunTrace("result_0.txt", "bert", start=0.0, stop=600.0)
     run.seeds, run.stated_nodes = {"1"}, 4
     described = DescribedSystem("N/A", gpus=0, nodes=4)
@@ -810,13 +832,13 @@ def test_a_system_without_accelerators_is_said_to_have_none() -> None:
 @pytest.mark.parametrize(
     ("platform", "words"),
     [
-        ("2xXE9680Lx8B200-SXM-180GB", "at most 16 of B200"),
-        ("18xNVIDIA GB300", "at most 1296 of GB300"),
+        ("2xXE9680Lx8B200-SXM-180GB", "at most 16 B200"),
+        ("18xNVIDIA GB300", "at most 1296 GB300"),
         ("tpu-trillium", "names no known one"),
         ("", "names no known one"),
     ],
 )
-def test_a_score_without_a_description_says_what_speeds_were_held_against(platform: str, words: str) -> None:
+def test_without_a_description_the_assumed_accelerators_are_stated(platform: str, words: str) -> None:
     run = RunTrace("result_0.txt", "bert", start=0.0, stop=600.0)
     run.seeds, run.system = {"1"}, (platform, "Org", "closed")
     (found,) = undescribed_findings([run])
@@ -856,7 +878,7 @@ def described_codes(platform: str, dlpal: int | None, described: DescribedSystem
         ("18xNVIDIA GB200", 18, "NVIDIA Blackwell Ultra GPU (GB300)", 18, 72, {"other_accelerator"}),
     ],
 )
-def test_a_description_is_held_against_what_the_logs_state(
+def test_a_description_is_compared_with_the_logs(
     platform: str, dlpal: int | None, gpu: str, nodes: int, gpus: int, found: set[str]
 ) -> None:
     codes = {"system_contradicts", "other_accelerator"}

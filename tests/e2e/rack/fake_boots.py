@@ -1,9 +1,9 @@
 """Imitate the network boot of a node of the test rack, for the tests of reimage.yml.
 
 The nodes are containers, which cannot boot from a network. reimage.yml does its real work: it controls a BMC
-(a Redfish emulator), writes the node's entry and order on the boot host (this machine), signs, waits, and
-reads the boot report. A thread acts for the node's ramdisk. It checks the signature with the real ramdisk's
-code, and then replaces the node's container.
+(a Redfish emulator), writes the node's entry and order on the boot host (this machine), signs the order,
+waits, and reads the boot report. A thread acts for the node's ramdisk. It checks the signature with the real
+ramdisk's code, and then replaces the node's container.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from tests.e2e.reimage.test_reimage_by_image import Ramdisks, emulator, make_boo
 
 BOOT_HOST = "boothost"
 SYSTEM = "27946b59-9e44-4fa7-8e91-f3527a1ef001"
+"""UUID of the node's system in the Redfish emulator."""
 MAC = "52:54:00:00:00:01"
 
 
 class RackRamdisk(Ramdisks):
-    """A fake ramdisk of a node of the rack. It calls `rack.py renew` instead of writing a signed image."""
+    """A fake ramdisk of a node of the rack. It calls `rack.py renew` instead of writing the image.
+
+    ``root`` is the checkout, ``folder`` the folder of the boot host, and ``driver`` runs testrack/rack.py.
+    """
 
     def __init__(self, root: Path, folder: Path, driver: Command, node: str) -> None:
         super().__init__(folder, {node: {"status": "written", "disk": "/dev/vda", "seconds": 1}})
@@ -39,7 +43,10 @@ class RackRamdisk(Ramdisks):
 
 
 class FakeBoots:
-    """A boot host with an image, a BMC and a fake ramdisk for one node of the rack."""
+    """A boot host with an image, a BMC and a fake ramdisk for one node of the rack.
+
+    ``folder`` contains ``boothost.json``, the inventory of the boot host, for the option ``-i``.
+    """
 
     def __init__(self, root: Path, folder: Path, driver: Command, node: str) -> None:
         self.folder = folder
@@ -53,7 +60,7 @@ class FakeBoots:
         self.known_hosts = root / ".rackproof/rack/known_hosts"
 
     def variables(self, serial: str) -> dict[str, Any]:
-        """Return the variables of an inventory for the boot host, and for a node with this serial number."""
+        """Return the variables of reimage.yml for this boot host, and for a node with this serial number."""
         return {
             "netboot_folder": str(self.folder / "netboot"),
             "netboot_address": "192.0.2.254",

@@ -342,6 +342,17 @@ def test_what_the_inventory_gets_wrong_is_reported(results: Path, monkeypatch: p
         snapshot_path(results, "a/b")
 
 
+def test_a_drain_that_no_stored_night_made_is_not_compared_with_tonight(results: Path) -> None:
+    """With tonight's own counters as the earlier ones, the night would count as a pass."""
+    states = slurm(n02="ours")
+    states["r1-n02"]["reason"] = "rackproof-night: port_symbol_error mlx5_0; results/night"
+    for passes in (0, 1):
+        a_night(results, {}, slurm=states, return_hours=0)
+        node = read_night(night_folders(results)[0]).nodes[1]
+        assert node.hold is not None
+        assert node.hold.passes == passes, node.why
+
+
 def test_without_a_sku_nothing_is_proven(results: Path) -> None:
     night = begin_night(results, NODES[:1], owner_pid=os.getpid())
     look_at(night, 0, sku="", expected={})

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from .healthy import DRIVER, EPOCH, healthy_gathered
-from .smi import SYSTEMD
+from .healthy_parts import SYSTEMD
 
 FAKES = Path(__file__).resolve().parents[3] / "testrack/fakes/hardware"
 

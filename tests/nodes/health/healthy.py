@@ -1,7 +1,7 @@
 """Make the answer of ``rackproof_facts`` on the healthy node that all tests share, without its checksum.
 
 If a check reads something new of a node, add it to :func:`healthy_gathered` (of a GPU: to ``SECTIONS`` in
-smi.py). Then the healthy node of every test has it.
+healthy_parts.py). Then the healthy node of every test has it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.jobs.validate.nights import uuid
 
-from .smi import CARD_LINKS, ROOT_MOUNT, SECTIONS, SYSTEMD
+from .healthy_parts import CARD_LINKS, ROOT_MOUNT, SECTIONS, SYSTEMD
 
 # The moment of a night in seconds since 1970, and the version of the driver.
 EPOCH = 1_795_000_000.0

@@ -28,7 +28,7 @@ from rackproof.nodes.snapshot import (
     reboot_counter_key,
 )
 from tests.fuzz.samples import healthy_answer
-from tests.nodes.health.smi import SECTIONS
+from tests.nodes.health.healthy_parts import SECTIONS
 
 GPU = GpuSnapshot(
     uuid="GPU-00000000-1111",

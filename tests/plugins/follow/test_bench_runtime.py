@@ -33,7 +33,7 @@ ANSWER = '{"changed": true, "python": "/env/bin/python"}'
 
 
 def prepare(controller: Controller, script: str, *options: str) -> Playbook:
-    """Start a playbook whose make_runtime.py is this shell script, which with --found must only search."""
+    """Start a playbook with this shell script as make_runtime.py. With --found ($2), it must only search."""
     workloads = controller.folder / "workloads"
     workloads.mkdir()
     (workloads / "make_runtime.py").write_text(script)
@@ -60,7 +60,7 @@ def test_an_existing_runtime_starts_no_job(controller: Controller) -> None:
     assert not (controller.folder / "runs").exists()
 
 
-def test_a_missing_runtime_shows_how_much_is_fetched(controller: Controller) -> None:
+def test_a_missing_runtime_is_made_and_the_download_is_shown(controller: Controller) -> None:
     script = f"[ \"$2\" = --found ] && exit 3\necho '{REPORT}'; sleep 2; echo '{ANSWER}'"
     playbook = prepare(controller, script)
     assert playbook.wait() == 0, playbook.output
@@ -71,7 +71,7 @@ def test_a_missing_runtime_shows_how_much_is_fetched(controller: Controller) -> 
         next(line for line in playbook.lines if line.startswith("TASK [Prepare]"))
     )
     assert "changed True python /env/bin/python" in playbook.output
-    # The job's folder is removed.
+    # The action removed the folder of the job.
     assert list((controller.folder / "runs").iterdir()) == []
 
 
@@ -86,13 +86,15 @@ def test_a_missing_runtime_shows_how_much_is_fetched(controller: Controller) -> 
         ('[ "$2" = --found ] && exit 3\necho half of it', "ended without an answer: half of it"),
     ],
 )
-def test_why_it_cannot_be_made_is_the_message(controller: Controller, script: str, words: str) -> None:
+def test_the_message_says_why_a_runtime_cannot_be_made(
+    controller: Controller, script: str, words: str
+) -> None:
     playbook = prepare(controller, script)
     assert playbook.wait() == 2
     assert words in playbook.output.replace("\n", " ")
 
 
-def test_check_mode_makes_nothing(controller: Controller) -> None:
+def test_check_mode_starts_no_program(controller: Controller) -> None:
     playbook = prepare(controller, f"touch {controller.folder}/ran; exit 3", "--check")
     assert playbook.wait() == 0, playbook.output
     assert not (controller.folder / "ran").exists()

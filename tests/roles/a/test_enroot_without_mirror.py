@@ -1,8 +1,9 @@
 """Test role enroot_pyxis without a mirror of apt packages.
 
 The role then installs enroot from the packages of its release, and builds pyxis, Slurm's plugin for
-containers, from its sources. A server of this machine has both. The tests show that each file needs a known
-checksum, and that a file that is absent, replaced or not installable is reported before a node is changed.
+containers, from its sources. A server on this machine offers both. The tests show that each file needs a
+known checksum, and that a file that is absent, replaced or not installable is reported before a node is
+changed.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ PLAYBOOK = """
       loop_control:
         loop_var: part
 """
-# A Makefile that only shows how it was called.
+# A Makefile that only records how it was called.
 MAKEFILE = 'install:\n\tmkdir -p "{out}"\n\techo "$(prefix) $(libdir)" > "{out}/built"\n'
-# The packages of a release of enroot, as its GitHub page names them.
+# The files of enroot's release, as GitHub names them.
 ENROOT = {f"{name}_4.0.1-1_{arch}.deb" for name in ("enroot", "enroot+caps") for arch in ("amd64", "arm64")}
 
 
@@ -75,7 +76,7 @@ class Site:
         return path.read_text() if path.exists() else ""
 
     def variables(self, **changes: Any) -> dict[str, Any]:
-        """Return the variables that an operator without a mirror sets."""
+        """Return the variables of a site without a mirror, and the paths and facts that the tests need."""
         archive = (self.folder / "www/pyxis.tar.gz").read_bytes()
         return {
             "rackproof_node": {**node(), "machine": "x86_64"},
@@ -91,7 +92,7 @@ class Site:
         } | changes
 
     def play(self, root: Path, parts: list[str], **changes: Any) -> subprocess.CompletedProcess[str]:
-        """Run files of the role's tasks on this machine, with variables of the operator in ``changes``."""
+        """Run these task files of the role on this machine. ``changes`` replace variables."""
         playbook, given = self.folder / "playbook.yml", self.folder / "given.json"
         playbook.write_text(PLAYBOOK)
         given.write_text(json.dumps(self.variables(**changes) | {"parts": parts}))
@@ -173,9 +174,9 @@ def test_enroot_comes_from_its_release_and_pyxis_is_built(root: Path, site: Site
         ),
         ({"enroot_pyxis_source_checksum": "abc"}, "pyxis.tar.gz"),
     ],
-    ids=["one file without", "no checksum", "sources"],
+    ids=["one file without a checksum", "no valid checksum", "sources"],
 )
-def test_what_nothing_proves_is_refused_before_anything_is_asked(
+def test_files_without_a_checksum_are_refused_before_any_request(
     root: Path, site: Site, changes: dict[str, Any], named: str
 ) -> None:
     done = site.play(root, ["resolve"], **changes)
@@ -185,7 +186,7 @@ def test_what_nothing_proves_is_refused_before_anything_is_asked(
     assert (site.requests, site.apt) == ([], "")
 
 
-def test_a_release_that_apt_cannot_install_is_known_before_a_node_is_drained(root: Path, site: Site) -> None:
+def test_a_release_that_apt_cannot_install_is_reported_before_a_drain(root: Path, site: Site) -> None:
     (site.folder / "bin/apt-get").write_text(
         "#!/bin/sh\necho ' enroot : Depends: bsdmainutils but it is not installable'\n"
         "echo 'E: Unable to correct problems, you have held broken packages.' >&2\nexit 100\n"
@@ -197,7 +198,7 @@ def test_a_release_that_apt_cannot_install_is_known_before_a_node_is_drained(roo
     assert "held broken packages. Put the packages that it depends on" in output
 
 
-def test_a_file_that_is_not_there_is_known_before_a_node_is_touched(root: Path, site: Site) -> None:
+def test_a_missing_file_is_reported_before_a_node_is_changed(root: Path, site: Site) -> None:
     (site.folder / "www/enroot+caps_4.0.1-1_amd64.deb").unlink()
     done = site.play(root, ["resolve"])
     assert done.returncode == 2, done.stdout + done.stderr

@@ -152,7 +152,7 @@ def test_variables_of_later_roles_are_refused_before_the_first_drain(tmp_path: P
         "n2": {"enroot_pyxis_enroot_version": 3.5},
     }
     printed = play(ROOT / "provision.yml", tmp_path, hosts, "-l", "rack", "--check")
-    assert "Take the node out of service" not in printed
+    assert "Drain the nodes and wait for their jobs" not in printed
     assert "n1: roles/slurm: slurm_accounting is" in messages(printed)["n1"]
     for words in (
         "n1 is not provisioned, and is as it was: Check the variables of all roles: n1: roles/slurm: ",

@@ -1,7 +1,7 @@
-"""Test that rackproof.nodes.packages lists the packages that a role has to install or hold on a node.
+"""Test that ``lacking_packages`` returns the packages that a role has to install or hold on a node.
 
-A package is lacking if it is absent, has another version than its pin, or must be held and is not. apt does
-not upgrade a held package.
+A package is returned if it is absent, does not match its pin, or must be held and is not. apt does not
+upgrade a held package.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INSTALLED = {
 @pytest.mark.parametrize(
     ("wanted", "hold", "names"),
     [
-        # Pins ("" matches any version, and * any end), whether packages must be held, and the lacking ones.
+        # Each row has the pins, whether packages must be held, and the result. "" matches any version.
         ({}, True, []),
         ({"held": "1.18.0-1"}, True, []),
         ({"held": ""}, True, []),
@@ -34,5 +34,5 @@ INSTALLED = {
         ({"absent": "", "held": "2", "free": ""}, True, ["absent", "held", "free"]),
     ],
 )
-def test_packages_unlike_their_pins_are_lacking(wanted: dict[str, str], hold: bool, names: list[str]) -> None:
+def test_packages_to_install_or_hold_are_found(wanted: dict[str, str], hold: bool, names: list[str]) -> None:
     assert lacking_packages(wanted, INSTALLED, hold) == names

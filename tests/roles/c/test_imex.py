@@ -148,7 +148,10 @@ def test_a_node_that_cannot_be_in_a_domain_gets_the_reason(root: Path, tmp_path:
             "none of the groups that are an NVLink domain",
         ),
         "empty": ({"imex_domains": [], "rackproof_node": facts}, "imex_domains: empty"),
-        "bare": ({"imex_domains": ["rack-b"], "rackproof_node": none}, "no driver answers"),
+        "bare": (
+            {"imex_domains": ["rack-b"], "rackproof_node": none},
+            "nvidia-smi reports no driver version",
+        ),
     }
     hosts = {name: {"imex_enabled": True, **variables} for name, (variables, _said) in cases.items()}
     shared, racks = {"ansible_python_interpreter": sys.executable}, {"rack-b": {"hosts": {"bare": {}}}}

@@ -1,9 +1,9 @@
-"""Answer a catalogue from evidence, for :mod:`.making` and :mod:`.verification`. No I/O.
+"""Answer the requirements of a catalogue from evidence. No I/O.
 
-Less evidence never makes a better answer. Evidence that is missing, changed, too old, or from other
-hardware is ``unproven``. A failed run counts until the same point was run again.
+:mod:`.making` and :mod:`.verification` call :func:`answer_catalogue`.
 
-Begin with :func:`answer_catalogue`.
+Less evidence never makes a better answer. If evidence is missing, changed, too old, or from other hardware,
+the answer is at best ``unproven``. A failed run counts until a later run of its point reached the node.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Question:
-    """A question to answer: whether some nodes (``asked``) meet one requirement at a given time (``at``)."""
+    """The question whether the nodes ``asked`` meet one requirement at the time ``at``."""
 
     requirement: Requirement
     asked: Sequence[str]
@@ -51,8 +51,8 @@ class _Question:
     evidence: Sequence[EvidencePiece]
     at: datetime
 
-    def present(self, name: str) -> Node | None:
-        """Return a node with its present hardware, or None if it is unknown."""
+    def current_node(self, name: str) -> Node | None:
+        """Return a node with its current hardware, or None if it is unknown."""
         return next((node for node in self.nodes if node.name == name), None)
 
 
@@ -81,10 +81,10 @@ def whole_verdict(answers: Sequence[Answer]) -> Verdict:
 
 
 def _answer(question: _Question) -> Answer:
-    """Answer a requirement by the worst part over all requested nodes, with failures first."""
+    """Return the answer, with the worst verdict of all requested nodes, and the reasons of failures first."""
     parts = [part for name in question.asked for part in _parts_of_node(question, name)]
     measured = worst(part.verdict for part in parts)
-    # A failure is the first thing to read.
+    # The reasons of failures come first.
     parts = sorted(
         [*_unmeasured_parts(question.requirement, measured), *parts],
         key=lambda part: part.verdict is not Verdict.FAIL,
@@ -99,7 +99,7 @@ def _answer(question: _Question) -> Answer:
         reasons=tuple(reasons)[:_MOST_REASONS],
         more_reasons=max(len(reasons) - _MOST_REASONS, 0),
         by=tuple(sorted(pieces)),
-        # Only an answer that holds has an end.
+        # Only an answer that holds can expire.
         until=min(piece.moment for piece in pieces.values()) + question.requirement.max_age
         if holds
         else None,
@@ -107,7 +107,7 @@ def _answer(question: _Question) -> Answer:
 
 
 def _unmeasured_parts(requirement: Requirement, measured: Verdict) -> Iterator[_Part]:
-    """Yield unproven parts for a requirement that Rackproof does not measure, or only in part."""
+    """Yield unproven parts for a requirement that Rackproof does not measure, or measures only in part."""
     if requirement.unmeasured:
         yield _Part(Verdict.UNPROVEN, f"not measured by Rackproof: {requirement.unmeasured}")
     if requirement.measured:
@@ -116,7 +116,7 @@ def _unmeasured_parts(requirement: Requirement, measured: Verdict) -> Iterator[_
 
 
 def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
-    """Yield what the runs, metrics and night of a node give for the requirement."""
+    """Yield the parts of the answer from the runs, metrics and nights of a node."""
     runs = []
     for benchmark in question.requirement.benchmarks:
         counted, doubt = _counted_runs(question, name, benchmark)
@@ -129,7 +129,7 @@ def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
         yield from _parts_of_night(question, name)
 
 
-# Which pieces count.
+# The choice of the pieces that count.
 
 
 def _covering(question: _Question, name: str, kind: str, benchmark: str) -> list[EvidencePiece]:
@@ -156,15 +156,17 @@ def _covers(question: _Question, piece: EvidencePiece, name: str) -> bool:
 
 
 def _doubt(question: _Question, piece: EvidencePiece, name: str) -> str:
-    """Return why a piece proves nothing about a node's current hardware, or ""."""
+    """Return the reason why a piece proves nothing about a node's current hardware, or ""."""
     then = piece.node(name)
-    # A run that failed before its node answered cannot identify the hardware, and counts.
+    # If a run failed or is unproven and did not identify its node, it counts, whatever the hardware.
     if piece.gone or then is None or (piece.verdict.gates and not is_identified(then)):
         return ""
-    # In a wider scope, every node of the run must be the same as at that time.
+    # In a wider scope, every requested node of the run must have the same hardware as at that time.
     nodes = [node for node in piece.nodes if node.name == name or question.requirement.scope != "node"]
     doubts = (
-        hardware_doubt(node, question.present(node.name)) for node in nodes if node.name in question.asked
+        hardware_doubt(node, question.current_node(node.name))
+        for node in nodes
+        if node.name in question.asked
     )
     return next(filter(None, doubts), "")
 
@@ -174,9 +176,9 @@ def _is_old(question: _Question, piece: EvidencePiece) -> bool:
 
 
 def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
-    """Return why a piece is too old or of the future, or an empty string."""
+    """Return the reason why a piece is too old or from the future, or ""."""
     if piece.moment - question.at > _CLOCK_SKEW:
-        return f"it is of {piece.moment:%Y-%m-%d %H:%M}, which is in the future"
+        return f"it is dated {piece.moment:%Y-%m-%d %H:%M}, which is in the future"
     if _is_old(question, piece):
         days = (question.at - piece.moment) / timedelta(days=1)
         allowed = question.requirement.max_age / timedelta(days=1)
@@ -190,7 +192,7 @@ def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
 def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[EvidencePiece], str]:
     """Return the newest run of each point, and the doubt about the last run that does not count, or "".
 
-    If some points have a recent run, old passes of other points are left out, but other old runs are not. A
+    If some points have a recent run, old passes of other points are left out. Other old runs still count. A
     failure counts beside later runs of its point that never reached the node.
     """
     newest: dict[str, list[EvidencePiece]] = {}
@@ -203,9 +205,11 @@ def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[
             newest[piece.point] = [*_not_replaced(newest.get(piece.point, []), piece, name), piece]
     counted = [piece for pieces in newest.values() for piece in pieces]
     fresh = [piece for piece in counted if not _is_old(question, piece)]
-    # A run that is not a pass does not become a pass with time.
-    doubtful = [piece for piece in counted if piece not in fresh and _verdict_of(piece) is not Verdict.PASS]
-    return (fresh + doubtful if fresh else counted), doubt
+    # An old run that did not pass still counts, because age does not make it a pass.
+    old_not_passed = [
+        piece for piece in counted if piece not in fresh and _verdict_of(piece) is not Verdict.PASS
+    ]
+    return (fresh + old_not_passed if fresh else counted), doubt
 
 
 def _not_replaced(
@@ -218,7 +222,7 @@ def _not_replaced(
 
 
 def _uses_all_gpus(piece: EvidencePiece, name: str) -> bool:
-    """Return whether a run used all GPUs of its node. A run on one GPU does not prove the others."""
+    """Return whether a run used all GPUs of its node. Without the parameter ``gpus``, it did."""
     node = piece.node(name)
     if node is None or "gpus" not in piece.parameters:
         return True
@@ -244,14 +248,14 @@ def _verdict_of(piece: EvidencePiece) -> Verdict:
 
 
 def _verdicts_in(piece: EvidencePiece) -> Iterator[Verdict]:
-    """Yield the verdicts of a piece's judgements, and of a run's findings."""
+    """Yield the verdicts of a piece's gating judgements, and of a run's findings."""
     yield from (judgement.verdict for judgement in piece.judgements if judgement.gating)
     if piece.kind == "run":
         yield from (finding.verdict for finding in piece.findings)
 
 
 def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, location: str) -> _Part:
-    """Return a piece of evidence as a part. If there is an objection to it, the part is at best unproven."""
+    """Return a piece of evidence as a part. With an objection or a wrong age, it is at best unproven."""
     doubts = [*filter(None, [_age_doubt(question, piece)]), *piece.objections]
     counted = worst([verdict, *_verdicts_in(piece), *(Verdict.UNPROVEN for _ in doubts)])
     why = "; ".join([*doubts, *piece.reasons])
@@ -259,7 +263,7 @@ def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, loc
 
 
 def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece]) -> Iterator[_Part]:
-    """Yield the judgements of the required metrics in a node's runs. One must be of a run on all GPUs."""
+    """Yield a part for each judgement of a required metric. One must be from a run on all GPUs."""
     # The absence of a run is already a reason.
     for metric in question.requirement.metrics if runs else ():
         judged = [
@@ -278,10 +282,10 @@ def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece])
 
 
 def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
-    """Yield what the newest night with a node proves: the required codes, or the node's whole health.
+    """Yield the parts from the newest night with a node: for the required codes, or for the whole health.
 
-    If the newest night did not reach the node, the last night that did is in the evidence, too, if the node
-    failed. Its failures still count, because a node that does not answer proves nothing better.
+    If the newest night did not reach the node, earlier failures count, too, back to the last night that
+    reached it, because an unreachable node does not show that its fault is gone.
     """
     nights = _covering(question, name, "night", "")
     if not nights:
@@ -324,14 +328,14 @@ def _verdicts_on(night: EvidencePiece, name: str) -> list[Verdict]:
 def _finding_parts(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:
     """Yield a night's findings on a node that have a code of the requirement, or are unproven."""
     for finding in night.findings:
-        # If a night could not judge something, all that depends on it is open.
-        is_open = finding.verdict is Verdict.UNPROVEN
-        if finding.node == name and (is_open or question.requirement.names_code(finding.code)):
+        # If a night could not judge something on the node, the answer is unproven, whatever its codes.
+        is_unproven = finding.verdict is Verdict.UNPROVEN
+        if finding.node == name and (is_unproven or question.requirement.names_code(finding.code)):
             yield _Part(finding.verdict, f"{name}: {finding.code}: {finding.text}", night)
 
 
 def _read_parts(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:
-    """Yield an unproven part for each required tool that gave no whole answer in a night."""
+    """Yield an unproven part for each required tool without complete output in a night."""
     states = night.reads.get(name, {})
     for tool in question.requirement.reads:
         state = states.get(tool, EvidenceState.ABSENT.value)
@@ -340,7 +344,7 @@ def _read_parts(question: _Question, night: EvidencePiece, name: str) -> Iterato
 
 
 def _expectation_parts(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:
-    """Yield an unproven part if the inventory did not state what a night compares the node with."""
+    """Yield an unproven part if the inventory's expectations of the node are missing or incomplete."""
     expected = night.expected.get(name)
     if expected is None:
         why = f"{night.id} does not record what the inventory expected of it"

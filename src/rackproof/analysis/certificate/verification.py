@@ -124,15 +124,22 @@ def _answers_at(certificate: Certificate, moment: datetime) -> tuple[Answer, ...
 def _wrong_answers(certificate: Certificate, now: datetime) -> Iterator[str]:
     """Yield where answers, verdict or time of a certificate contradict its own evidence."""
     right = _answers_at(certificate, certificate.made)
-    if certificate.answers != right:
-        wrong = [answer.id for answer in right if answer not in certificate.answers] or [
-            "their number or order"
-        ]
+    stored = tuple(_comparable(answer, certificate) for answer in certificate.answers)
+    following = tuple(_comparable(answer, certificate) for answer in right)
+    if stored != following:
+        wrong = [answer.id for answer in following if answer not in stored] or ["their number or order"]
         yield f"its answers do not follow from its evidence: {', '.join(wrong[:10])}"
     if certificate.verdict is not whole_verdict(right):
         yield f"its verdict is {certificate.verdict.value}; {whole_verdict(right).value} follows"
     if certificate.made - now > _CLOCK_SKEW:
-        yield f"it is of {certificate.made:%Y-%m-%d %H:%M}, which is in the future"
+        yield f"it is dated {certificate.made:%Y-%m-%d %H:%M}, which is in the future"
+
+
+def _comparable(answer: Answer, certificate: Certificate) -> Answer:
+    """Return an answer, without its reasons if another version of Rackproof wrote them in its own words."""
+    if certificate.rackproof_version == __version__:
+        return answer
+    return answer.model_copy(update={"reasons": (), "more_reasons": 0})
 
 
 def _expired(certificate: Certificate, answers: tuple[Answer, ...]) -> Iterator[str]:

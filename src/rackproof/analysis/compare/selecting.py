@@ -179,7 +179,7 @@ def _system_of_places(name: str, places: Sequence[Path], remarks: list[str], ben
     except NoLogsError as error:
         raise NotFoundError(str(error)) from None
     # Remarks about skipped files come after those about records, whatever the order of the places is.
-    remarks += [f"passed over: {line}" for line in skipped]
+    remarks += [f"skipped: {line}" for line in skipped]
     if not runs:
         raise NotFoundError(f"{', '.join(map(str, places[:3]))}: no file there is a log of a known format")
     return System(name=name, runs=_only(runs, benchmark, name))

@@ -169,7 +169,7 @@ def _division(text: str) -> str:
 
 
 def printed_findings(traces: Sequence[RunStatements]) -> Iterator[Finding]:
-    """Yield the logs with several different descriptions, and those that print another system than most.
+    """Yield a finding for each log that prints several different systems, or another system than most.
 
     Of 301 published results whose logs print a description, none mixes two.
     """

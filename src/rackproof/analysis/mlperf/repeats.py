@@ -4,11 +4,12 @@ Compliance is checked log by log, so ten copies of one run comply as well as ten
 compares facts that a copy with other dates would still share, which are seeds, measured values and intervals
 between events. It also compares speeds, nodes, systems and hyperparameters. The bounds come from the
 published logs of rounds 2.1, 4.1, 5.0 and 5.1 (6,500 logs of 728 results). Except for one copy, all of these
-are within the bounds. The speeds of 2,185 results of rounds 0.6 to 5.1 are within theirs, except for one of
-bert (1.1) and one of maskrcnn (2.0).
+are within the bounds. The speeds of 2,185 results of rounds 0.6 to 5.1 are plausible, except for one of bert
+(1.1) and one of maskrcnn (2.0).
 
 :mod:`.worker` reads each log with :func:`trace_of_events`, and compares the runs with :func:`compare_runs`.
-Begin with the latter. All findings are ``unproven`` or remarks.
+Begin with :func:`compare_runs`. The worker also calls :func:`date_findings` and
+:func:`undescribed_findings`. All findings are ``unproven`` or remarks.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from rackproof.analysis.mlperf.hyperparameters import (
 )
 from rackproof.analysis.mlperf.published import find_published
 from rackproof.core.records import Finding, Source, Verdict
+from rackproof.core.text import amount
 from rackproof.core.training_limits import (
     PROGRESS_KEYS,
     RunTimes,
@@ -48,10 +50,10 @@ from rackproof.core.training_limits import (
 )
 
 SAME_TIMES = 0.8
-"""Least share of equal event times in two logs of one run. Two runs share at most 0.62 (unet3d on a
+"""Smallest share of equal event times that shows a copy. Two different runs share at most 0.62 (unet3d on a
 TPU; since round 2.1, 0.45)."""
 SAME_VALUES = 0.5
-"""Least share of equal measured values in two logs of one run. Two runs share at most 0.31 (unet3d,
+"""Smallest share of equal measured values that shows a copy. Two different runs share at most 0.31 (unet3d,
 whose statistics have few digits)."""
 FASTER_THAN_REPEATS = 1.5
 """Largest ratio of a run's samples per second to the median of all. In published results, it is at most
@@ -61,15 +63,16 @@ FASTER_THAN_PUBLISHED = 3.0
 SEEDS_SINCE = (4, 0)
 """First round (4.0) in which all runs must log seeds.
 
-All 532 published results of 4.1 to 5.1 log seeds. 6 % of 3.0, 13 % of 2.1, and a third of 0.7 have none.
+All 532 published results of 4.1 to 5.1 log seeds. Of the earlier results, 6 % (3.0), 13 % (2.1) and a third
+(0.7) log none.
 """
 OWN_SEEDS_SINCE = (1, 0)
-"""First round in which the package checker refuses a seed that two runs share. minigo 0.7 was published
-with seed 0."""
+"""First round (1.0) in which the package checker refuses a seed that two runs share. In round 0.7, minigo was
+published with the seed 0 in several runs."""
 EARLY_S = 1.0
 """Largest difference between the clocks of ranks, in seconds."""
-_YEAR, _CLOCKS = timedelta(days=366), timedelta(days=1)
-"""Largest age of a run of a new round, and the time by which a clock may be fast."""
+_YEAR, _CLOCK_SLACK = timedelta(days=366), timedelta(days=1)
+"""Largest age of a run of a new round, and the largest time by which a clock may be ahead."""
 _FEWEST_TIMES, _FEWEST_VALUES, _FEWEST_EVALUATIONS = 5, 3, 2
 """Smallest numbers of equal times, values and evaluations in two logs that chance does not explain."""
 _DIGITS, _MANY_DIGITS = 5, 8
@@ -95,13 +98,14 @@ class RunTrace:
         start: The time of the first run_start.
         stop: The time of the first run_stop.
         seeds: All seeds, as text.
-        times: The distinct times of the events from start to stop.
+        times: The distinct times of the events from start to stop, at most :data:`_MOST_TIMES`.
         values: The values ``(key, name, value)`` measured during the run with enough digits to identify it.
-            The name is the key in a ``tracked_stats`` object, or "".
-        neighbours: The pairs of evaluations in a row, as ``(name, first, second)``, that both have enough
-            digits to identify the run.
-        course: The digest of every event from start to stop without seeds. Times count from the start.
-        amounts: The pairs of time and progress of the evaluations.
+            The name is the key in the logged value if that is an object, as in ``tracked_stats``, or else "".
+            There are at most :data:`_MOST_VALUES`.
+        neighbours: The pairs of successive evaluations, as ``(name, first, second)``, if both have enough
+            digits to identify the run. Evaluations between them with fewer than five digits are skipped.
+        course: The digest of all events from start to stop except seeds, with times relative to the start.
+        amounts: The time and the progress of each evaluation that is later and further than the one before.
         amount_kind: The key of that progress, which counts samples, epochs or steps.
         early: The key of the training event that is furthest before the start, and how many seconds it is
             before. None if there is none.
@@ -159,6 +163,8 @@ def trace_of_events(
 ) -> RunTrace:
     """Return the trace of a run from its log's events.
 
+    The caller adds what is not in events: throughput, nodes, printed descriptions and ``scores``.
+
     Args:
         file: The name of the log.
         events: The tuples ``(seconds since 1970, key, value, metadata)`` in the log's order.
@@ -182,7 +188,7 @@ def trace_of_events(
     trace.course = hashlib.sha256(course_text.encode("utf-8", "replace")).hexdigest()
     _take_amounts(trace, within)
     if not trace.amounts:
-        # stable_diffusion's checkpoints are evaluated after the run, and the last one belongs to its end.
+        # stable_diffusion evaluates its checkpoints after the run. The last one is that of the run's end.
         _take_amounts(trace, all_events)
     return trace
 
@@ -221,7 +227,7 @@ def _measured(
 def _neighbours(
     events: Iterable[tuple[float, str, Any, Mapping[str, Any]]],
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield the pairs of evaluations in a row, with the metric, that two runs do not share by chance."""
+    """Yield ``(name, first, second)`` for successive evaluations that two runs do not share by chance."""
     before: dict[str, float] = {}
     for _, name, value in _measured(event for event in events if event[1] in _EVALUATIONS):
         if _digits(value) < _MANY_DIGITS:
@@ -260,17 +266,17 @@ def _event_lines(events: Iterable[tuple[float, str, Any, Mapping[str, Any]]], st
 
 
 def _take_amounts(trace: RunTrace, events: Iterable[tuple[float, str, Any, Mapping[str, Any]]]) -> None:
-    """Record the training's progress at each evaluation, as long as it increases."""
+    """Record the progress at each evaluation that is later and further than the last recorded one."""
     for time, key, _, metadata in events:
         if key not in _EVALUATIONS:
             continue
         kind = next((name for name in PROGRESS_KEYS if _float(metadata.get(name)) is not None), "")
-        amount = _float(metadata.get(kind)) if kind else None
-        if amount is None or (trace.amount_kind and kind != trace.amount_kind):
+        progress = _float(metadata.get(kind)) if kind else None
+        if progress is None or (trace.amount_kind and kind != trace.amount_kind):
             continue
         trace.amount_kind = kind
-        if not trace.amounts or (time > trace.amounts[-1][0] and amount > trace.amounts[-1][1]):
-            trace.amounts.append((time, amount))
+        if not trace.amounts or (time > trace.amounts[-1][0] and progress > trace.amounts[-1][1]):
+            trace.amounts.append((time, progress))
 
 
 def _float(value: Any) -> float | None:
@@ -331,26 +337,26 @@ def undescribed_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
         return
     named = gpus_of_platform(first_trace.platform)
     if named is None:
-        stand_in = "submission_platform names no known one, so no speed was compared with its hardware"
+        assumption = "submission_platform names no known one, so no speed was compared with the hardware"
     else:
-        stand_in = (
-            f"the speeds were compared with at most {named[1]} of {named[0]}, as submission_platform names"
+        assumption = (
+            f"the speeds were compared with those of at most {named[1]} {named[0]}, from submission_platform"
         )
-    message = f"no systems/SYSTEM.json describes the accelerators: {stand_in}"
+    message = f"no systems/SYSTEM.json describes the accelerators: {assumption}"
     yield Finding(code="no_description", message=message, source=Source(file=first_trace.file))
 
 
 def date_findings(
     traces: Iterable[RunTrace], period: tuple[datetime, datetime] | None, now: datetime
 ) -> Iterator[Finding]:
-    """Yield a finding for each run that is neither within a year of now nor in its round's period.
+    """Yield a finding for each run that began neither in the last year nor in its round's period.
 
     Args:
         traces: The runs.
         period: The first and the last moment of the round's runs, or None if they are unknown.
         now: The current time.
     """
-    spans = [(now - _YEAR, now + _CLOCKS), *([period] if period is not None else [])]
+    spans = [(now - _YEAR, now + _CLOCK_SLACK), *([period] if period is not None else [])]
     for trace in traces:
         if trace.start is None or any(
             first.timestamp() <= trace.start <= last.timestamp() for first, last in spans
@@ -361,7 +367,7 @@ def date_findings(
         except (ValueError, OverflowError, OSError):
             day = f"{trace.start:g} s after 1970"
         message = (
-            f"the run began {day}: neither within a year of now nor in the time of the round, so it is of "
+            f"the run began {day}, neither in the last year nor in the time of the round, so it is of "
             "another result, or its clock was wrong; name its round with --ruleset"
         )
         yield _unproven("another_time", message, trace.file)
@@ -377,9 +383,10 @@ def _unproven(code: str, message: str, file: str) -> Finding:
 
 
 def _system_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs that state another system, submitter, division or availability than most.
+    """Yield a finding for each run that states another system, submitter, division or availability than most.
 
-    Of 947 published results of rounds 3.1 to 5.1, six mix two platforms or submitters, such as a placeholder.
+    Of 947 published results of rounds 3.1 to 5.1, six mix two platforms or submitters, for example a
+    placeholder and the real name.
     """
     usual = Counter(trace.system for trace in traces).most_common(1)
     for trace in traces:
@@ -389,7 +396,7 @@ def _system_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 
 
 def _hyperparameter_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs with other hyperparameters than most. The open division is not judged."""
+    """Yield a finding for each run with other hyperparameters than most, except in the open division."""
     closed = [trace for trace in traces if "open" not in trace.system[2:3]]
     benchmark = next((trace.benchmark for trace in closed if trace.benchmark), "")
     for file, message in other_hyperparameters(benchmark, [(trace.file, trace.settings) for trace in closed]):
@@ -397,7 +404,7 @@ def _hyperparameter_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 
 
 def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs whose number of nodes differs from that of most runs.
+    """Yield a finding for each run whose number of nodes differs from that of most runs.
 
     Of the published results, 408 state the number and 237 list the nodes. None of them mixes two
     numbers.
@@ -412,9 +419,9 @@ def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
         if trace.node_count is None and 2 * stated <= len(traces):
             continue
         if usual is not None and trace.node_count != usual:
-            message = f"ran on {trace.node_count} nodes, the other runs on {usual}"
+            message = f"ran on {trace.node_count} nodes, but the other runs ran on {usual}"
             if trace.node_count is None:
-                message = f"states no number of nodes, the other runs ran on {usual}"
+                message = f"states no number of nodes, but the other runs ran on {usual}"
             yield _unproven("nodes_differ", message, trace.file)
 
 
@@ -423,12 +430,12 @@ _STATED = {"throughput": "its throughput", "amount_kind": "how far each evaluati
 
 
 def _statement_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs whose logs lack a statement of most logs, or state their progress in another amount."""
+    """Yield a finding for each run that lacks a statement of most logs, or has another ``amount_kind``."""
     for name, words in _STATED.items():
         silent = [trace for trace in traces if not getattr(trace, name)]
         if 2 * len(silent) < len(traces):
             for trace in silent:
-                message = f"does not state {words}, and the other runs do: lines are missing"
+                message = f"does not state {words}, but the other runs do: lines are missing"
                 yield _unproven("course_incomplete", message, trace.file)
     kinds = Counter(trace.amount_kind for trace in traces if trace.amount_kind)
     usual = max(kinds, key=lambda kind: kinds[kind], default="")
@@ -443,37 +450,40 @@ def _statement_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, ...]) -> list[Finding]:
     """Return findings on runs without a seed or with another run's seed.
 
-    The severity depends on the round.
+    The verdict depends on the round.
     """
     findings = []
-    asked_for = usage == "training" and version >= SEEDS_SINCE
+    is_required = usage == "training" and version >= SEEDS_SINCE
     without = [trace.file for trace in traces if not trace.seeds]
-    if without and (asked_for or len(without) < len(traces)):
+    if without and (is_required or len(without) < len(traces)):
         message = f"no seed in {', '.join(without[:5])}: nothing shows that the runs are different"
         findings.append(_unproven("no_seed", message, without[0]))
     elif without:
         message = "the logs state no seeds: only their measurements show that the runs are different"
         findings.append(Finding(code="no_seed", message=message, source=Source(file=without[0])))
-    if asked_for:
-        findings += _unreadable_seed_findings(traces)
+    if is_required:
+        findings += _invalid_seed_findings(traces)
     verdict = Verdict.UNPROVEN if version >= OWN_SEEDS_SINCE else None
     for first, repeat in combinations(traces, 2):
         shared = first.seeds & repeat.seeds
         # Runs may log a seed for each of a thousand ranks. Two of these may be equal by chance.
         if shared and 2 * len(shared) >= min(len(first.seeds), len(repeat.seeds)):
-            message = f"{repeat.file} has the seed of {first.file} ({min(shared)[:40]}): it repeats that run"
+            message = (
+                f"{repeat.file} has the seed of {first.file} ({min(shared)[:40]}): nothing shows that it is "
+                "another run"
+            )
             source = Source(file=repeat.file)
             findings.append(Finding(code="same_seed", verdict=verdict, message=message, source=source))
     return findings
 
 
-def _unreadable_seed_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs with a seed that is not a whole number, as the rules require."""
+def _invalid_seed_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
+    """Yield a finding for each run with a seed that is not the whole number that the rules require."""
     for trace in traces:
-        unreadable = sorted(seed for seed in trace.seeds if not _is_whole(seed))
-        if unreadable:
+        invalid = sorted(seed for seed in trace.seeds if not _is_whole(seed))
+        if invalid:
             message = (
-                f"the seed {unreadable[0][:40]!r} is no whole number: nothing shows that the run differs "
+                f"the seed {invalid[0][:40]!r} is not a whole number: nothing shows that the run differs "
                 "from the others"
             )
             yield _unproven("no_seed", message, trace.file)
@@ -499,8 +509,8 @@ def _speed_findings(
 def _impossible_speeds(
     trace: RunTrace, version: tuple[int, ...], gpus: tuple[str, int] | None
 ) -> Iterator[str]:
-    """Yield a sentence for each contradiction of a run's speed to its GPUs, its log or published results."""
-    # The rules decide on the data set, because logs of round 0.6 do not state it.
+    """Yield a sentence for each contradiction of a run's speed with its GPUs, log or published results."""
+    # The round decides which data set is meant, because logs of round 0.6 do not state it.
     benchmark = trained_benchmark(trace.benchmark, trace.train_samples, before_2_0=version < (2, 0))
     samples, seconds = _samples(trace, benchmark), trace.seconds
     trained = samples / seconds if samples and seconds > 0 else None
@@ -519,7 +529,7 @@ def _impossible_speeds(
 def _unknown_gpu_findings(traces: Sequence[RunTrace], gpus: tuple[str, int] | None) -> Iterator[Finding]:
     """Yield one remark if neither a peak nor a published result of the accelerator is known.
 
-    The speeds are then not compared with the hardware. ``gpus`` is the model and the number in all.
+    The speeds are then not compared with the hardware. ``gpus`` is the model and the total number.
     """
     for trace in traces:
         if gpus is None or fastest_published(trace.benchmark, *gpus) is not None:
@@ -550,7 +560,7 @@ def _fastest_published(benchmark: str) -> float | None:
 
 
 def _pace_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs that are much faster than the other runs of the same system."""
+    """Yield a finding for each run that is much faster than the others, if there are at least three."""
     kinds = Counter(trace.amount_kind for trace in traces if trace.pace)
     for kind, count in kinds.items():
         if count >= 3:
@@ -558,7 +568,7 @@ def _pace_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 
 
 def _fast_runs(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs that are much faster than the median. All state their progress in the same amount."""
+    """Yield a finding for each run that is much faster than the median. All have the same ``amount_kind``."""
     paces = {trace.file: trace.pace for trace in traces if trace.pace}
     middle = statistics.median(pace for pace in paces.values() if pace)
     for file, pace in paces.items():
@@ -600,7 +610,7 @@ def _sameness(first: RunTrace, second: RunTrace) -> str:
     if shared >= _FEWEST_TIMES and shared >= SAME_TIMES * possible:
         return f"{shared} of {possible} events at the same intervals"
     common = first.values & second.values
-    first_evaluations, second_evaluations = _telling_evaluations(first), _telling_evaluations(second)
+    first_evaluations, second_evaluations = _unique_evaluations(first), _unique_evaluations(second)
     shared, possible = (
         len(first_evaluations & second_evaluations),
         min(len(first_evaluations), len(second_evaluations)),
@@ -608,18 +618,18 @@ def _sameness(first: RunTrace, second: RunTrace) -> str:
     if shared >= max(_FEWEST_EVALUATIONS, SAME_VALUES * possible):
         return f"{shared} of {possible} evaluations"
     if first.benchmark != "minigo" and (joint := len(first.neighbours & second.neighbours)):
-        # One run may have been joined from parts of others.
-        return f"{joint + 1} evaluations, of which two follow each other in both"
+        # A log may have been put together from parts of other logs.
+        return f"{amount(joint, 'pair')} of successive evaluations"
     possible = min(len(first.values), len(second.values))
-    is_telling = len(common) >= _FEWEST_VALUES or any(
+    is_evidence = len(common) >= _FEWEST_VALUES or any(
         _digits(value) >= _MANY_DIGITS for _, _, value in common
     )
-    if possible and is_telling and len(common) >= SAME_VALUES * possible:
+    if possible and is_evidence and len(common) >= SAME_VALUES * possible:
         return f"{len(common)} of {possible} measured values"
     return ""
 
 
-def _telling_evaluations(trace: RunTrace) -> set[float]:
+def _unique_evaluations(trace: RunTrace) -> set[float]:
     """Return the evaluations that two runs do not share by chance.
 
     There are none for minigo, whose evaluations are shares of a few games.
@@ -630,7 +640,7 @@ def _telling_evaluations(trace: RunTrace) -> set[float]:
 
 
 def _shared_times(first: Sequence[float], second: Sequence[float]) -> tuple[int, int]:
-    """Return how many times of two logs coincide when one is shifted optimally, and out of how many."""
+    """Return how many times of two logs coincide after the best shift of one log, and out of how many."""
     if not first or not second:
         return 0, 0
     shifts = Counter(

@@ -1,16 +1,16 @@
 """Build the user-data of Ubuntu's installer (subiquity) for a node, and check it before the node boots.
 
 Role netboot calls :func:`build_user_data` through the filter ``autoinstall_user_data``, and puts the text on
-the boot host. User-data is the file that cloud-init downloads, and an order says which machine to install
-on which disk::
+the boot host. User-data is the file that cloud-init downloads. An order names the machine to install and
+its disk. User-data looks like this::
 
     #cloud-config
     {"autoinstall": {"early-commands": [...], "network": {...}, "storage": {...}, "version": 1, ...}}
 
 The installer's own schema accepts any storage and ignores unknown keys. This module therefore allows only a
 few keys, and one disk. The first early command unpacks a program. The second, ``check``, compares the machine
-with the order, and finds the disk by its serial number. Until then, the instructions name no real disk, so an
-installer that skips the commands writes nothing.
+with the order, and finds the disk by its serial number or path. Until then, the instructions name no real
+disk, so an installer that skips the commands writes nothing.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from pydantic import ConfigDict, Field, model_validator
 from rackproof.core.records import Record
 
 DISK: Literal["/dev/rackproof-names-this-disk"] = "/dev/rackproof-names-this-disk"
-"""Path in place of the disk's, which the program on the machine replaces after it found the disk.
+"""Path that stands for the disk. The program on the machine replaces it with the path of the disk it found.
 
-The path contains no pattern such as ``*``, which the installer would match with other disks.
+The path contains no wildcard such as ``*``, because the installer would match it with other disks.
 """
 PLACE = "/run/rackproof"
 """Folder on the machine into which the installer's first early command puts the program."""
@@ -94,7 +94,7 @@ class Kernel(_Part):
     def _one(self) -> Kernel:
         """Refuse a kernel with both a package and a flavor, or with neither."""
         if (self.package is None) == (self.flavor is None):
-            raise ValueError("package or flavor, and one of them")
+            raise ValueError("give either package or flavor")
         return self
 
 
@@ -102,12 +102,12 @@ class UbuntuSource(_Part):
     """The source on the medium from which the system is installed."""
 
     id: _Text
-    # This is the only key that subiquity spells with an underscore.
+    # This is the only key in this module that subiquity spells with an underscore.
     search_drivers: bool = Field(default=False, alias="search_drivers")
 
 
 class Drivers(_Part):
-    """The choice whether the installer adds drivers, which provision.yml installs in pinned versions."""
+    """The switch for the installer's drivers. It is off by default: provision.yml installs drivers."""
 
     install: bool = False
 
@@ -115,8 +115,8 @@ class Drivers(_Part):
 class ExtraOptions(_Part):
     """The keys of Ubuntu's format that an operator may add (``netboot_autoinstall``).
 
-    They choose packages, drivers, kernel, locale, and the variant of Ubuntu. Any other key is refused. Disk
-    layout, network, users, commands and the address for reports come only from the order.
+    They choose, for example, packages, drivers, kernel and locale. Any other key is refused. Disk layout,
+    network, users, commands and the address for reports come only from Rackproof.
     """
 
     apt: dict[str, Any] | None = None
@@ -147,7 +147,7 @@ class Autoinstall(ExtraOptions):
 
 
 def build_program(files: Path, order: Mapping[str, Any]) -> bytes:
-    """Return the archive that Python runs on the machine. The same order gives the same bytes.
+    """Return the archive that Python runs on the machine. The same order and programs give the same bytes.
 
     Args:
         files: The files of role netboot.
@@ -181,19 +181,21 @@ def build_user_data(
     Args:
         entry: The node's entry of role netboot, with ``node`` (name), ``serial``, ``disk`` (the properties
             that select the disk) and ``wipe``, which must be empty.
-        report: The URL for its boot report.
+        report: The URL for the node's boot report.
         system: The user-data for the first boot of the new system.
         network: The network settings of the node.
         files: The files of role netboot.
         more: The operator's additions, in the form of :class:`ExtraOptions`.
 
     Raises:
-        ValueError: The instructions contain a key that is not allowed (the text names the key), or other
+        ValueError: The instructions contain a key that is not allowed (the message names the key), or other
             disks should be emptied (``wipe``).
         OSError: A program cannot be read.
     """
     if entry.get("wipe"):
-        raise ValueError("reimage_wipe: the installer empties no other disk; leave it out, or use image")
+        raise ValueError(
+            "the installer empties no other disk: remove reimage_wipe, or set reimage_method=image"
+        )
     order = {"node": entry["node"], "serial": entry["serial"], "disk": dict(entry["disk"])}
     packed = base64.b64encode(build_program(files, order | {"placeholder": DISK, "report": report})).decode()
     run = ("/usr/bin/python3", f"{PLACE}/program")
@@ -210,5 +212,5 @@ def build_user_data(
     )
     content = instructions.model_dump(mode="json", by_alias=True, exclude_none=True)
     content["network"] = {name: value for name, value in content["network"].items() if value}
-    # JSON is YAML.
+    # Cloud-init reads YAML, and every JSON text is YAML.
     return "#cloud-config\n" + json.dumps({"autoinstall": content}, sort_keys=True) + "\n"

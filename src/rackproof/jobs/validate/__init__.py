@@ -1,6 +1,6 @@
-"""Run a night of the fleet for validate.yml, from snapshots to drains.
+"""Check, measure and judge the fleet for validate.yml, and decide which nodes to drain or resume.
 
-A night is one run of validate.yml. ``tasks`` begins and closes it, ``probes`` measures the nodes, and
-``judge`` gives each node its verdict with ``measurements`` and ``fleet``. ``messages``, ``pages`` and
-``explain`` describe the result, and ``nightly`` runs the whole playbook.
+A night is one run of validate.yml. ``tasks`` begins and closes it, and ``probes`` measures the nodes.
+``judge`` uses ``measurements`` and ``fleet`` to give each node its verdict. ``messages``, ``pages`` and
+``explain`` describe the result. ``nightly`` starts the playbook and sends its messages.
 """

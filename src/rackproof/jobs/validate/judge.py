@@ -1,9 +1,9 @@
 """Judge a night of the fleet.
 
 After all snapshots and measurements are stored, the action plugin ``rackproof_validate_judge`` calls
-:func:`judge_fleet`. It gets a :class:`NightDecision` with the nodes to drain and to resume. The phases are
-findings (of health checks), numbers (measurements), verdicts, decisions, and the record ``night.json``. A
-hold is a drain by nights, with the codes that must pass before the node is resumed.
+:func:`judge_fleet`, which returns a :class:`NightDecision` with the nodes to drain and to resume. Its phases
+are findings (of health checks), numbers (measurements), verdicts, decisions, and the record ``night.json``.
+A hold is a drain by nights, with the codes that must pass before the node is resumed.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def night_policy(*, false_alarms: float = 0.1, require_references: bool = True) 
     """Return the limits of a night's comparisons.
 
     Args:
-        false_alarms: The number of 1,000 healthy nodes that may fail per night in comparison with fleet
-            and past.
+        false_alarms: How many of 1,000 healthy nodes may fail per night in comparison with the fleet and
+            with their own past.
         require_references: Whether a measurement without a reference is unproven.
 
     Raises:
@@ -116,11 +116,12 @@ def judge_fleet(
     measuring: str | None = None,
     link: str = "",
 ) -> NightDecision:
-    """Judge a night, decide the actions, and store both.
+    """Judge a night, decide the acts, and store both.
 
     Args:
         context: The context of the night.
-        asked: Each requested node, with the reason why its snapshot is missing, or "" if unknown.
+        asked: Each requested node, with the reason why it has no snapshot, or "" if it has one or if that
+            is unknown.
         being_imaged: Nodes whose imaging is not finished, with the progress. None of them is resumed. There
             is no default, because a caller that forgot the argument would resume nodes during their imaging.
         benchmarks: The folder of the definitions, whose parameters decide which references apply.
@@ -132,11 +133,11 @@ def judge_fleet(
             fleet-wide.
         return_hours: The minimum number of hours between two nights that count as passes of a drained
             node.
-        acts: The permitted actions (drain, return).
+        acts: The permitted acts (drain, return).
         require_measurements: Whether a node without any measurement tonight is unproven.
         policy: The limits of comparisons, or None for :func:`night_policy`'s defaults.
         measuring: None if no measurements were requested. Otherwise, the reason why measuring failed, or "".
-            If the measurements' notes are missing, nothing was measured and nothing is proven.
+            If the record of the measurements is missing, every node is unproven.
         link: The web address of the results folder, for reasons in Slurm.
 
     Raises:
@@ -144,9 +145,13 @@ def judge_fleet(
             option is unusable.
     """
     if not 0 < share <= 1:
-        raise ValidateError(f"validate_max_drain_fraction: a fraction above 0 and up to 1, not {share}")
+        raise ValidateError(
+            f"validate_max_drain_fraction is {share}: it has to be a number above 0 and at most 1"
+        )
     if not 0 <= return_hours <= 24 * 30:
-        raise ValidateError(f"validate_resume_hours: 0 to 720 hours, not {return_hours}")
+        raise ValidateError(
+            f"validate_resume_hours is {return_hours}: it has to be a number of hours from 0 to 720"
+        )
     inputs = _read_inputs(context, asked, slurm)
     health = [
         *_health_findings(inputs),
@@ -169,7 +174,7 @@ def judge_fleet(
             share=share,
             hours=return_hours,
             allowed="drain" in acts,
-            # A Slurm that gave no answer leaves a remark. Without a controller, it was never queried.
+            # If Slurm did not answer, there is a remark. If the inventory has no Slurm, there is neither.
             has_slurm=slurm is not None or bool(slurm_remark),
         ),
     )
@@ -229,7 +234,7 @@ class _NightInputs:
 def _read_inputs(
     context: NightContext, asked: Mapping[str, str], slurm: Mapping[str, Any] | None
 ) -> _NightInputs:
-    """Read the snapshots, the earlier nights and Slurm's answers that the night is judged by."""
+    """Read the snapshots, the earlier nights and Slurm's answers for the judgement of the night."""
     folder, results = Path(context.folder), Path(context.results)
     # Use one time for all phases, so that the windows of 24 hours and of earlier nights do not shift.
     now = datetime.now(UTC)
@@ -262,7 +267,7 @@ def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | No
     """Return the night's own measurements, or None if none were requested."""
     probed = read_probes(inputs.folder)
     if probed is None and (measuring is not None or probes_are_lost(inputs.folder)):
-        # Without a result of the requested measurements, every node is unproven.
+        # If the record of the measurements is missing or damaged, every node is unproven.
         return unmeasured_night(
             0.0, inputs.snapshots, measuring or "its record of measurements cannot be read"
         )
@@ -270,7 +275,7 @@ def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | No
 
 
 def _holds(inputs: _NightInputs, night_id: str) -> dict[str, Hold]:
-    """Return the drain of each node that nights hold drained and that has a snapshot tonight."""
+    """Return the drain by nights of each node that has one, and that has a snapshot tonight."""
     return {
         name: hold
         for name, state in inputs.states.items()
@@ -302,29 +307,29 @@ def _judge_numbers(
         policy,
         # The folder of a dry run is outside of the results.
         inputs.folder.parent != inputs.results,
-        SuspectNumbers(_probed_hardware(inputs, once), _probed_hardware(inputs, set(retested) - once)),
+        SuspectNumbers(_probe_keys(inputs, once), _probe_keys(inputs, set(retested) - once)),
         night_store.read_conditions(inputs.past, inputs.snapshots.values(), inputs.now, policy.nights),
-        {name: _nights_ago(inputs.now, hold.since) for name, hold in holds.items()},
+        {name: _days_since(inputs.now, hold.since) for name, hold in holds.items()},
         points,
     )
     return add_probe_reasons(measured, probed, set(inputs.snapshots), policy.require_references)
 
 
-def _nights_ago(now: datetime, night_id: str) -> int:
-    """Return how many days before now a night began."""
+def _days_since(now: datetime, night_id: str) -> int:
+    """Return how many days ago a night began, or 0 if that is unknown."""
     began = stamp_of(night_id)
     return max((now - began).days, 0) if began is not None else 0
 
 
-def _probed_hardware(inputs: _NightInputs, names: Collection[str]) -> set[tuple[str, str]]:
-    """Return the probes of some nodes as in the history, by benchmark and hardware key."""
+def _probe_keys(inputs: _NightInputs, names: Collection[str]) -> set[tuple[str, str]]:
+    """Return the keys of some nodes' probes in the history, as pairs of benchmark and hardware key."""
     return {(PROBES, inputs.snapshots[name].about.hardware_key) for name in names if name in inputs.snapshots}
 
 
 def _add_failed_elsewhere(
     findings: dict[str, list[HealthFinding]], inputs: _NightInputs, measured: NightNumbers
 ) -> None:
-    """Add the GPUs that failed in another node, each once even if both the history and nights list it."""
+    """Add a finding for each GPU that failed in another node, as the history or earlier nights state."""
     by_gpu = {
         failure.name: failure
         for failure in (*measured.elsewhere, *_arrived_gpus(inputs.snapshots, inputs.past))
@@ -379,8 +384,9 @@ def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
         [folder for folder in inputs.past if folder.name < hold.since],
     )
     before = night_store.last_snapshot(earlier_folders, name)
-    # For a drain that begins tonight there is none, because only Slurm's reason states the drain.
-    failed = night_store.read_snapshot(inputs.results / (hold.failed or hold.since), name)
+    # If no stored night made the drain, it counts from tonight. Tonight's own snapshot shows no failure.
+    failed_folder = inputs.results / (hold.failed or hold.since)
+    failed = None if failed_folder == inputs.folder else night_store.read_snapshot(failed_folder, name)
     return DrainedNode(
         tonight=stored.snapshot,
         expected=parse_node_expectation(name, stored.expected),
@@ -392,7 +398,7 @@ def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
 
 
 def _may_have_seen(night: Path, name: str) -> bool:
-    """Return whether a night may include a snapshot of a node, which is assumed of a damaged record."""
+    """Return whether a night may include a snapshot of a node. A night with a damaged record may."""
     try:
         return any(node.node == name and not node.unreached for node in night_store.read_night(night).nodes)
     except ResultsError:
@@ -434,12 +440,13 @@ def _unless_imaged(node: NodeNight, being_imaged: Mapping[str, str]) -> NodeNigh
     """Return a node as decided, but do not resume it while its imaging is unfinished."""
     if node.plan != "return" or node.node not in being_imaged:
         return node
-    why = f"stays drained: its imaging has not finished ({being_imaged[node.node]}): rackproof reimage status"
+    progress = being_imaged[node.node]
+    why = f"stays drained: its imaging has not finished ({progress}); see rackproof reimage status"
     return node.model_copy(update={"plan": "", "why": why})
 
 
 def _health_findings(inputs: _NightInputs) -> list[HealthFinding]:
-    """Return the findings of the health checks on snapshots."""
+    """Return the findings on the snapshots: those of the health checks, and lost, foreign or moved parts."""
     snapshots = inputs.snapshots
     majorities = majority_versions(stored.snapshot for stored in snapshots.values())
     nodes_of_sign = _nodes_of_signs(snapshots)
@@ -502,7 +509,7 @@ def _unchecked_finding(name: str, error: Exception) -> HealthFinding:
 
 
 def _moved_findings(inputs: _NightInputs, strange: Mapping[str, str]) -> Iterator[HealthFinding]:
-    """Yield a finding for each node with a machine or GPUs that earlier nights saw in another node.
+    """Yield a finding for each node whose serial number or GPUs earlier nights recorded in another node.
 
     Args:
         inputs: The input of the night's judgement.
@@ -529,7 +536,7 @@ def _moved_findings(inputs: _NightInputs, strange: Mapping[str, str]) -> Iterato
 
 
 def _slurm_findings(inputs: _NightInputs, remark: str, *, asked_slurm: bool) -> list[HealthFinding]:
-    """Return findings about the states in Slurm of nodes with a snapshot, or nothing if there is no Slurm."""
+    """Return the findings on the Slurm states of nodes with a snapshot, or none if there is no Slurm."""
     if not asked_slurm and not remark:
         return []
     findings: list[HealthFinding] = []
@@ -552,7 +559,7 @@ def _slurm_findings(inputs: _NightInputs, remark: str, *, asked_slurm: bool) -> 
 def _mark_fleetwide(
     findings: Sequence[HealthFinding], nodes: int, share: float
 ) -> tuple[dict[str, list[HealthFinding]], tuple[str, ...]]:
-    """Return the findings of each node, marked if more than ``share`` of the nodes have one, and remarks."""
+    """Return the findings by node, and remarks. Codes on more than ``share`` of the nodes are fleet-wide."""
     settled, wide = mark_fleetwide(findings, nodes, share=share)
     by_node: dict[str, list[HealthFinding]] = {}
     for finding in settled:
@@ -578,7 +585,7 @@ def _machine_signs(stored: StoredSnapshot) -> set[str]:
 
 
 def _is_idle(state: SlurmState | None) -> bool:
-    """Return whether it is certain that no job runs.
+    """Return whether it is certain that no job runs on the node.
 
     If Slurm does not answer, a job may use the GPU memory.
     """
@@ -598,7 +605,7 @@ def _lost_snapshots(
 ) -> Iterator[HealthFinding]:
     """Yield a finding for each node whose snapshot of last night is lost.
 
-    An older snapshot does not replace it, because it lacks the findings that were open last night.
+    An older snapshot is then used for comparison, but it lacks the findings that were open last night.
     """
     if not inputs.past:
         return
@@ -617,8 +624,8 @@ def _lost_snapshot_finding(name: str, night: Path) -> HealthFinding:
         verdict=Verdict.UNPROVEN,
         action="watch",
         confidence="hint",
-        evidence=f"its snapshot of {night.name} is damaged or gone, so earlier faults and the growth of "
-        "counters are not known; the next night is compared with tonight",
+        evidence=f"its snapshot of {night.name} is damaged or gone, so the faults of that night and the "
+        "growth of counters since then are not known; the next night is compared with tonight",
     )
 
 
@@ -633,21 +640,22 @@ def _unknown_sku_finding(name: str) -> HealthFinding:
     )
 
 
-def _same_machine_finding(name: str, doubles: Sequence[str]) -> HealthFinding:
+def _same_machine_finding(name: str, others: Sequence[str]) -> HealthFinding:
     """Return the finding on a node that is the same machine as the others."""
     return HealthFinding(
         node=name,
         code="node_twice",
         verdict=Verdict.UNPROVEN,
         action="configure",
-        evidence=f"its GPUs, or its serial number and boot, are those of {', '.join(doubles[:5])}: the names "
-        "lead to one machine, and the other is not known; check ansible_host and the name server. If they "
-        "are two and one reports wrong values, accept the other: -l OTHER -e validate_accept_identity=true",
+        evidence=f"its GPUs, or its serial number and boot, are those of {', '.join(others[:5])}: the names "
+        "lead to one machine, and the other machine is not reached; check ansible_host and the name server. "
+        "If they are two machines and one reports wrong values, accept the other one: "
+        "-l OTHER -e validate_accept_identity=true",
     )
 
 
 def _arrived_gpus(snapshots: Mapping[str, StoredSnapshot], past: Sequence[Path]) -> list[HealthFinding]:
-    """Return the GPUs that are new in their node and failed in another node in an earlier night."""
+    """Return findings on GPUs that are new in their node and failed in another node in an earlier night."""
     arrived = _new_gpus(snapshots, past)
     findings: dict[str, HealthFinding] = {}
     # Without new GPUs, no earlier night must be read.
@@ -666,7 +674,7 @@ def _arrived_gpus(snapshots: Mapping[str, StoredSnapshot], past: Sequence[Path])
 def _new_gpus(
     snapshots: Mapping[str, StoredSnapshot], past: Sequence[Path]
 ) -> dict[str, tuple[str, GpuSnapshot]]:
-    """Return GPUs that were not in their node when it was last seen, as node and GPU by UUID."""
+    """Return the GPUs that the last snapshot of their node does not have, as node and GPU by UUID."""
     arrived: dict[str, tuple[str, GpuSnapshot]] = {}
     for name, stored in snapshots.items():
         previous = night_store.last_snapshot(past, name)

@@ -3,8 +3,8 @@
 The history calls this module when it stores a run and when it searches for one. The input is the nodes
 of the run and the labels of a measurement.
 
-Hostnames change with every new image, so the history uses hardware keys. If the value of a label is
-hardware (a GPU's UUID, a node of the run), ``*`` replaces it. The same measurement of 80,000 GPUs is
+A hostname may change with a new image, so the history uses hardware keys. If the value of a label is
+hardware (a GPU's UUID, a node of the run), ``*`` replaces it. The same measurement on 80,000 GPUs is
 therefore one quantity on 80,000 pieces of hardware.
 """
 
@@ -22,7 +22,7 @@ from rackproof.core.records import Gpu, Node
 from rackproof.store.history.schema import KEY_LIMIT
 
 PLACEHOLDER = "*"
-"""Value in place of hardware in the labels of a quantity."""
+"""The value that replaces hardware in the labels of a quantity."""
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 # Matches "GPU-4a9c1e3b-…" and "MIG-…", as nvidia-smi prints them.
@@ -47,7 +47,7 @@ class Part:
 
     Attributes:
         kind: The kind of the hardware.
-        key: The hardware key, which stays the same when the hostname changes.
+        key: The hardware key. It contains a name only if nothing else identifies a node uniquely.
         members: The ends of a link or the nodes of a group. Empty for a node and a GPU.
     """
 
@@ -63,8 +63,8 @@ class Place:
     Attributes:
         labels: The labels as canonical JSON, with ``*`` in place of hardware.
         hardware: The hardware, or None if it is unknown.
-        node: The node with the hardware, or None for a group, a link between nodes, and unknown
-            hardware.
+        node: The node with the hardware, or None for a group, a link between nodes, a GPU of an unknown
+            node, and unknown hardware.
     """
 
     labels: str
@@ -77,7 +77,13 @@ class Topology:
 
     Args:
         nodes: The nodes of the run. If the hardware keys of two nodes are the same, for example the serial
-            number of a shared chassis, the second one gets its hostname added.
+            number of a shared chassis, the name of each later node is added to its key.
+
+    Attributes:
+        nodes: The nodes of the run, by name.
+        described: The record of each node, and of each GPU with a UUID.
+        gpus: Each GPU with its node, by the GPU's UUID.
+        whole: The node of a run on one node, the group of several nodes, or None without a known node.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -96,7 +102,7 @@ class Topology:
             self.whole = Part(Kind.GROUP, bounded_key("+".join(part.key for part in members)), members)
 
     def _add_node(self, node: Node) -> None:
-        """Add a node and its GPUs. If its hardware key is in use already, its name is added to it."""
+        """Add a node and its GPUs. If its hardware key is in use, add the node's name to the key."""
         part = Part(Kind.NODE, bounded_key(node.hardware_key))
         if part in self.described:
             part = Part(Kind.NODE, bounded_key(f"{node.hardware_key}/{node.name}"))
@@ -128,8 +134,8 @@ class Topology:
     def _place(self, labels: Mapping[str, str]) -> Place:
         """Return the hardware that the labels contain, and the labels without it.
 
-        One label with hardware means a node or a GPU, and several mean a link. Without any, the measurement
-        belongs to all nodes of the run.
+        If one label has hardware, that is returned. If several have, the link between them is returned.
+        Without any, the measurement belongs to all nodes of the run.
         """
         general_labels: dict[str, str] = {}
         ends: list[tuple[Part, Part | None]] = []
@@ -149,7 +155,7 @@ class Topology:
     def _part(self, label: str, value: str) -> tuple[Part, Part | None] | None:
         """Return the hardware in a label and its node, or ``None`` for an ordinary label.
 
-        The node is None if the run has several nodes and none of them lists the hardware.
+        The node is None if no node lists the hardware, unless the run has only one node.
         """
         if value in self.gpus:
             return self.gpus[value]
@@ -162,7 +168,7 @@ class Topology:
 
 
 def _link_between(ends: Sequence[tuple[Part, Part | None]]) -> tuple[Part, Part | None]:
-    """Return the link between several ends, and the node of all of them if there is only one."""
+    """Return the link between several ends, and the one node that has all of them, or None."""
     members = tuple(part for part, _ in ends)
     nodes = {node for _, node in ends}
     link = Part(Kind.LINK, bounded_key(">".join(part.key for part in members)), members)
@@ -180,17 +186,17 @@ def storable_text(text: str, limit: int) -> str:
 def bounded_key(key: str) -> str:
     """Return a key that fits into an indexed column.
 
-    A long key is replaced by its SHA-256, so that it is still unique.
+    Characters that the databases refuse are replaced, and a long key is replaced by its digest.
     """
     clean = storable_text(key, len(key))
     return clean if len(clean) <= KEY_LIMIT else f"sha256:{digest_of(key)}"
 
 
 def canonical_json(mapping: Mapping[str, Any]) -> str:
-    """Return a mapping as JSON in ASCII. Equal mappings give equal texts, whatever the order of keys."""
+    """Return a mapping as JSON in ASCII with sorted keys, so that the order of the keys does not matter."""
     return _CANONICAL.encode(mapping)
 
 
 def digest_of(*parts: str) -> str:
-    """Return the SHA-256 of several texts, including their boundaries."""
+    """Return the SHA-256 of a list of texts. ("ab", "c") and ("a", "bc") have different digests."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -56,7 +56,8 @@ class DrainedNode:
         tonight: The snapshot of tonight.
         expected: The inventory's expectations of the node.
         idle: Whether no job uses the node.
-        failed: The snapshot of the last night in which the node failed, or None if lost.
+        failed: The snapshot of the last night in which the node failed, or None if it is lost or if no stored
+            night made the drain.
         before: The last snapshot before the night that drained the node, or None if lost.
         is_first: Whether no night before the drain stored a snapshot of the node.
         soaked: The UUIDs of the GPUs that passed a soak since the night before.

@@ -1,6 +1,6 @@
 """Define parts of a healthy node's answers: nvidia-smi's XML, systemd, a PCIe link, and a mount.
 
-healthy.py builds the answers of the node from these parts, and the tests of health checks change a text in
+healthy.py builds the node's answers from these parts, and the tests of health checks replace a text in
 them. The values are those of a node with H200 GPUs (SXM), as real programs print them. The sections have only
 the elements that Rackproof reads.
 """
@@ -34,15 +34,15 @@ SECTIONS = (
     "<gpu_power_readings><current_power_limit>700.00 W</current_power_limit>"
     "<default_power_limit>700.00 W</default_power_limit></gpu_power_readings>"
 )
-"""The sections of a healthy GPU in the output of ``nvidia-smi -q -x``. healthy.py adds name, UUID, serial
-number and temperatures. A test replaces a text in the sections."""
+"""The sections of a healthy GPU in the output of ``nvidia-smi -q -x``. healthy.py adds name, UUID, minor
+number, serial number and temperatures. A test replaces a text in the sections."""
 
 SYSTEMD = {
     name: {"status": "ok", "rc": 0, "stdout": text, "stderr": "", "seconds": 0.1}
     for name, text in (("failed_units", ""), ("units", ""), ("clock", "NTPSynchronized=yes\n"))
 }
 """The answers of systemd on a node without findings, in the form of the module ``rackproof_facts``: no failed
-unit, no required unit, and a synchronized clock."""
+unit, no output about required units, and a synchronized clock."""
 CARD_LINKS = {
     "0000:03:00.0": {
         f"{which}_link_{name}": value
