@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -223,6 +224,15 @@ class TestImportAndHistory:
         log("a.log")
         log("b.log", **how)
         assert run("import", "logs").exit_code == status
+
+    @pytest.mark.parametrize(("name", "status"), [("node07.log", 3), (".node07.log", 3), ("run.sh", 0)])
+    def test_an_import_beside_a_log_that_is_not_read_exits_with_3_and_names_it(
+        self, name: str, status: int, run: Call, log: Log
+    ) -> None:
+        (log().parent / name).symlink_to("gone")
+        result = run("import", "logs")
+        assert result.exit_code == status
+        assert ("not read" if status else "skipped") + f": logs/{name}: a link" in result.stderr
 
     def test_the_result_of_an_import_is_also_json(self, run: Call, log: Log) -> None:
         (done,) = json.loads(output_of(run("import", log(), "--json", "--benchmark", "mine")))
@@ -664,7 +674,7 @@ class TestCompare:
         result = run("compare", "h", "h")
         assert result.exit_code == 0
         assert not re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", output_of(result))
-        compared = json.loads(output_of(run("compare", "h", "h", "--json")))
+        compared = json.loads(run("compare", "h", "h", "--json").stdout)
         assert compared["measurements"][0]["ratio"] is None
 
     @pytest.mark.parametrize(
@@ -685,6 +695,68 @@ class TestCompare:
         result = run("compare", *names)
         assert result.exit_code == 1
         assert message in output_of(result)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "gone": (lambda log: log.unlink(), "its log logs/log.txt is gone or cannot be read"),
+    "shorter": (lambda log: log.write_bytes(b"0.99"), "its log logs/log.txt was changed"),
+    "edited": (lambda log: log.write_bytes(b"0.999 reached\n"), "its log logs/log.txt was changed"),
+    "its folder gone": (lambda log: shutil.rmtree(log.parent), "its log logs/log.txt is gone"),
+    "a folder in its place": (lambda log: (log.unlink(), log.mkdir()), "its log logs/log.txt was changed"),
+}
+"""Changes of the only log of a run, and the words about each."""
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+class TestLostEvidence:
+    """Tests of commands that show a passing run whose log is gone or was changed."""
+
+    @pytest.fixture
+    def words(self, kept: str, tmp_path: Path, damage: str) -> str:
+        """Damage the log of the run. Return the words about it."""
+        act, words = DAMAGES[damage]
+        act(tmp_path / "results" / kept / "logs/log.txt")
+        return words
+
+    def test_its_report_is_unproven(self, run: Call, kept: str, words: str) -> None:
+        text = run("report", kept, "--format", "md").stdout
+        assert text.startswith("# ? unproven: mnist-lenet")
+        assert words in text
+        assert words in run("report", kept, "--format", "html", "--output", "-").stdout
+        counts = ElementTree.fromstring(run("report", kept, "--format", "junit").stdout.encode()).attrib
+        assert int(counts["failures"]) + int(counts["errors"]) > 0
+        record = json.loads(run("report", f"results/{kept}/run.json", "--format", "json").stdout)
+        codes = {item["code"] for item in record["findings"] if item["verdict"] == "unproven"}
+        assert (record["verdict"], bool(codes & {"log_missing", "log_changed"})) == ("unproven", True)
+        assert words in record["reasons"][0]
+
+    @pytest.mark.parametrize("name", ["{}", "results/{}", "results"])
+    def test_a_comparison_says_it(self, run: Call, kept: str, words: str, name: str, tmp_path: Path) -> None:
+        write_run(example_runs.healthy(run_id="whole", logs=()), tmp_path / "other/whole")
+        shown = run("compare", name.format(kept), "other/whole")
+        assert f"note: {kept} is unproven: {words}" in shown.stderr
+        assert "unproven" in shown.stdout
+
+    def test_a_rebuilt_history_has_it_as_unproven(self, run: Call, kept: str, words: str) -> None:
+        done = run("history", "--rebuild", "--json")
+        assert f"note: {kept} is unproven: {words}" in done.stderr
+        (row,) = json.loads(done.stdout)
+        assert (row["verdict"], words in row["reason"]) == ("unproven", True)
+        refused = run("accept", kept)
+        assert (refused.exit_code, words in refused.stderr) == (1, True)
+
+
+def test_a_run_with_its_logs_remains_a_pass(run: Call, kept: str, tmp_path: Path) -> None:
+    log = tmp_path / "results" / kept / "logs/log.txt"
+    text = log.read_bytes()
+    log.unlink()
+    run("history", "--rebuild")
+    log.write_bytes(text)
+    (tmp_path / "results" / kept).rename(tmp_path / "results/renamed")
+    done = run("history", "--rebuild", "--json")
+    assert (json.loads(done.stdout)[0]["verdict"], "note:" in done.stderr) == ("pass", False)
+    assert run("report", "renamed", "--format", "md").stdout.startswith("# ✓ pass")
+    assert "note:" not in run("compare", "results", "renamed").stderr
 
 
 class TestReport:

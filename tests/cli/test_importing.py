@@ -7,6 +7,7 @@ without work, and logs of a wrong age.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -194,9 +195,90 @@ def test_a_link_among_logs_is_named_and_not_followed(log: Log, tmp_path: Path, t
     (folder / ".hidden.log").write_text("total images/sec: nan\n")
     done = import_logs(folder, tmp_path / "results")
     assert len(done.imported) == 1
-    names = sorted(Path(one.partition(": ")[0]).name for one in done.skipped)
+    names = sorted(Path(one.partition(": ")[0]).name for one in done.unread)
     assert names == [".hidden.log", "linked.log"]
-    assert any("hidden" in one for one in done.skipped)
+    assert any("hidden" in one for one in done.unread)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("node07.log", "gone"),
+        ("node07.log", "elsewhere/job.log"),
+        ("node07.log", "logs/.kept"),
+        ("node07.log", "logs/node07.log"),
+        ("slurm-7.out.gz", "gone.gz"),
+        ("rank_3.txt", "elsewhere/rank"),
+        ("smi.xml", "gone.xml"),
+        ("latest", "elsewhere/job.log"),
+        ("nodes", "elsewhere"),
+        ("nodes", "."),
+        ("nodes", "texts"),
+        (".node07.log", ""),
+        (".result_3.txt", ""),
+        ("._node07.log", ""),
+        (".trash/node07.log", ""),
+    ],
+)
+def test_a_log_that_is_left_out_makes_the_import_unproven(
+    name: str, target: str, log: Log, tmp_path: Path
+) -> None:
+    path = log().parent / name
+    for other in ("elsewhere/job.log", "elsewhere/rank", "logs/.kept", "texts/deep/rank_3.txt"):
+        (tmp_path / other).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / other).write_text("total images/sec: nan\n")
+    path.parent.mkdir(exist_ok=True)
+    if target:
+        path.symlink_to(tmp_path / target)
+    else:
+        path.write_text("total images/sec: nan\n")
+    result = import_logs(tmp_path / "logs", tmp_path / "results")
+    assert len(result.imported) == 1
+    assert [name.split("/")[0] in one for one in result.unread] == [True]
+
+
+def test_a_hidden_fifo_is_named_and_not_opened(log: Log, tmp_path: Path) -> None:
+    folder = log().parent
+    for name in (".node07.log", "._node07.log"):
+        os.mkfifo(folder / name)
+    result = import_logs(folder, tmp_path / "results")
+    assert (len(result.imported), len(result.unread)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("latest", "logs"),
+        ("latest.log", "logs/a/result_0.txt"),
+        ("latest", "logs/a"),
+        ("results", "results"),
+        ("README.md", "README.md"),
+        ("run.sh", "gone.sh"),
+        ("libnccl.so", "libnccl.so.2"),
+        ("images", "images"),
+        (".DS_Store", ""),
+        (".gitignore", ""),
+        (".git/job.log", ""),
+        (".config/settings.json", ""),
+        ("._result_0.txt", ""),
+        ("._node07.log", ""),
+    ],
+)
+def test_links_and_hidden_files_that_are_no_logs_or_are_read_anyway_do_no_harm(
+    name: str, target: str, log: Log, tmp_path: Path
+) -> None:
+    folder = log("a/result_0.txt").parent.parent
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/cat.jpg").touch()
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    if target:
+        path.symlink_to(tmp_path / target)
+    else:
+        path.write_bytes(b"\0\x05\x16\x07\0\x02\0\0Mac OS X")
+    result = import_logs(folder, tmp_path / "results")
+    assert [done.run.verdict for done in result.imported] == [Verdict.PASS]
+    assert result.unread == ()
 
 
 @pytest.mark.parametrize("name", ["job.log", "deep/er/slurm-9.out", "result_9.txt"])
@@ -209,7 +291,7 @@ def test_folders_that_are_left_out_are_named(log: Log, tmp_path: Path, name: str
     (folder / "linked").symlink_to(tmp_path / "elsewhere")
     done = import_logs(folder, tmp_path / "results")
     assert len(done.imported) == 1
-    assert sorted(Path(one.partition(": ")[0]).name for one in done.skipped) == [".trash", "linked"]
+    assert sorted(Path(one.partition(": ")[0]).name for one in done.unread) == [".trash", "linked"]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b" \r\n\t\n", b"\0" * 4096])

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from click.testing import Result
 
+from rackproof.cli.lint_inventory import VALUE_CHECKS
 from rackproof.jobs.inventory import lint
 from rackproof.jobs.inventory.lint import Inventory, fits_kind, lint_inventory, read_inventory
 from rackproof.nodes.slurm_listing import MOST_NODES
@@ -76,6 +77,18 @@ def test_a_sound_inventory_has_no_mistakes(good: Inventory) -> None:
             "the same address (ansible_host: n3)",
         ),
         (inventory({"N7": {}, "n7": {}}), "N7, n7", "the same address"),
+        (inventory({"N1": {"ansible_host": "10.0.0.3"}}), "N1, n1", "differ only in case"),
+        (
+            inventory({"n1": {"ansible_host": "10.0.0.999"}}),
+            "n1",
+            "'10.0.0.999': an address has four numbers",
+        ),
+        (inventory({"10.0.300.1": {}}), "10.0.300.1", "ansible_host is '10.0.300.1'"),
+        (
+            inventory({"n1": {"reimage_bmc_address": "10.1.0.256"}}),
+            "n1",
+            "reimage_bmc_address is '10.1.0.256'",
+        ),
         (inventory({"n 7": {}}), "'n 7'", "no name of a host"),
         (inventory({"../n7": {}}), "'../n7'", "no name of a host"),
         (inventory({"n7\n": {}}), "'n7'", "no name of a host"),
@@ -127,6 +140,57 @@ def test_a_sound_inventory_has_no_mistakes(good: Inventory) -> None:
 def test_a_mistake_is_named_with_its_place(bad: Inventory, where: str, what: str) -> None:
     found = lint_inventory(bad, ROOT)
     assert any(one.where == where and what in one.what for one in found), found
+
+
+def reference(**changes: Any) -> dict[str, Any]:
+    """Return the variables of a node with a reference for gemm, with changes of its keys."""
+    sound = {"metric": "gemm_best", "value": 700, "unit": "TFLOP/s", "low": -0.07, "source": "data sheet"}
+    return {"bench_sku_references": [sound | changes]}
+
+
+@pytest.mark.parametrize(
+    ("variables", "what"),
+    [
+        ({"validate_expect": {"nvlnks": 18}}, "validate_expect of n1: unknown nvlnks"),
+        ({"validate_expect": {"ports": "eight"}}, "ports: 'eight' is not a whole number"),
+        ({"validate_expect": {"gpus": -8}}, "gpus: '-8' is not a whole number"),
+        ({"validate_expect": {"services": "slurmd"}}, "services: 'slurmd' is not a list"),
+        ({"validate_expect": {"mounts": ["data"]}}, "mounts: 'data' is not an absolute path"),
+        ({"validate_expect": {"mig": 1, "gpu_name": "{{ name }}"}}, "mig: 1 is neither true nor false"),
+        ({"validate_limits": {"temprature": 90}}, "validate_limits of n1: temprature: 90"),
+        ({"validate_limits": {"gpu_c": "hot"}}, "gpu_c: 'hot'"),
+        ({"validate_limits": {"clock_s": -1}}, "clock_s: -1"),
+        (
+            {"bench_sku_references": [{"metrik": "gemm_best"}]},
+            "bench_sku_references of n1: entry 1: reference.m",
+        ),
+        ({"bench_sku_references": ["gemm_best"]}, "entry 1: a reference is a mapping"),
+        (reference(low=-7), "low, high and warn are fractions"),
+        (reference(value="abc"), "reference.value: Value error, a reference must be a finite number"),
+        (reference(lwo=-0.07), "reference.lwo: Extra inputs are not permitted"),
+        (reference(unit=None), "reference.unit: "),
+    ],
+)
+def test_a_nested_value_that_a_job_refuses_is_named_once(variables: dict[str, Any], what: str) -> None:
+    found = lint_inventory(inventory({"n1": variables, "n2": variables}), ROOT, VALUE_CHECKS)
+    assert [(one.where, what in one.what) for one in found] == [("n1 and 1 more", True)], found
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"validate_expect": {"gpus": 8, "ports": "{{ count }}", "services": ["slurmd"], "mig": False}},
+        {"validate_expect": {"mounts": ["{{ data }}"], "versions": {"driver": "580.95", "cuda": 13}}},
+        {"validate_expect": "{{ other }}"},
+        {"validate_expect": {"ports": "{% if b %}8{% else %}4{% endif %}"}},
+        {"validate_limits": {"gpu_c": 90, "disk_free": 0.1, "clock_s": "{{ other }}"}},
+        reference(labels={"dtype": "bf16"}, parameters={"gpus": 8}),
+        reference(value="{{ other }}"),
+        {"bench_sku_references": []},
+    ],
+)
+def test_a_nested_value_that_the_jobs_use_is_no_mistake(variables: dict[str, Any]) -> None:
+    assert lint_inventory(inventory({"n1": variables}), ROOT, VALUE_CHECKS) == []
 
 
 @pytest.mark.parametrize(
@@ -224,6 +288,7 @@ def write(folder: Path, hosts: str, **files: str) -> Path:
         ("all: {hosts: {n1: }}\n", {"all": "a: 1\nb: 2\na: 3\n"}, 2, "all.yml:3: a is in line 1"),
         ("all: {hosts: {n1: }}\n", {"all": "a: [1\nb: 2\n"}, 2, "all.yml:2: it is not YAML"),
         ("all: [n1\n", {}, 2, "hosts.yml:2: it is not YAML"),
+        ("all: {hosts: {n1: }}\n", {"all": "validate_expect: {nvlnks: 18}\n"}, 2, "unknown nvlnks"),
         ("all: {hosts: {n1: , n1: }}\n", {}, 2, "hosts.yml:1: n1 is in line 1"),
         ("all: {hosts: {n1: }, extra: 3}\n", {}, 2, "Skipping key (extra) in group (all)"),
     ],

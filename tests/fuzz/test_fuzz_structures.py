@@ -44,7 +44,7 @@ def test_any_input_is_read_or_refused(structure: Structure) -> None:
 
 @pytest.mark.parametrize("entry", ["x", None, 7, ["metric"]])
 def test_a_baseline_that_is_no_mapping_is_refused_in_words(entry: Any) -> None:
-    with pytest.raises(SkuReferenceError, match="h200: a reference is a mapping of keys"):
+    with pytest.raises(SkuReferenceError, match="h200: entry 1: a reference is a mapping of keys"):
         sku_references("h200", [entry])
 
 

@@ -168,6 +168,48 @@ BURN_HEAD = b"Burning for 60 seconds.\n"
 BURN_START = b"Initialized device 0 with 81089 MB of memory (80000 MB available, using 72000 MB of it)\n"
 
 
+LORA, LLAMA = (
+    f"mlperf-5.1/lambda-gb300-n18/{name}/result_1.txt.xz" for name in ("llama2_70b_lora", "llama31_8b")
+)
+RUNS: dict[str, bytes] = {
+    "lora": read(LORA),
+    "llama": read(LLAMA),
+    # An evaluation of resnet is a fraction, and good from a target on. The others are losses.
+    "resnet": samples.mllog_of("resnet", 0.76),
+    "ssd": samples.mllog_of("ssd", 0.35),
+    "resnet 0.5": samples.MLP05,
+    "ssd 0.5": samples.MLP05.replace(b" resnet ", b" ssd ").replace(b"0.74982", b"0.22"),
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("lora", "llama"),
+        ("llama", "lora"),
+        ("resnet", "ssd"),
+        ("ssd", "resnet"),
+        ("resnet", "lora"),
+        ("lora", "resnet"),
+        ("resnet 0.5", "ssd 0.5"),
+        ("ssd 0.5", "resnet 0.5"),
+        ("lora", "lora"),
+        ("resnet", "resnet"),
+    ],
+)
+def test_runs_of_two_benchmarks_in_a_log_are_unproven_in_any_order(first: str, second: str) -> None:
+    assert [codes(RUNS[name]) for name in (first, second)] == [(Verdict.PASS, set())] * 2
+    verdict, why = codes(RUNS[first] + RUNS[second])
+    assert (verdict, "several_runs" in why) == (Verdict.UNPROVEN, True)
+    # So is a run beside half of another benchmark's. A failure of either run is a failure of the log.
+    half = RUNS[second].splitlines(keepends=True)
+    if first != second:
+        assert codes(RUNS[first] + b"".join(half[: len(half) // 2]))[0] is Verdict.UNPROVEN
+    aborted = RUNS[second].replace(b'"status": "success"', b'"status": "aborted"')
+    aborted = aborted.replace(b'"success": true', b'"success": false')
+    assert codes(RUNS[first] + aborted)[0] is Verdict.FAIL
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

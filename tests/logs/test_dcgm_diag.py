@@ -5,8 +5,9 @@ result with a skipped test, a missing row or a missing GPU is unproven, and that
 reported as a fault of hardware.
 
 The forms are those of NVIDIA/DCGM issues 55 (3.0), 139 (JSON) and 253 (4.2), of NVIDIA/deepops
-(docs/slurm-cluster, 2.0), aws-samples/awsome-distributed-training (efa-cheatsheet, 3.3) and
-facebookresearch/gcm (test_check_dcgmi.py).
+(docs/slurm-cluster, 2.0), aws-samples/awsome-distributed-training (efa-cheatsheet, 3.3), of
+facebookresearch/gcm (test_check_dcgmi.py) and of dcgmi/Diag.cpp of DCGM 3.3.9. Errors are those of
+dcgmlib/dcgm_errors.h.
 """
 
 from __future__ import annotations
@@ -312,3 +313,201 @@ def test_a_table_without_a_test_of_the_level_in_the_command_is_unproven(
     command: str, rows: tuple[str, ...]
 ) -> None:
     assert judged(command + table(hardware=rows)) == (UNPROVEN, {"rows_missing"})
+
+
+IDS_OF_3 = "2330,2330,2330,2330,2330,2330,2330,2330"
+"""Device IDs of eight GPUs, as DCGM 3 prints them."""
+
+
+def with_ids(text: str, ids: str = IDS_OF_3) -> str:
+    """Return the table of DCGM 3.1 and later, which begins with device IDs of the GPUs."""
+    heading = f"|-----  Deployment  --------+{'-' * 48}|\n"
+    row = f"| {'GPU Device IDs Detected':25} | {ids:46} |\n"
+    return text.replace(heading, f"|-----  Metadata  ----------+{'-' * 48}|\n{row}{heading}", 1)
+
+
+def below(test: str, *rows: tuple[str, str], text: str | None = None, **words: str) -> str:
+    """Return the table of DCGM 3 for eight GPUs, with more rows below one of its tests."""
+    table_of_3 = text or with_ids(table(hardware=LEVEL_3, **words))
+    row = next(line for line in table_of_3.splitlines(keepends=True) if line.startswith(f"| {test} "))
+    return table_of_3.replace(row, row + "".join(wrapped(name, cell) for name, cell in rows), 1)
+
+
+def json_of_3(*gpus: int, test: str = "GPU Memory", ids: int = 8, status: str = "Pass") -> bytes:
+    """Return the JSON of DCGM 3.3 for eight GPUs, in which one test has results of only some of them."""
+    deployment = [{"name": name, "results": [{"status": "Pass"}]} for name in ("Denylist", *SOFTWARE)]
+    hardware = [
+        {"name": name, "results": [{"gpu_id": str(gpu), "status": word} for gpu in tested]}
+        for name, tested, word in (
+            ("PCIe", range(8), "Pass"),
+            ("Diagnostic", range(8), "Pass"),
+            (test, gpus, status),
+        )
+    ]
+    categories = [
+        {"category": "Deployment", "tests": deployment},
+        {"category": "Hardware", "tests": hardware},
+    ]
+    document = {"DCGM GPU Diagnostic": {"test_categories": categories}, "GPU Device IDs": ["2330"] * ids}
+    return json.dumps(document).encode()
+
+
+def gpu_messages(text: str | bytes) -> list[str]:
+    """Return the messages about GPUs without results."""
+    findings = logs.parse(io.BytesIO(text if isinstance(text, bytes) else text.encode())).findings
+    return [one.message for one in findings if one.code == "gpu_missing"]
+
+
+SEVEN = "Pass - GPUs: 0, 1, 2, 4, 5, 6, 7"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (below("PCIe", PCIe="Pass - GPU: 0"), "8 GPUs detected, PCIe has results of only GPU0"),
+        (below("PCIe", Diagnostic=SEVEN),
+         "8 GPUs detected, Diagnostic has results of only GPU0, GPU1, GPU2, GPU4, GPU5, GPU6, GPU7"),
+        (with_ids(table(PCIe="Pass - GPU: 1"), "1eb8,1eb8"),
+         "2 GPUs detected, PCIe has results of only GPU1"),
+        # DCGM 2 states no number of GPUs, and writes All for all of them.
+        (table(PCIe="Pass - GPUs: 0, 2"), "PCIe did not run on all GPUs: it has results of only GPU0, GPU2"),
+        (json_of_3(*range(7)),
+         "8 GPUs detected, GPU Memory has results of only GPU0, GPU1, GPU2, GPU3, GPU4, GPU5, GPU6"),
+        (json_of_3(3, test="Targeted Power"), "8 GPUs detected, Targeted Power has results of only GPU3"),
+        (json_of_3(), "GPU Memory does not state what it tested"),
+    ],
+)  # fmt: skip
+def test_a_test_that_passed_on_some_gpus_only_is_unproven(text: str | bytes, message: str) -> None:
+    found, codes = judged(text)
+    assert (found, "gpu_missing" in codes) == (UNPROVEN, True), codes
+    assert message in gpu_messages(text)
+
+
+def test_a_number_of_gpus_counts_without_results_of_other_tests() -> None:
+    text = json.loads(json_of_3(*range(7)))
+    for test in text["DCGM GPU Diagnostic"]["test_categories"][1]["tests"]:
+        del test["results"][7:]
+    assert judged(json.dumps(text)) == (UNPROVEN, {"gpu_missing"})
+
+
+@pytest.mark.parametrize(
+    "words", ["Pass - GPUs: 0, 1, x", "Pass - GPUs:", "Pass - ", "Pass - GPU: 0...", "Pass 0"]
+)
+def test_a_passed_test_whose_gpus_cannot_be_read_is_unproven(words: str) -> None:
+    assert judged(below("PCIe", PCIe=words)) == (UNPROVEN, {"damaged_line"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        with_ids(table(hardware=LEVEL_3)),
+        # The option -i or -g restricts the device IDs, too (NVIDIA/go-dcgm issue 52).
+        "$ dcgmi diag -i 0,1 -r 3\n" + with_ids(table(hardware=LEVEL_3), "2330,2330"),
+        with_ids(table(hardware=LEVEL_3), "1eb8"),
+        # dcgmi cuts the IDs of 16 GPUs.
+        with_ids(table(hardware=LEVEL_3), "20b0," * 8 + "20b..."),
+        with_ids(table(EUD="Skip - All")),
+        with_ids(table(EUD="Skip - GPU: 3")),
+        below("EUD Test", ("", "Skip - GPU: 1"), text=with_ids(table(EUD="Pass - GPU: 0"), "2330,2330")),
+        json_of_3(*range(8)),
+        json_of_3(0, test="EUD Test", status="Skip"),
+        json_of_3(*range(8)).replace(b'"GPU Device IDs"', b'"other"'),
+    ],
+)
+def test_results_of_all_tested_gpus_pass(text: str | bytes) -> None:
+    assert judged(text) == (PASS, set())
+
+
+def faults(text: str | bytes) -> list[str]:
+    """Return the messages of faults."""
+    findings = logs.parse(io.BytesIO(text if isinstance(text, bytes) else text.encode())).findings
+    return [one.message for one in findings if one.code == "dcgm_fault"]
+
+
+ALL_BUT_0 = "Pass - GPUs: 1, 2, 3, 4, 5, 6, 7"
+COOLING = "GPU 0 Thermal violations totaling 13.3 seconds started at 9.7 seconds into the test for GPU 0"
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        (below("GPU Memory", ("", "Fail - GPU: 0"), ("Warning", COOLING), GPU=ALL_BUT_0),
+         ["GPU Memory of GPU0 failed"]),
+        (below("PCIe", ("", "Fail - GPUs: 1, 3"), PCIe="Pass - GPUs: 0, 2, 4, 5, 6, 7"),
+         ["PCIe of GPU1 failed", "PCIe of GPU3 failed"]),
+        (below("Diagnostic", ("", "Warn - GPU: 1"), ("", "Skip - GPU: 2"), Diagnostic="Fail - GPU: 0"),
+         ["Diagnostic of GPU0 failed"]),
+        (below("PCIe", ("Warning", COOLING), ("", "Fail - GPU: 0"), PCIe=ALL_BUT_0), ["PCIe of GPU0 failed"]),
+        # dcgmi cuts a list of many GPUs. The number before the dots may be another one.
+        (below("PCIe", ("", "Fail - GPUs: 8, 10, 1..."), PCIe="Pass - GPUs: 0, 1, 2, 3, 4, 5, 6, 7, 9, ..."),
+         ["PCIe of GPU8 failed", "PCIe of GPU10 failed"]),
+        (below("PCIe", ("", "Fail - GPUs: 1..."), PCIe="Pass - GPU: 0"), ["PCIe failed"]),
+        (below("PCIe", PCIe="Fail - All"), ["PCIe failed"]),
+    ],
+)  # fmt: skip
+def test_a_row_of_failed_gpus_below_a_test_is_a_fault(text: str, messages: list[str]) -> None:
+    assert judged(text)[0] is FAIL
+    assert faults(text) == messages
+
+
+@pytest.mark.parametrize(
+    ("word", "expected", "code"), [("Warn", DEGRADED, "dcgm_warning"), ("Skip", UNPROVEN, "dcgm_skipped")]
+)
+def test_a_row_of_gpus_that_warned_or_were_skipped_has_its_own_verdict(
+    word: str, expected: Verdict, code: str
+) -> None:
+    assert judged(below("GPU Memory", ("", f"{word} - GPU: 0"), GPU=ALL_BUT_0)) == (expected, {code})
+
+
+# Errors that only broken hardware causes.
+BROKEN = (
+    "GPU 3 has uncorrectable memory errors and row remappings are pending",
+    "GPU 3 had memory errors and row remappings are pending",
+    "GPU 3 had uncorrectable memory errors and row remapping failed.",
+    "GPU 3 had uncorrectable memory errors and 4 rows were remapped",
+    "Detected 2 volatile double-bit ECC error(s) in GPU 3.",
+    "A pending retired page has been detected in GPU 3.",
+    "60 or more retired pages have been detected in GPU 3. ",
+    "CUDA APIs have indicated that a double-bit ECC error has occured on GPU 3.",
+    "Found 12 faulty memory elements on GPU 3",
+    "Detected a miscompare failure in the L1 cache.",
+    "Detected 4 nvlink_crc_flit_error_count_total NvLink errors on GPU 3's NVLink (should be 0)",
+    "GPU 3 was unsuccessfully written to by GPU 1 over NVLink in a peer-to-peer test: cudaMemcpy",
+    "NVSwitch 4's NvLink 11 is down.",
+    "Detected fatal NvSwitch SXID 12028",
+    "GPU 3 has fallen off the bus",
+)
+# Errors that a setting, a library or another process may cause, too.
+UNCLEAR = (
+    "Persistence mode for GPU 0 is disabled.",
+    "Couldn't allocate at least 75.0% of GPU memory on GPU 0",
+    "Error using CUDA API cuInit",
+    "Skipping test memory because ECC is not enabled on GPU 0",
+    "ECC Memory is not turned on or is unsupported. Skipping test.",
+    "GPU had a contained error.",
+    "Detected clock throttling due to power violation in GPU 0.",
+    COOLING,
+)
+
+
+@pytest.mark.parametrize("name", ["Error", "Warning"])
+@pytest.mark.parametrize(
+    ("words", "expected"), [*((one, FAIL) for one in BROKEN), *((one, UNPROVEN) for one in UNCLEAR)]
+)
+def test_an_error_that_only_broken_hardware_causes_is_a_fault(
+    words: str, expected: Verdict, name: str
+) -> None:
+    code = "dcgm_fault" if expected is FAIL else "dcgm_warning"
+    assert judged(below("Inforom", (name, words))) == (expected, {code})
+    in_json = json.loads(json_of_3(*range(8)))
+    tests = in_json["DCGM GPU Diagnostic"]["test_categories"][0]["tests"]
+    # DCGM 3.3 has this key in tests of software.
+    tests[-1]["results"] = [{"status": "Pass", "gpu_id": 3, "warnings": [{"warnings": words}]}]
+    found, codes = judged(json.dumps(in_json))
+    assert (found, code in codes) == (expected, True), codes
+
+
+def test_an_error_above_all_tests_is_a_fault() -> None:
+    heading = f"|-----  Deployment  --------+{'-' * 48}|\n"
+    text = with_ids(table()).replace(heading, heading + wrapped("Error", BROKEN[0]), 1)
+    assert faults(text) == [f"DCGM: DCGM reports: {BROKEN[0]}"]

@@ -30,6 +30,7 @@ ALWAYS = [
     ("half a line of another rank Xid (PCI:0009:01:00): 119, Timeout", "xid_reset"),
     ("0: GPU 0000:09:00.0 has fallen off the bus", "gpu_lost"),
     ("srun: error: Node failure on node02", "node_failed"),
+    ("3: Second rerun: unexpected result is not reproducible on a different GPU, therefore", "wrong_values"),
 ]
 """Lines of faults that count also after the end of the measurement."""
 
@@ -64,6 +65,13 @@ DURING = [
         UNPROVEN,
         "nccl_peer_lost",
     ),
+    (
+        WARN.format("net_ib/common.cc:187", "NET/IB : mlx5_3:1 async fatal event: local catastrophic error"),
+        UNPROVEN,
+        "network_failed",
+    ),
+    ("[default] Worker group FAILED. 3/3 attempts left; will restart worker group", UNPROVEN, "task_failed"),
+    ("0: val_accuracy: nan", FAIL, "nan"),
     ("NVRM: Xid (PCI:0009:01:00): 999, pid=1, something", UNPROVEN, "xid_unknown"),
     ("NVRM: Xid (PCI:0009:01:00): 13, pid=1, Graphics Exception", DEGRADED, "xid"),
 ]
@@ -131,3 +139,46 @@ def test_other_faults_after_the_end_are_ignored(root: Path, line: str) -> None:
 def test_harmless_lines_give_no_finding(root: Path, line: str) -> None:
     found = with_line(real(root, LOG), line)
     assert (found.verdict, found.findings) == (Verdict.PASS, ())
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some have been OOM Killed.", FAIL),
+        ("Out of memory: Killed process 4711 (python3) total-vm:1kB", FAIL),
+        ("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB", FAIL),
+        (
+            "2020-07-10 08:43:17.1: I tensorflow/stream_executor/cuda/cuda_driver.cc:831] failed to allocate "
+            "2.88G (3091663872 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+            Verdict.PASS,
+        ),
+        (
+            "2020-07-10 08:43:17.4: W tensorflow/core/common_runtime/bfc_allocator.cc:239] Allocator "
+            "(GPU_0_bfc) ran out of memory trying to allocate 3.54GiB",
+            Verdict.PASS,
+        ),
+    ],
+)
+def test_only_retries_of_the_allocator_are_harmless_in_a_log_of_tensorflow(
+    root: Path, line: str, verdict: Verdict
+) -> None:
+    lines = real(root, "tests/data/real/tf_cnn/resnet50-fp32-8gpu.log.xz")
+    # More retries than findings are kept must not hide a process that was killed.
+    retry = "tensorflow/stream_executor/cuda/cuda_driver.cc:831] from device: CUDA_ERROR_OUT_OF_MEMORY: x\n"
+    for before in ([], [retry] * 9):
+        text = "".join([*lines[:95], *before, line + "\n", *lines[95:]])
+        assert logs.parse(io.BytesIO(text.encode())).verdict is verdict
+
+
+def test_a_fatal_event_of_the_network_counts_in_a_real_log_of_nccl_tests(root: Path) -> None:
+    lines = real(root, "tests/data/real/nccl/b200-8gpu-all_reduce.txt")
+    for event in ("async fatal event: local catastrophic error", "Got non-fatal async event: port error(10)"):
+        line = WARN.format("net_ib/common.cc:187", f"NET/IB : mlx5_3:1 {event}") + "\n"
+        found = logs.parse(io.BytesIO("".join([*lines[:17], line, *lines[17:]]).encode()))
+        assert found.verdict is UNPROVEN
+        assert "network_failed" in {one.code for one in found.findings}
+
+
+def test_a_wrong_computation_names_its_rank(root: Path) -> None:
+    found = with_line(real(root, LOG), "3: Possible persistent error!")
+    assert [one.source.rank for one in found.findings if one.source and one.code == "wrong_values"] == [3]

@@ -287,6 +287,11 @@ LINES = [
 """Line, verdict and code of each fault. ``LINES +=`` below adds further ones."""
 HARMLESS = [
     "pci 0000:1b:00.0: not ready 1023ms after FLR; waiting",
+    "nvidia 0000:1b:00.0: not ready 32767ms after bus reset; waiting",
+    "nvidia 0000:1b:00.0: ready 1023ms after FLR",
+    "pcieport 0000:00:03.0: Refused to change power state from D0 to D3hot",
+    "pci 0000:1b:00.0: PME# supported from D0 D3hot D3cold",
+    "pci 0000:06:08.0: BAR 4: failed to assign [io  size 0x0020]",
     "Lustre: fs01-OST0003-osc-ffff: Connection restored to fs01-OST0003 (at 10.1.0.4@o2ib)",
     "megaraid_sas 0000:65:00.0: 8519 (779461331s/0x0001/INFO) - VD 00/0 is now OPTIMAL",
     "EDAC MC: Ver: 3.0.0",
@@ -349,6 +354,41 @@ PREFIXES_OF_TOOLS = [
     "2025-02-14T05:03:41.123456+00:00 n01 kernel: ",  # short-iso-precise, rsyslog
     "1739509421.123456 n01 kernel: ",  # short-unix
     "Feb 14 05:03:41 kernel: ",  # --no-hostname
+]
+
+# Devices that are dead or dying. The sources are named beside the rules in kernel_events.py.
+LINES += [
+    ("nvidia 0000:1b:00.0: not ready 65535ms after FLR; giving up", FAIL, "pcie_error"),
+    ("nvidia 0000:1b:00.0: not ready 65535ms after bus reset; giving up", FAIL, "pcie_error"),
+    ("vfio-pci 0000:1b:00.0: not ready 65535ms after pm_reset; giving up", FAIL, "pcie_error"),
+    ("pcieport 0000:15:01.0: not ready 65535ms after resume; giving up", FAIL, "pcie_error"),
+    ("ice 0000:31:00.0: not ready 60000ms after DPC; giving up", FAIL, "pcie_error"),
+    ("nvidia 0000:1b:00.0: Refused to change power state, currently in D3", UNPROVEN, "pcie_error"),
+    ("pcieport 0000:15:01.0: Refused to change power state, currently in D3", UNPROVEN, "pcie_error"),
+    ("mlx5_core 0000:18:00.0: Refused to change power state from D3hot to D0", UNPROVEN, "pcie_error"),
+    (
+        "pcieport 0000:15:01.0: can't change power state from D3cold to D0 (config space inaccessible)",
+        UNPROVEN,
+        "pcie_error",
+    ),
+    (
+        "pci 0000:1b:00.0: Unable to change power state from D3cold to D0, device inaccessible",
+        UNPROVEN,
+        "pcie_error",
+    ),
+    ("pci 0000:1b:00.0: unknown header type 7f, ignoring device", UNPROVEN, "pcie_error"),
+    (
+        "NVRM: A GPU crash dump has been created. If possible, please run",
+        FAIL,
+        "gpu_driver_error",
+    ),
+    (
+        "NVRM: Attempting to remove device 0000:1b:00.0 with non-zero usage count!",
+        UNPROVEN,
+        "gpu_driver_error",
+    ),
+    ("NVRM: Attempting to remove minor device 0 with non-zero usage count!", UNPROVEN, "gpu_driver_error"),
+    ("RAS: Soft-offlining pfn: 0x12345", DEGRADED, "memory_error"),
 ]
 
 # Drivers before 530 wrote no colon: NVIDIA/open-gpu-kernel-modules issues 402, 116 and 120.
@@ -519,7 +559,8 @@ def test_messages_of_programs_in_a_syslog_are_no_faults_of_the_node(prefix: str)
         "1 2026-11-27T10:00:01Z n01 x - - -",
     ):
         result = logs.parse(io.BytesIO(f"{text}{line} authentication attempts exceeded\n".encode()))
-        assert (result.format, result.verdict, result.findings) == ("xid", PASS, ())
+        assert (result.format, result.verdict) == ("xid", PASS)
+        assert [(one.code, one.verdict) for one in result.findings] == [("other_programs", None)]
     # The level of a message of the kernel itself counts.
     level = "<3>1 2026-11-27T10:00:01Z n01 kernel - - - i801_smbus 0000:00:1f.4: SMBus is busy, can't use it!"
     assert logs.parse(io.BytesIO(f"{text}{level}\n".encode())).verdict is UNPROVEN

@@ -725,6 +725,53 @@ def test_a_gpu_in_another_fabric_or_without_margin_does_not_pass(
     assert judged(with_value(tag, value)) == (verdict, {code})
 
 
+# A real A100 at 33 °C, which states no margin. It slows down at 89 °C and shuts down at 92 °C.
+A100 = (REAL / "nvidia-smi/qx-a100.xml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("temperature", "slowdown", "shutdown", "expected"),
+    [
+        ("94 C", "89 C", "92 C", (FAIL, {"temperature"})),
+        ("92 C", "89 C", "92 C", (FAIL, {"temperature"})),
+        ("89 C", "89 C", "92 C", (FAIL, {"temperature"})),
+        ("84 C", "89 C", "92 C", (DEGRADED, {"temperature"})),
+        ("92 C", "N/A", "92 C", (FAIL, {"temperature"})),
+        ("89 C", "89 C", "N/A", (FAIL, {"temperature"})),
+        ("70 C", "89 C", "60 C", (FAIL, {"temperature"})),
+        # Healthy GPUs, and thresholds and temperatures that are none.
+        ("83 C", "89 C", "92 C", (PASS, set())),
+        ("33 C", "N/A", "N/A", (PASS, set())),
+        ("33 C", "0 C", "0 C", (PASS, set())),
+        ("200 C", "89 C", "92 C", (UNPROVEN, {"impossible_value"})),
+    ],
+)
+def test_a_gpu_without_a_margin_is_judged_by_the_thresholds_that_it_states(
+    temperature: str, slowdown: str, shutdown: str, expected: tuple[Verdict, set[str]]
+) -> None:
+    stated = {
+        "gpu_temp": temperature,
+        "gpu_temp_slow_threshold": slowdown,
+        "gpu_temp_max_threshold": shutdown,
+    }
+    xml = A100
+    for tag, value in stated.items():
+        xml = with_value(tag, value, xml)
+    assert judged(xml) == expected
+    # The same three lines of the text output, in place of the margin.
+    lines = f"GPU Shutdown Temp                 : {shutdown}\n        GPU Slowdown Temp : {slowdown}\n"
+    text, count = re.subn(r"GPU T\.Limit Temp .*\n", lines, NVIDIA_SMI_TEXT.decode(), count=1)
+    text = re.sub(r"(GPU Current Temp +:) \S+ C", rf"\1 {temperature}", text, count=1)
+    assert count == 1
+    assert ("temperature" in judged(text)[1]) == ("temperature" in expected[1])
+
+
+def test_a_stated_margin_counts_and_not_the_thresholds_beside_it() -> None:
+    hot = with_value("gpu_temp", "94 C", A100)
+    assert judged(with_value("gpu_temp_tlimit", "6 C", hot)) == (PASS, set())
+    assert judged(with_value("gpu_temp_tlimit", "0 C", A100)) == (FAIL, {"temperature"})
+
+
 def test_the_deeper_power_limits_of_drivers_since_610_are_read() -> None:
     text = NVIDIA_SMI_TEXT.decode()
     limits = "        Current Power Limit               : 700.00 W\n        Default Power Limit"

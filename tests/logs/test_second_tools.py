@@ -112,7 +112,9 @@ def test_an_output_in_an_earlier_or_later_block_is_found(name: str) -> None:
     ],
 )
 def test_a_line_of_the_kernel_may_name_a_tool(line: str) -> None:
-    assert (read(KERNEL + line).verdict, codes(read(KERNEL + line))) == (PASS, set())
+    parsed = read(KERNEL + line)
+    # A line of systemd with the prefix of a syslog gets a remark.
+    assert (parsed.verdict, codes(parsed) - {"other_programs"}) == (PASS, set())
 
 
 @pytest.mark.parametrize("text", [unread.SMI_LIST, unread.PMON, unread.DMON, unread.LINK_ERRORS])

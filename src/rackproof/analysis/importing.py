@@ -52,6 +52,14 @@ IMPORTED_FROM = "imported from "
 # of results would look better than it is.
 _LOG_SUFFIXES = (".log", ".out", ".err")
 _LOG_PREFIXES = ("result_", "slurm-")
+_TEXT_SUFFIXES = (".txt", ".xml", ".csv", ".json")
+"""Further endings of files that may contain logs. Most files with these endings contain none."""
+_TOOL_FOLDERS = frozenset({".cache", ".git", ".hg", ".nox", ".svn", ".tox", ".venv"})
+"""Hidden folders of programs, whose logs are not about a machine."""
+_MOST_NAMES = 100_000
+"""Largest number of names for which a hidden or linked folder is searched."""
+_APPLE_DOUBLE = bytes.fromhex("00051607")
+"""First bytes of a file with a Mac's metadata (AppleDouble, RFC 1740, appendix B)."""
 # Names of programs and documents (README.md, run.sub), which may quote the output of a tool or the text of a
 # failure.
 _QUOTING_NAME = re.compile(
@@ -162,10 +170,9 @@ def find_files(
     Args:
         place: The folder, or a single file.
         results_folder: The folder of the runs, which is not searched.
-        skipped: A list that gets a line for each link, for each hidden file with a log's name, and for each
-            hidden folder that contains one.
-        unread: A list that gets a line for each FIFO, socket, device and unreadable folder. Their contents
-            are unknown.
+        skipped: A list that gets a line for each link that is no log, or whose target is read anyway.
+        unread: A list that gets a line for each FIFO, socket, device and unreadable folder, and for each link
+            and each hidden file or folder that may be or contain a log. Their contents are unknown.
     """
     if place.is_file():
         yield place
@@ -177,18 +184,17 @@ def find_files(
         unread.append(f"{sanitize(str(error.filename), 300)}: {error.strerror}")
 
     for folder, subfolders, names in os.walk(place, onerror=note_unreadable):
-        skipped += filter(None, (_why_not_walked(Path(folder, name)) for name in sorted(subfolders)))
+        for path in (Path(folder, name) for name in (*sorted(subfolders), *sorted(names))):
+            if _is_left_out(path):
+                _note_left_out(path, place, results_folder, skipped, unread)
         # Change the list in place, because os.walk enters only the folders that remain in it.
         subfolders[:] = sorted(name for name in subfolders if _is_walked(Path(folder, name), results_folder))
         # Shorter names come first, so that run_2 is before run_10.
         for name in sorted(names, key=lambda name: (len(name), name)):
             path = Path(folder, name)
-            if path.is_symlink():
-                skipped.append(f"{sanitize(path, 300)}: a link; name its target")
-            elif name.startswith("."):
-                if _is_log_by_name(path):
-                    skipped.append(f"{sanitize(path, 300)}: hidden; rename it")
-            elif path.is_file():
+            if _is_left_out(path):
+                continue
+            if path.is_file():
                 yield path
             else:
                 unread.append(f"{sanitize(path, 300)}: {why_no_log(path)}")
@@ -200,19 +206,72 @@ def _is_walked(folder: Path, results_folder: Path | None) -> bool:
     return not folder.name.startswith(".") and folder.resolve() != results_folder
 
 
-def _why_not_walked(folder: Path) -> str:
-    """Return the line for a folder whose logs are left out, or ""."""
-    if folder.is_symlink():
-        return f"{sanitize(folder, 300)}: a link; name its target"
-    hidden = folder.name.startswith(".")
-    if hidden and any(_is_log_by_name(path) for path in folder.rglob("*") if path.is_file()):
-        return f"{sanitize(folder, 300)}: a hidden folder with a log; rename it"
-    return ""
+def _is_left_out(path: Path) -> bool:
+    return path.is_symlink() or path.name.startswith(".")
+
+
+def _note_left_out(
+    path: Path, place: Path, results_folder: Path | None, skipped: list[str], unread: list[str]
+) -> None:
+    """Add the line for a link, or for a hidden file or folder. See :func:`find_files` for the arguments."""
+    if path.is_symlink():
+        may_be_log = not _is_read_anyway(path, place, results_folder) and _may_link_log(path)
+        (unread if may_be_log else skipped).append(f"{sanitize(path, 300)}: a link; name its target")
+    elif os.path.isdir(path):
+        if path.name not in _TOOL_FOLDERS and _may_hold(path, _is_log_by_name):
+            unread.append(f"{sanitize(path, 300)}: a hidden folder with a log; rename it")
+    elif _is_log_by_name(path) and not _is_made_by_macos(path):
+        unread.append(f"{sanitize(path, 300)}: hidden; rename it")
+
+
+def _is_read_anyway(link: Path, place: Path, results_folder: Path | None) -> bool:
+    """Return whether a link's target is searched under its own name, or belongs to the results."""
+    target, root = Path(os.path.realpath(link)), Path(os.path.realpath(place))
+    if results_folder is not None and target.is_relative_to(results_folder):
+        return True
+    if not os.path.exists(target) or not target.is_relative_to(root):
+        return False
+    return not any(part.startswith(".") for part in target.relative_to(root).parts)
+
+
+def _may_link_log(link: Path) -> bool:
+    """Return whether a link may lead to a log, by its name, its target's, and those in a linked folder."""
+    if os.path.isdir(link):
+        return _may_hold(link, _is_readable_by_name)
+    return _is_readable_by_name(link) or _is_readable_by_name(Path(os.path.realpath(link)))
+
+
+def _may_hold(folder: Path, is_log: Callable[[Path], bool]) -> bool:
+    """Return whether a folder may contain a log, by the names. One that cannot be searched may."""
+    errors: list[OSError] = []
+    searched = 0
+    for below, _subfolders, names in os.walk(folder, onerror=errors.append):
+        searched += 1 + len(names)
+        if searched > _MOST_NAMES or any(is_log(Path(below, name)) for name in names):
+            return True
+    return bool(errors)
+
+
+def _is_made_by_macos(path: Path) -> bool:
+    """Return whether a file is AppleDouble, which macOS adds to an archive for every file (``._n7.log``)."""
+    if not path.name.startswith("._") or not os.path.isfile(path):
+        return False
+    try:
+        with path.open("rb") as stream:
+            return stream.read(4) == _APPLE_DOUBLE
+    except OSError:
+        return False
+
+
+def _is_readable_by_name(path: Path) -> bool:
+    """Return whether a file is named as a log, or as another text that a log format may have."""
+    name = name_unpacked(path.name.lower())
+    return _is_log_by_name(path) or (name.endswith(_TEXT_SUFFIXES) and not _QUOTING_NAME.search(name))
 
 
 def _is_log_by_name(path: Path) -> bool:
     """Return whether a file is named as a log, such as ``slurm-7.out``."""
-    name = name_unpacked(path.name.lower())
+    name = name_unpacked(path.name.lower()).lstrip(".")
     return name.endswith(_LOG_SUFFIXES) or name.startswith(_LOG_PREFIXES)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from rackproof.analysis.compare import Comparison, compare
-from rackproof.analysis.compare.selecting import select
+from rackproof.analysis.compare.selecting import by_logs, select
 from rackproof.analysis.compare.several_runs import SeveralRuns, compare_several
 from rackproof.analysis.compare.systems import System, SystemComparison, compare_systems
 from rackproof.cli.errors import ToolError
@@ -118,7 +118,8 @@ def _select_systems(names: Sequence[str], results: Path, benchmark: str) -> list
     remarks: list[str] = []
 
     def run_by_name(name: str) -> Run:
-        return find_run(name, results)[0]
+        run, folder = find_run(name, results)
+        return run if folder is None else by_logs(run, folder, remarks)
 
     systems = [select(name, results, run_by_name, remarks, benchmark=benchmark) for name in names]
     # Two systems of one folder leave out the same runs. Show each remark once.

@@ -84,6 +84,8 @@ def _rebuild(results: Path) -> None:
     rebuilt = rebuild_history(results, path)
     for problem in rebuilt.problems:
         click.echo(f"note: a run cannot enter the history: {sanitize(problem, 600)}", err=True)
+    for remark in rebuilt.lost_evidence:
+        click.echo(f"note: {sanitize(remark, 600)}", err=True)
     with open_store(path) as store:
         accepted, _ = standing_acceptances(results)
         lost = store.without_references(accepted)

@@ -15,6 +15,7 @@ from rackproof.cli.options import results_option
 from rackproof.cli.output import is_standard_output, print_or_write
 from rackproof.core.records import Run
 from rackproof.report import render
+from rackproof.store.run_evidence import judge_by_logs
 from rackproof.store.run_folder import ResultsError
 
 
@@ -38,9 +39,9 @@ def report_command(names: tuple[str, ...], form: str, output: Path | None, title
 
     RUN is the id of a run (or its beginning), its folder, or its run.json. The id of a PLAN selects all runs
     of the plan. Without --output, the HTML page of one run goes into its folder, if there is one, and
-    everything else goes to standard output.
+    everything else goes to standard output. A run whose logs are gone or were changed is unproven.
     """
-    runs = [find_run(run, results) for name in names for run in run_ids_of_plan(name, results) or (name,)]
+    runs = [_run_by_logs(run, results) for name in names for run in run_ids_of_plan(name, results) or (name,)]
     folder = runs[0][1]
     # Only the HTML page of a single run has a default file. A run that is only in the history has no folder.
     is_named = output is not None
@@ -55,6 +56,12 @@ def report_command(names: tuple[str, ...], form: str, output: Path | None, title
             raise ToolError(str(error)) from None
         # Some of these messages end with a full stop, and some without one.
         raise ToolError(f"{str(error).removesuffix('.')}. `--output -` prints the page.") from None
+
+
+def _run_by_logs(name: str, results: Path) -> tuple[Run, Path | None]:
+    """Return a run as its logs allow, and its folder. A run that is only in the history is unchanged."""
+    run, folder = find_run(name, results)
+    return (run if folder is None else judge_by_logs(run, folder)), folder
 
 
 def _page_links(runs: Iterable[tuple[Run, Path | None]], output: Path | None) -> Callable[[Run], str]:

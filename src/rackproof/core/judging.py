@@ -198,12 +198,34 @@ def sku_references(sku: str, raw: Iterable[Mapping[str, Any]]) -> list[SkuRefere
     Raises:
         SkuReferenceError: A reference cannot be used.
     """
-    try:
-        return [parse_sku_reference(entry) for entry in raw]
-    except (ValidationError, TypeError) as error:
-        raise SkuReferenceError(
-            f"bench_sku_references of SKU {sku}: {error}; see docs/using/benchmarks.md"
-        ) from error
+    return read_sku_references(f"SKU {sku}", raw)
+
+
+def read_sku_references(owner: str, raw: Iterable[Mapping[str, Any]]) -> list[SkuReference]:
+    """Parse a list of SKU references. ``owner`` is the SKU or node that has them, for the message.
+
+    Raises:
+        SkuReferenceError: A reference cannot be used. The message has the number of its entry.
+    """
+    references = []
+    for number, entry in enumerate(raw, 1):
+        try:
+            references.append(parse_sku_reference(entry))
+        except (ValidationError, TypeError) as error:
+            raise SkuReferenceError(
+                f"bench_sku_references of {owner}: entry {number}: {_first_problem(error)}; "
+                "see docs/using/benchmarks.md"
+            ) from error
+    return references
+
+
+def _first_problem(error: ValidationError | TypeError) -> str:
+    """Return the first problem of a reference on one line, with the key that has it."""
+    if isinstance(error, TypeError):
+        return str(error)
+    # A misspelt key is the cause if the right one is missing.
+    problem = min(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
+    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
 
 
 class Outcome(Record):

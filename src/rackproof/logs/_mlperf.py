@@ -647,9 +647,15 @@ class Events(LogParser):
         """Store a statement that is not part of the run's course, such as a hyperparameter, as a tag."""
         if key in NOT_TAGS or value is None:
             return
+        if key == "submission_benchmark":
+            self.note_benchmark(text_of(value, 40))
         if key not in self.log.tags:
             self.log.tag(key, value)
         self.statements.take_hyperparameter(key, value)
+
+    def note_benchmark(self, name: str) -> None:
+        """Note the benchmark of a run. A log of several runs may state several; its tag has the first."""
+        self.statements.take_benchmark(_OTHER_NAMES.get(name, name))
 
     def _note_after_stop(self, key: str, position: int) -> None:
         """Note an event after run_stop: the end of an open evaluation, or the first event of another run."""
@@ -1398,9 +1404,12 @@ class Events(LogParser):
     def _valid_targets(self) -> tuple[QualityTarget, ...]:
         """Return the benchmark's targets.
 
-        The log's own target is used only if MLPerf defines no target or requires the log's.
+        The log's own target is used only if MLPerf defines no target or requires the log's. For a log with
+        several benchmarks, which :meth:`_remark_on_several_runs` leaves unproven, there is none.
         """
         benchmark, tags = self.benchmark, self.log.tags
+        if len(self.statements.benchmarks) > 1:
+            return ()  # the last evaluation may be of another run than the first benchmark
         if benchmark in OWN_TARGET_AT_LEAST:
             stated = number(tags.get("target"))
             if stated is None:
@@ -1675,6 +1684,10 @@ class Events(LogParser):
                 None if self.late_seed_line is None else Verdict.UNPROVEN,
                 line=self.late_seed_line or list(self.seeds.values())[1],
             )
+        if len(self.statements.benchmarks) > 1:
+            names = ", ".join([*self.statements.benchmarks][:4])
+            message = f"runs of several benchmarks ({names}): judge each run's log by itself"
+            self.log.find("several_runs", message, Verdict.UNPROVEN, line=self.run_start_line)
         if self.run_starts > 1:
             message = f"{self.run_starts} run_start events: it is not known which run the numbers belong to"
             self.log.find("several_runs", message, Verdict.UNPROVEN, line=self.run_start_line)

@@ -815,13 +815,12 @@ class Log:
 
     # -- the end ----------------------------------------------------------------------------------
 
-    def marks_as_findings(self, ended_well_at: int | None, forgiven: frozenset[str] = frozenset()) -> None:
+    def marks_as_findings(self, ended_well_at: int | None) -> None:
         """Turn marks into findings.
 
         Args:
             ended_well_at: The line that proves a good end (a successful ``run_stop``, a printed total),
                 or ``None``. Texts that are harmless after a good end become remarks.
-            forgiven: The codes that also become remarks if they occur before that line.
         """
         self.marks_are_judged = True
         shutdown_ends = self._line_of_tool_after(ended_well_at)
@@ -835,7 +834,7 @@ class Log:
                 verdict = at_any_time
                 if ended_well_at is None:
                     verdict = fatal
-                elif not ended_well_at <= mark.line < shutdown_ends and code not in forgiven:
+                elif not ended_well_at <= mark.line < shutdown_ends:
                     verdict = fatal_even_if_well
                 more = f" ({extra} more, the last in line {marks.last_line})" if not index and extra else ""
                 if code == "loss_scale":

@@ -44,6 +44,8 @@ _SAMPLES_OF_STEPS: Mapping[str, tuple[str, float, float]] = {
 }
 """A number of steps that the rules define in samples, with the smallest and the largest product with the
 batch size. Published logs have 166.4 to 166.81 million (gpt3) and 9,216,000 (llama31_405b)."""
+_MOST_BENCHMARKS = 100
+"""Largest number of a log's benchmarks that are stored."""
 _LOCAL = ("local_batch_size", "d_batch_size")
 """Names of the batch size of one process."""
 _SHARES_OF_RATE = {"flux1": (0.7, 1.01), "llama2_70b_lora": (0.7, 1.01)}
@@ -72,6 +74,8 @@ class Statements:
         """Name of the progress and the progress of each curve's statistics."""
         self.stated: dict[str, tuple[float, float]] = {}
         """Smallest and largest stated value of each name in the table of hyperparameters."""
+        self.benchmarks: dict[str, None] = {}
+        """Benchmarks that the log states, in its order. A log of one run states one."""
         self.highest_rate = 0.0
         """Highest learning rate that a statistic states beside its loss or speed, or 0."""
         self._block: tuple[float, float | None, int] = (0.0, None, 0)
@@ -157,6 +161,11 @@ class Statements:
         if value is not None and math.isfinite(value):
             least, most = self.stated.get(name, (value, value))
             self.stated[name] = min(least, value), max(most, value)
+
+    def take_benchmark(self, name: str) -> None:
+        """Record the name of a benchmark."""
+        if len(self.benchmarks) < _MOST_BENCHMARKS:
+            self.benchmarks.setdefault(name)
 
     def batch_of_block(self, stated: object, batch: float | None) -> None:
         """Record the batch size that a block states."""

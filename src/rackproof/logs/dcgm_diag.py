@@ -1,11 +1,20 @@
 """Parse the table and the JSON of ``dcgmi diag``, NVIDIA's test of GPUs, for :func:`rackproof.logs.parse`.
 
-DCGM 2 and 3 print one row for each test, with the GPUs that failed. DCGM 4 prints one more row for each GPU.
-The JSON (``-j``) has the same words. These are rows of DCGM 4, and the message of a failed test::
+DCGM 2 and 3 print ``Pass - All`` if a test has the same result on all GPUs. If not, they print one row for
+each result, with its GPUs (``HelperDisplayGpuResults`` in dcgmi/Diag.cpp of NVIDIA/DCGM, 2.3 to 3.3)::
+
+    | GPU Memory                | Pass - GPUs: 1, 2, 3                           |
+    |                           | Fail - GPU: 0                                  |
+    | Warning                   | MESSAGE                                        |
+
+DCGM 4 prints one more row for each GPU::
 
     | pcie                      | Fail                                           |
     |                           | GPU0: Fail                                     |
     | Warning: GPU0             | MESSAGE                                        |
+
+The JSON (``-j``) has the same words, and lists the GPUs of each test in all releases. Both state the number
+of GPUs that were tested (since DCGM 3.1), which ``-i`` and ``-g`` of the command restrict.
 
 The parts of a test are the GPUs and other devices that it tested.
 """
@@ -14,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,7 +38,13 @@ _ROW = re.compile(r"^\| (.{25}) \| (.*)\|$")
 _SECTION = re.compile(r"^[|+]-----  (\w{1,40})  -{2,40}\+-{20,80}[|+]$")
 """Pattern of the heading of a group of tests: ``|-----  Hardware  -----+-----...-----|``."""
 _FOOTER = re.compile(r"^\+-{20,40}\+-{30,80}\+$")
-_PART = re.compile(r"^([A-Za-z]{1,20} ?\d{1,4}): (Pass|Fail|Warn|Skip)\b")
+_PART = re.compile(r"^(?P<parts>[A-Za-z]{1,20} ?\d{1,4}): (?P<word>Pass|Fail|Warn|Skip)\b")
+_GPU_LIST = re.compile(r"^(?P<word>Pass|Fail|Warn|Skip) - GPUs?: (?P<parts>\d[\d, ]{0,60}(?:\.\.\.)?)$")
+"""Pattern of a result of some GPUs in DCGM 2 and 3. dcgmi cuts a long list, and ends it with three dots."""
+_WHOLE_NUMBER = re.compile(r"\b\d+(?=,|$)")
+"""Pattern of a number in such a list that is not cut."""
+_ODD_PASS = re.compile(r"^pass\b(?!$| - all$)", re.IGNORECASE)
+"""Pattern of a passed test whose GPUs cannot be read."""
 _ERROR = re.compile(r"^Error: .{0,200}(?:diagnostic|host engine|GPU)", re.IGNORECASE)
 _REMARKS = ("warning", "error", "info")
 """Names of the rows that explain the test above."""
@@ -42,6 +57,19 @@ _CONFIG = 5
 _MAYBE_HARDWARE = frozenset({20, 46, 112})
 """``error_id`` of errors with this severity that a fault causes, too: a GPU that is missing in ``/dev``, a
 narrow PCIe link, and an NVLink fabric that was not trained."""
+_FAULT = re.compile(
+    r"memory errors and (?:row remapp|\d+ rows were remapped)|exceeded uncorrectable row remap limit|"
+    r"\d volatile double-bit ECC error|double-bit ECC error has occ|pending retired page has been detected|"
+    r"Pending page retirements together with a DBE|retired pages (?:due to DBEs )?have been detected|"
+    r"Found \d+ (?:faulty|NaN-value) memory elements|memory mismatch was detected on GPU|"
+    r"miscompare failure in the L1 cache|had an uncontained error|SRAM Threshold Count exceeded on GPU|"
+    r"GPU \d+ has fallen off the bus|"
+    r"unsuccessfully (?:wrote|written) .{0,60}in a peer-to-peer test|"
+    r"NvLink errors on GPU \d+'s NVLink \(should be 0\)|NvLink errors found occuring per second on GPU|"
+    r"NVSwitch \d+'s NvLink \d+ is down|Detected fatal (?:errors on NvSwitch|NvSwitch SXID)"
+)
+"""Pattern of messages that only a broken GPU, link or switch causes. They have the severity ``ISOLATE`` or
+``RESET`` and a category of hardware or of XIDs in dcgmlib/dcgm_errors.h of DCGM 2.3 to 4.6."""
 _JSON_ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 """Name of the document of DCGM 4, and of the releases before."""
 _WITHOUT_TOOL = re.compile(r"(?:cpu_?)?\s*eud\b|pulse", re.IGNORECASE)
@@ -51,6 +79,8 @@ _SOFTWARE = (
     *("Environment Variables", "Page Retirement", "Graphics Processes", "Inforom"),
 )
 """The tests of software in each level of DCGM 2 and 3. DCGM 4 has one test, ``software``."""
+_WITHOUT_GPUS = ("Denylist", "Blacklist", *_SOFTWARE)
+"""The tests for which DCGM 2 and 3 list no GPUs, or only one that has an error."""
 _GPU_TESTS = (
     *("software", "pcie", "memory", "memory_bandwidth", "diagnostic", "targeted_stress", "targeted_power"),
     *("memtest", "nvbandwidth"),
@@ -103,6 +133,8 @@ class DcgmDiagParser(LogParser):
         """The test of the last row, to which parts and remarks belong."""
         self.parts: dict[str, set[str]] = {}
         """GPUs and other parts that each test lists."""
+        self.gpu_lists: set[str] = set()
+        """Tests with a list of some GPUs, which DCGM 2 and 3 print in place of ``All``."""
         self.gpus: int | None = None
         """Number of GPUs that DCGM detected, if it states it."""
         self.names_parts = False
@@ -149,8 +181,8 @@ class DcgmDiagParser(LogParser):
     def _row(self, at: int, name: str, cell: str, text: str) -> None:
         """Read one row: a test, a part of it, or a remark on it."""
         result = cell.strip()
-        part = None if name else _PART.match(result)
-        if not name and self.remark is not None and part is None:
+        listed = _GPU_LIST.match(result) or (None if name else _PART.match(result))
+        if not name and self.remark is not None and listed is None:
             self.remark.words += cell[:_CHUNK] if len(self.remark.words) < _MOST_CHARACTERS else ""
             return
         self._end_remark()
@@ -161,13 +193,27 @@ class DcgmDiagParser(LogParser):
         kind = name.partition(":")[0].lower()
         if kind in _REMARKS:
             self.remark = _Remark(at, kind, cell[:_CHUNK], text)
-        elif name:
-            self.test = name
-            self._result(at, name, "", result, text)
-        elif self.test and part:
-            self._result(at, self.test, part[1], part[2], text)
+        elif name or (self.test and listed):
+            self.test = name or self.test
+            self._read_words(at, result, listed, text)
         elif result:
             self._find_unreadable(at, text)
+
+    def _read_words(self, at: int, result: str, listed: re.Match[str] | None, text: str) -> None:
+        """Judge a row with the word for a test, or for the parts that the row lists."""
+        if listed is None:
+            self._result(at, self.test, "", result, text)
+            if _ODD_PASS.match(result):
+                self._find_unreadable(at, text)
+            return
+        if listed.re is _GPU_LIST:
+            self.gpu_lists.add(self.test)
+        names = _part_names(listed["parts"])
+        if not names:
+            self._find_unreadable(at, text)
+        # The word counts even if no number can be read.
+        for part in names or [""]:
+            self._result(at, self.test, part, listed["word"], text)
 
     def _find_unreadable(self, at: int, text: str) -> None:
         """Record a row of the table that is damaged, and that may have reported a fault."""
@@ -186,6 +232,9 @@ class DcgmDiagParser(LogParser):
             # A setting stopped the test, so it shows neither a fault nor a healthy GPU.
             message = f"{test or 'DCGM'}: a setting is wrong: {words:.300}"
             self.log.find("dcgm_setting", message, Verdict.UNPROVEN, line=at, excerpt=text)
+            return
+        if _FAULT.search(words):
+            self.log.find("dcgm_fault", message, Verdict.FAIL, line=at, excerpt=text)
             return
         self.log.find("dcgm_warning", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
@@ -239,19 +288,36 @@ class DcgmDiagParser(LogParser):
             self.log.find("rows_missing", message, Verdict.UNPROVEN)
         self._judge_level()
         if self.names_parts or "software" in self.tests:
-            self._judge_names()
+            self._judge_number()
+            self._judge_names(list(self.tests))
+        elif self.document is not None:
+            tests = (test for test in self.tests if not _WITHOUT_TOOL.match(test))
+            self._judge_names([test for test in tests if not test.startswith(_WITHOUT_GPUS)])
         self._compare_parts()
+        self._judge_lists()
 
     def _compare_parts(self) -> None:
         """Find tests with results of fewer parts than other tests have."""
-        everywhere = Counter(_kind(part) for part in set().union(*self.parts.values()))
+        lists = {test: parts for test, parts in self.parts.items() if not test.startswith(_WITHOUT_GPUS)}
+        everywhere = Counter(_kind(part) for part in set().union(*lists.values()))
         everywhere["GPU"] = max(everywhere["GPU"], self.gpus or 0)
-        for test, parts in self.parts.items():
-            # A test of processors lists no GPUs: only parts of the same kind can be compared.
+        for test, parts in lists.items():
+            # A test of processors lists no GPUs: only parts of the same kind can be compared. A skip has a
+            # finding of its own.
             for kind, count in Counter(map(_kind, parts)).items():
-                if count < everywhere[kind]:
-                    message = f"{test} has results of {count} parts, of {everywhere[kind]}"
+                if count < everywhere[kind] and self.tests[test] != "skip":
+                    names = _sorted_names(part for part in parts if _kind(part) == kind)
+                    message = f"{everywhere[kind]} {kind}s detected, {test} has results of only {names}"
                     self.log.find("gpu_missing", message, Verdict.UNPROVEN)
+
+    def _judge_lists(self) -> None:
+        """Find tests that passed on some GPUs, and have no result of the others. Releases before DCGM 3.1 do
+        not state the number of GPUs, but they write ``All`` if a test passed on all of them."""
+        for test in sorted(self.gpu_lists) if self.gpus is None else ():
+            if self.tests[test] == "pass":
+                names = _sorted_names(self.parts.get(test, ()))
+                message = f"{test} did not run on all GPUs: it has results of only {names}"
+                self.log.find("gpu_missing", message, Verdict.UNPROVEN)
 
     def _judge_level(self) -> None:
         """Find tests of the command's level that the results lack."""
@@ -261,15 +327,18 @@ class DcgmDiagParser(LogParser):
             message = f"level {self.level} of the command has more tests: no {', '.join(lacking)}"
             self.log.find("rows_missing", message, Verdict.UNPROVEN)
 
-    def _judge_names(self) -> None:
-        """Find a missing number of GPUs, and tests that do not state what they tested. DCGM 4 states both."""
+    def _judge_number(self) -> None:
+        """Find a missing number of GPUs, which DCGM 4 always states."""
         if not self.gpus:
             message = "the number of detected GPUs is missing: results of GPUs may be, too"
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
-        for test, word in self.tests.items():
+
+    def _judge_names(self, tests: Sequence[str]) -> None:
+        """Find tests that do not state what they tested, as DCGM 4 and each JSON do."""
+        for test in tests:
             kinds = set(map(_kind, self.parts.get(test, ())))
             lacks_gpus = not kinds or (test in _GPU_TESTS and "GPU" not in kinds)
-            if lacks_gpus and word != "skip":
+            if lacks_gpus and self.tests[test] != "skip":
                 self.log.find("gpu_missing", f"{test} does not state what it tested", Verdict.UNPROVEN)
 
     def _read_document(self, document: bytes) -> None:
@@ -298,7 +367,8 @@ class DcgmDiagParser(LogParser):
             self._result(None, test, part, status, f"{test}: {status}")
         name = f"{test}{f' of {part}' if part else ''}"
         for error in result.errors:
-            words = str(error.get("warning") if isinstance(error, dict) else error)
+            # DCGM 3.3 names the message of a test of software "warnings".
+            words = str(error.get("warning", error.get("warnings")) if isinstance(error, dict) else error)
             self._report(None, name, words, words, is_setting=_is_setting(error))
 
 
@@ -338,10 +408,24 @@ def _kind(part: str) -> str:
     return part.rstrip("0123456789 ").upper()
 
 
+def _part_names(listed: str) -> list[str]:
+    """Return the name of a part, or the names of the GPUs whose numbers a row of DCGM 2 and 3 lists."""
+    return [listed] if listed[0].isalpha() else [f"GPU{gpu}" for gpu in _WHOLE_NUMBER.findall(listed)]
+
+
+def _sorted_names(parts: Iterable[str]) -> str:
+    """Return the names of parts in the order of their numbers, for a message."""
+    return ", ".join(sorted(parts, key=lambda part: (len(part), part)))
+
+
 def _count_gpus(root: Mapping[str, Any]) -> int | None:
-    """Return the number of GPUs in the JSON of DCGM 4, or None if it does not state it."""
+    """Return the number of GPUs in the JSON, or None if it does not state it.
+
+    DCGM 4 lists the GPUs, and DCGM 3 the device ID of each one.
+    """
     groups = (group for group in root.get("entity_groups", ()) if group["entity_group"] == "GPU")
-    return next((len(group["entities"]) for group in groups), None)
+    count = next((len(group["entities"]) for group in groups), None)
+    return len(root["GPU Device IDs"]) if count is None and "GPU Device IDs" in root else count
 
 
 def _results(body: Mapping[str, Any]) -> Iterator[_Result]:
@@ -351,6 +435,8 @@ def _results(body: Mapping[str, Any]) -> Iterator[_Result]:
             name = str(test["name"])
             if summary := test.get("test_summary"):
                 yield _summary(name, summary, test["results"])
+            elif not test["results"]:
+                yield _Result(name, "", "", (), ())
             for entry in test["results"]:
                 errors = entry.get("warnings", ())
                 ids = str(entry.get("entity_id", entry.get("gpu_id", entry.get("gpu_ids", ""))))

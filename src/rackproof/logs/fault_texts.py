@@ -53,6 +53,7 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "nccl_failed": ("an operation of NCCL failed", Verdict.FAIL, Verdict.UNPROVEN),
     "nccl_peer_lost": ("NCCL lost a peer or a link", Verdict.FAIL, Verdict.UNPROVEN),
     "network_failed": ("a transfer over the network failed", Verdict.FAIL, Verdict.UNPROVEN),
+    "wrong_values": ("a repeated computation proves wrong values", Verdict.FAIL, Verdict.FAIL),
     "collective_timeout": ("a collective operation timed out", Verdict.FAIL, Verdict.FAIL),
     "nan": ("the loss is not a number", Verdict.FAIL, Verdict.FAIL),
     "loss_scale": (
@@ -75,7 +76,16 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
 FAULT_TEXTS = frozenset(MEANING)
 """Codes of all faults that are found by their text."""
 OF_THE_MACHINE = frozenset(
-    {"ecc_error", "gpu_lost", "dcgm_fault", "node_failed", "io_error", "xid_reset", "kernel_fault"}
+    {
+        "ecc_error",
+        "gpu_lost",
+        "dcgm_fault",
+        "node_failed",
+        "io_error",
+        "wrong_values",
+        "xid_reset",
+        "kernel_fault",
+    }
 )
 """Faults of a GPU, a disk or a node. Their lines have the last verdict of :data:`MEANING` after a good end,
 too."""
@@ -130,11 +140,39 @@ _HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_TEXT
 _SOFT_MEMORY = re.compile(rb"ran out of memory trying|may encounter an out.of.memory|run out of memory")
 """Pattern of the words with which TensorFlow's allocator announces a retry, which is no fault."""
 # Examples are "loss: nan (nan)", "loss_mask: 0.53 (nan)", "loss = NaN", "Loss function: nan", "loss=inf",
-# "'loss': nan", "\"lm loss\": NaN" and "loss: tensor(nan, device='cuda:0')". The last one is Megatron's.
+# "'loss': nan", "\"lm loss\": NaN", "loss: tensor(nan, device='cuda:0')" (Megatron's), "val_accuracy: nan"
+# and "Acc@1 0.31 (nan)". A perplexity of inf is only the exponential of a large loss.
 _NAN_WORD = re.compile(
-    rb"(?i)loss\w{0,40}['\"]?(?: function| is| became)?[\s:=(|]{0,8}(?:tensor\()?(?:[-+0-9.e]{1,30} ?\()?"
-    rb"[-+]?(?:nan|inf(?:inity)?)(?![a-z0-9_])|found nan in local forward loss"
+    rb"(?i)(?:loss\w{0,40}|(?<![a-z])acc(?:uracy|uracies)?(?![a-z])[\w@]{0,20})['\"]?"
+    rb"(?: function| is| became)?[\s:=(|]{0,8}(?:tensor\()?(?:[-+0-9.e]{1,30} ?\()?"
+    rb"[-+]?(?:nan|inf(?:inity)?)(?![a-z0-9_])|"
+    rb"(?<![a-z])(?:perplexity|ppl)['\"]?[\s:=(|]{1,8}nan(?![a-z0-9_])"
 )
+_NAN_SENTENCE = re.compile(
+    # Megatron (pretrain_gpt.py, param_and_grad_buffer.py), whose checks end the training.
+    rb"(?i)\bfound (?:nan|inf) in local |"
+    # Training programs such as Detectron2 (train_loop.py) and Lightning, and Keras's TerminateOnNaN.
+    rb"\bloss(?:es)?(?: returned in \S{1,40})? (?:is|are|was|were|has become|have become|becomes?|became) "
+    rb"(?:not (?:a )?finite|non-?finite|infinite|nan\b|inf\b)|\binvalid loss, terminating training|"
+    rb"\b(?:nan|non-?finite|infinite)\b[\w /]{0,20} (?:detected|found|encountered|occurred)"
+    rb"[\w ]{0,30}[ _]loss|"
+    rb"\b(?:nan|non-?finite|infinite) (?:\w{1,20} )?loss(?:es)? "
+    rb"(?:(?:was |were )?(?:detected|found|encountered|occurred)|during training)|"
+    rb"\b(?:detected|found|encountered|got) (?:a )?(?:nan|non-?finite|infinite)\b(?: or \w{3})?(?: values?)? "
+    rb"(?:in |for )?(?:the )?(?:\w{1,20} ){0,2}loss|"
+    # JAX (jax_debug_nans), PyTorch's detection of anomalies and of gradients to clip, TensorFlow's
+    # check_numerics.
+    rb"\binvalid value \(nan\) encountered in |\breturned nan values in its \d|"
+    rb"for gradients from `parameters` is non-finite|\btensor had (?:(?:-?inf|and) ){0,3}nan values"
+)
+"""Pattern of sentences about a loss or a gradient that is not a number."""
+_NO_NAN = re.compile(
+    rb"(?i)\b(?:no|not|without|any|if|when|whether|until|unless|for|check\w*|skip\w*|ignor\w*)\b[^.;:\]]*$|"
+    rb"(?<![\d.])0 $"
+)
+"""Pattern of the text before such a sentence if it did not happen, such as "if the" or "no"."""
+_NAN_COUNT = re.compile(rb"[\w ]{0,12} ?[:=] ?(?:0|false|no|off)\b", re.IGNORECASE)
+"""Pattern of what follows such a sentence if it did not happen, such as ": 0"."""
 NO_NUMBERS = (b"nan", b"inf")
 """Entries of :data:`SEARCHED` with which other words may begin (nano, info). Such an entry counts only if no
 letter follows."""
@@ -279,7 +317,7 @@ _RULES = (
         rb"^\|[^|]{1,60}\| Fail\b",
         rb"(?i:(?<!no )(?<!0 )\bnv-?link fatal(?! ?(?:errors?|count)? *[:=]? *(?:0|none|no|ok|pass)\b))",
         rb"(?i:(?<!no )(?<!non-)\bfatal (?:nvlink|nvswitch)(?! errors? *[:=] *(?:0|none)\b))",
-        rb"Detected [1-9]\d* [\w ]{1,60} NvLink errors on GPU|fatal errors? on NvSwitch",
+        rb"Detected [1-9]\d* [\w ]{1,60} NvLink errors on GPU|(?<!non)fatal errors? on NvSwitch",
         rb"Found [1-9]\d* faulty memory elements|had an uncontained error|memory mismatch was detected",
         rb"errors and row remapping failed",
     ),
@@ -307,13 +345,19 @@ _RULES = (
     _make_rule(
         "network_failed",
         (
-            b"n with error|etry count|IBV_WC_|async event|Async event|access error|operation error|"
+            b"n with error|etry count|IBV_WC_|async event|Async event|async fatal|a fatal error|"
+            b"error is fatal|Fatal error. Detected|access error|operation error|"
             b"OP error|request error|protection error|length error|UCX  ERROR|UCX ERROR|UCX  FATAL|UCX FATAL|"
             b"error polling|network error|desc error|onnection error|returned error|"
-            b"(synd 0x|wc.status|timed out|failed: Conn"
+            b"(synd 0x|wc.status|timed out| failed: Conn"
         ),
-        rb"[Gg]ot async event ?: ?(?:port error|device fatal|[QC]P \w{0,20} ?(?:fatal|error))",
-        rb"got completion with error|Completion with error at (?:client|server)",
+        # NCCL (net_ib.cc, since 2.28 net_ib/common.cc) prints the names of events that libibverbs has, such
+        # as "port error" and "local catastrophic error". Events without "error" are harmless: "port active".
+        rb"[Gg]ot (?:non-fatal )?async event ?: ?(?:[\w ]{0,60}\berror\b|device fatal|[QC]P \w{0,20} ?fatal)",
+        rb"\basync fatal event(?: on |:)|\bcommunicator encountered a fatal error \(detected in ",
+        # NCCL (net_ib/p2p_resiliency.cc), which also works on without one of several cards.
+        rb"NET/IB: (?:The error is fatal \(|Fatal error\. Detected [1-9])",
+        rb"[Gg]ot completion with error|Completion with error at (?:client|server)",
         rb"(?:[Tt]ransport|RNR|[Rr]eceive-no-ready) retry count(?:er)? exceeded|IBV_WC_\w{1,20}_ERR\b",
         # UCX writes this for each completion of a ConnectX that is not a success.
         rb" on \w{2,40}:\d{1,2}/(?:IB|RoCE\w{0,6}) \(synd 0x(?!0+\b)",
@@ -330,6 +374,16 @@ _RULES = (
         # PSM2 and PSM3 of Cornelis Networks and Intel print these messages.
         rb"(?i:\bpsm[23]?_ep_\w{1,30}(?:\(\))?(?::| returned| failed).{0,80}"
         rb"(?:error|timed out))|\bPSM[23]? Endpoint connection error",
+    ),
+    _make_rule(
+        "wrong_values",
+        b"reproducible|transient error!|persistent error!|not matching",
+        # Megatron (rerun_state_machine.py) computes an unexpected result again. It prints other words for
+        # one that is the same again.
+        rb"unexpected result is not reproducible (?:within the tolerance|on a different GPU)",
+        rb"\bPossible (?:transient|persistent) error!",
+        # Megatron (utils.py, training.py) compares the weights of GPUs that compute the same ones.
+        rb"\bParameter hashes not matching across DP replicas|\bHash not matching for \S+ in model chunk",
     ),
     _make_rule(
         "collective_timeout",
@@ -351,9 +405,14 @@ _RULES = (
     _make_rule(
         "task_failed",
         (
-            b"exitcode|non-zero|BAD TERMINATION|daemon|loading shared lib|create step|sending signal|+ exit |"
-            b"exited due to|by signal "
+            b"exitcode|non-zero|BAD TERMINATION|daemon|loading shared lib|error: Unable to create|"
+            b"sending signal|+ exit |exited due to|by signal |restart worker group|restart_count=|"
+            b"closing signal"
         ),
+        # torchrun (torch/distributed/elastic: agent/server/api.py, multiprocessing/api.py) starts all
+        # processes again after one failed, and ends those that still run.
+        rb"Worker group (?:FAILED|UNHEALTHY)\. .{0,40}will restart worker group|\brestart_count=[1-9]",
+        rb"Sending process \d{1,10} closing signal SIG",
         rb"(?:mpirun|mpiexec|prterun) has exited due to process rank",
         rb"^timeout: sending signal \w{1,10} to command|^\++ exit (?!0\b)\d{1,3}\s*$",
         rb"error while loading shared libraries: |srun: error: Unable to create step",
@@ -505,9 +564,21 @@ def _read_memory(line: bytes) -> str | None:
     return None if _SOFT_MEMORY.search(line) else "out_of_memory"
 
 
+def _denies(line: bytes, sentence: re.Match[bytes]) -> bool:
+    """Return whether the words around a sentence about a NaN show that there was none."""
+    before = line[: sentence.start()]
+    return _NO_NAN.search(before) is not None or _NAN_COUNT.match(line, sentence.end()) is not None
+
+
 def _read_loss(line: bytes) -> str | None:
-    """Return the code of a loss that is not finite, or None."""
+    """Return the code of a loss, an accuracy or a gradient that is not a number, or None.
+
+    A loss that is infinite is not a number either.
+    """
     if _NAN_STEPS.search(line):
+        return "nan"
+    sentence = _NAN_SENTENCE.search(line)
+    if sentence is not None and not _denies(line, sentence):
         return "nan"
     for match in _NAN_WORD.finditer(line):
         if b"nan" in match[0].lower() or not _BEST_SO_FAR.search(line[: match.start()]):
@@ -541,6 +612,7 @@ _READERS: tuple[tuple[bytes, _Reader], ...] = (
     (b"ut of memory", _read_memory),
     (b"nan|NaN|NAN|Nan", _read_loss),
     (b"inf|Inf", _read_loss),
+    (b"finite|erminating training", _read_loss),
     (b": error: ", lambda _line: None),  # only a trigger: read_fault gives these lines to _read_slurm
     (b"drop_caches", _read_cache),
     (b"Xid |Xid:|Xid=|XID |XID:|XID=", _read_xid),
@@ -556,7 +628,7 @@ _CERTAIN = {"gpu_error_unclear": "gpu_error", "io_unclear": "io_error"}
 """For each code of a doubtful fault, the code of a certain fault of the same part, which replaces it."""
 _SHARED = (
     *(b"error", b"xid", b"abort", b"fatal", b"atchdog", b"lockup", b"device handle", b"hip", b" signal"),
-    *(b" fail", b"corrupt", b"assert", b"llegal ", b"imed out"),
+    *(b" fail", b"corrupt", b"assert", b"llegal ", b"imed out", b"exited ", b"erminat", b"restart"),
 )
 """Lower-case parts of several triggers. A block is searched once for each part, not once for each trigger."""
 

@@ -85,7 +85,11 @@ _GPU_ADDRESS = re.compile(
 _MACHINE_CHECK = re.compile(
     r"Hardware Error\]|machine check(?! (?:architecture supported|reporting enabled))", re.IGNORECASE
 )
-_MEMORY = re.compile(r"\bEDAC \w{1,20}: .{0,20}?\b(?:CE|UE)\b|\bMemory failure: 0x")
+_MEMORY = re.compile(
+    r"\bEDAC \w{1,20}: .{0,20}?\b(?:CE|UE)\b|\bMemory failure: 0x|"
+    # A page with many corrected errors is taken out of use (drivers/ras/cec.c).
+    r"\bRAS: Soft-offlining pfn: 0x"
+)
 _DECODED = re.compile(
     r"\bEDAC .{1,40}: CPU \d{1,5}: Machine Check \w{5,9}: \S{1,20} Bank \d{1,3}: (?:0x)?([0-9a-f]{16})"
 )
@@ -110,6 +114,9 @@ _PCIE_UNCORRECTED = re.compile(r"\bUncorrect", re.IGNORECASE)
 # Optical drives, floppies and loop devices report errors on healthy nodes.
 _DISK = r"dev(?:ice)? (?!loop|sr\d|fd\d|zram)"
 _NVME = r"nvme\w*: (?:[\w ]{0,20}: )?"
+_PCI_FUNCTION = r"\b(?:pci|pcieport|nvidia|vfio-pci|amdgpu|nvme|mlx\d_core|bnxt_en) [0-9a-f:]{5,13}\.[0-7]: "
+"""Pattern of the drivers of a node's GPUs, cards, disks and ports, and the bus address. Other devices, such
+as USB controllers of laptops, are not judged."""
 
 _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     # Drivers before 530 write "NVRM" without a colon before the name of a function.
@@ -126,6 +133,8 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         r"NVRM:? .{0,100}does not have the necessary power cables connected|"
         r"NVRM: No NVIDIA (?:GPU|devices?) (?:was |were )?found|"
         r"NVRM: GPU \S{1,20} is already bound to |"
+        # osHandleGpuLost calls RmLogGpuCrash (osinit.c of NVIDIA/open-gpu-kernel-modules).
+        r"NVRM: A GPU crash dump has been created|"
         r"NVRM: The NVIDIA probe routine failed|NVRM: None of the NVIDIA devices were initialized|"
         r"nvidia(?:-nvswitch)?: probe of \S+ failed|nvidia \S+: probe with driver nvidia failed",
     ),
@@ -133,7 +142,9 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         "gpu_driver_error",
         Verdict.UNPROVEN,
         r"NVRM:? .{0,200}(?:GSP RPC error|RPC .{0,60}(?:failed|timeout)|Need to shutdown all links|"
-        r"[Hh]eartbeat timed out|bad state and may need to be reset)",
+        r"[Hh]eartbeat timed out|bad state and may need to be reset)|"
+        # The device disappeared under a program that uses it (nv-pci.c).
+        r"NVRM: Attempting to remove (?:minor )?device \S{1,20} with non-zero usage count",
     ),
     (
         "gpu_driver_error",
@@ -156,8 +167,23 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         Verdict.UNPROVEN,
         r"pciehp\b.{0,60}Slot\([^)]{1,20}\): (?:Link Down|Card not present|Power fault)",
     ),
-    # A function that is not ready only for a while is reported with "waiting".
-    ("pcie_error", Verdict.FAIL, r"\bpci \S{1,20}: not ready \d{1,9}ms after .{1,40}; giving up"),
+    # A function that is not ready only for a while is reported with "waiting" (drivers/pci/pci.c). The name
+    # of the function's driver comes first, or pci without a driver.
+    (
+        "pcie_error",
+        Verdict.FAIL,
+        r"\b[\w-]{2,20} [0-9a-f:]{5,13}\.[0-7]: not ready \d{1,9}ms after .{1,40}; giving up",
+    ),
+    # A function that does not wake up, or whose registers cannot be read (drivers/pci/pci.c). That it refuses
+    # to sleep ("from D0 to D3hot") is harmless.
+    (
+        "pcie_error",
+        Verdict.UNPROVEN,
+        rf"{_PCI_FUNCTION}(?:Refused to change power state(?:, currently in D3| from D3\w{{1,4}} to D0)|"
+        r"(?:can't|[Uu]nable to) change power state from )",
+    ),
+    # Registers that all read as ones (drivers/pci/probe.c).
+    ("pcie_error", Verdict.UNPROVEN, rf"{_PCI_FUNCTION}unknown header type 7f, ignoring device"),
     ("pcie_error", Verdict.DEGRADED, r"broken device, retraining non-functional downstream link"),
     # A device accessed memory that is not its own.
     ("pcie_error", Verdict.UNPROVEN, r"\bDMAR: \[.{0,60}\] Request device|\bAMD-Vi: .{0,40}IO_PAGE_FAULT"),
@@ -280,6 +306,9 @@ FAULT_WORDS = (
     "amd-vi",
     "arm-smmu",
     "memory failure",
+    "soft-offlining",
+    "power state",
+    "header type",
     "mlx5_core",
     "bnxt_en",
     "netdev",

@@ -89,6 +89,9 @@ class Mlp05Parser(Events):
                 self.unreadable(b'"key": "' + key.encode() + b'" ' + payload, position)
                 return
         self.log.tag("submission_benchmark", head[1].decode("ascii"))
+        if key == "run_start":
+            # Other events may be of a part of the model, and name the benchmark that the part is from.
+            self.note_benchmark(head[1].decode("ascii"))
         time = number(head[2].decode("ascii"))
         if key in _ENDS:
             value = _end_value(value)

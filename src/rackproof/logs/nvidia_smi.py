@@ -271,6 +271,35 @@ def read_gpu_texts(data: bytes) -> tuple[GpuTexts, ...]:
     )
 
 
+_ABSOLUTE_LIMITS = ("temperature/gpu_temp_slow_threshold", "temperature/gpu_temp_max_threshold")
+"""Paths of the temperatures at which a GPU slows down and shuts down. GPUs with a margin print other ones."""
+
+
+def slowdown_margin(text: Callable[[str], str]) -> float | None:
+    """Return the distance in °C until a GPU slows down or shuts down, or None if the GPU does not state it.
+
+    The driver prints the distance itself (``GPU T.Limit Temp``) only for newer GPUs. An A100 prints its
+    temperature, and those at which it slows down and shuts down.
+
+    Args:
+        text: A function that returns the text at a path of the GPU's element.
+    """
+    margin_c = leading(text("temperature/gpu_temp_tlimit"))
+    if margin_c is not None:
+        return margin_c
+    temperature_c, *limits = (
+        _possible_temperature(text(path)) for path in ("temperature/gpu_temp", *_ABSOLUTE_LIMITS)
+    )
+    known = [limit for limit in limits if limit is not None]
+    return min(known) - temperature_c if known and temperature_c is not None else None
+
+
+def _possible_temperature(text: str) -> float | None:
+    """Return a temperature in °C, or None if the text is none or a sensor cannot show it."""
+    value = leading(text)
+    return value if value is not None and is_possible("gpu_temperature", value) else None
+
+
 RECOVERY_WORDS = ("reset", "reboot", "drain")
 """Words of recovery actions that the driver requests: GPU Reset, Node Reboot, Drain P2P."""
 
@@ -667,7 +696,7 @@ def _readings(gpu: Gpu, element: _Element) -> GpuReadings:
         generation_max=leading(element.get(f"{link}pcie_gen/max_link_gen")),
         utilisation=leading(element.get("utilization/gpu_util")),
         temperature_c=leading(element.get("temperature/gpu_temp")),
-        margin_c=leading(element.get("temperature/gpu_temp_tlimit")),
+        margin_c=slowdown_margin(element.get),
         memory_c=leading(element.get("temperature/memory_temp")),
         power_limit_w=gpu.power_limit_w,
         power_default_w=_first_number(element, _DEFAULT_LIMITS),
@@ -869,6 +898,8 @@ _TEXT_TAGS: dict[str, dict[str, str]] = {
         "gpu_t_limit_temp": "gpu_temp_tlimit",
         # Used since driver 610.
         "gpu_current_t_limit_temp": "gpu_temp_tlimit",
+        "gpu_slowdown_temp": "gpu_temp_slow_threshold",
+        "gpu_shutdown_temp": "gpu_temp_max_threshold",
         "memory_current_temp": "memory_temp",
     },
     "ecc_mode": {"current": "current_ecc", "pending": "pending_ecc"},

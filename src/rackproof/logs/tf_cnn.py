@@ -5,7 +5,8 @@
     total images/sec: 326.58
 
 The last column may be followed by a Unix time. TensorFlow's memory allocator writes that it ran out of memory
-even if it only retries, so such text together with a good total is a remark.
+even if it only retries, so such text together with a good total is a remark. Slurm, the kernel and other
+programs do not retry, so their texts count as in every log.
 
 Each step states its worker's mean speed so far. The total must match the last step's speed and, with one
 worker, the speed by the times of the steps. Otherwise this run did not measure the total. With several
@@ -30,7 +31,8 @@ import re
 from typing import ClassVar
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
-from rackproof.logs._reading import Curve, Log, LogParser, Steps, number
+from rackproof.logs._reading import MAX_LINE, Curve, Log, LogParser, Steps, number
+from rackproof.logs.fault_texts import MEANING
 
 _STEP = re.compile(
     r"^(\d{1,12})\s+images/sec:\s+(\S{1,30})\s+\+/-\s+\S{1,30}\s+\(jitter = [^)]{1,30}\)"
@@ -71,12 +73,23 @@ _MIN_CLOCK_SPAN_S = 10
 """Smallest time between the first and the last step that gives a speed. Step times are whole seconds."""
 _DEVICES = re.compile(r"^Devices:\s+(.*)$")
 _MEMORY = re.compile(r"(?<!\()\bOOM\b|ran out of memory|Resource exhausted")
+_ALLOCATION = re.compile(
+    r"\btensorflow/\S{1,120}\.cc:\d{1,6}\] (?!.{0,200}\br[au]n out of memory)"
+    r".{0,200}(?:ut of memory|OUT_OF_MEMORY)"
+)
+"""Pattern of a failed allocation in TensorFlow's own source (cuda_driver.cc), after which it tries again with
+less."""
 # Without a GPU the program trains on the CPU and still lists '/gpu:0' as its device. A server does not train.
 _CREATED = re.compile(
     r"Created (?:TensorFlow )?device \(?"
     r"(/job:(?!ps/)\w{1,20}/replica:\d{1,6}/task:\d{1,6}/device:GPU:\d{1,3})\b"
 )
 _HEAD = re.compile(rb"images/sec|tf_cnn_benchmarks|tensorflow/core/|Img/sec")
+
+
+def _is_failed_allocation(line: bytes) -> bool:
+    """Return whether TensorFlow itself reports an allocation that failed, and tries again."""
+    return _ALLOCATION.search(line[:MAX_LINE].decode("latin-1")) is not None
 
 
 class TfCnnParser(LogParser):
@@ -112,6 +125,9 @@ class TfCnnParser(LogParser):
         self.memory: tuple[int, str] | None = None
         """First line about a lack of memory, and its text."""
         self.memory_count = 0
+        self.allocation: tuple[int, str, int | None] | None = None
+        """First line of a failed allocation, its text and its rank."""
+        log.reads_line = _is_failed_allocation
         self.last_line = 0
         self.accuracy: tuple[float, float, int] | None = None
         """Top-1 and top-5 accuracy of the last evaluation, and its line."""
@@ -142,6 +158,8 @@ class TfCnnParser(LogParser):
         """Record TensorFlow's own messages about GPUs and memory."""
         if (created := _CREATED.search(text)) and len(self.gpus) < _MAX_RANKS:
             self.gpus.add((self.rank, created[1]))
+        elif _ALLOCATION.search(text):
+            self.allocation = self.allocation or (at, text, self.rank)
         elif _MEMORY.search(text):
             self.memory_count += 1
             if self.memory is None:
@@ -330,11 +348,8 @@ class TfCnnParser(LogParser):
         proven = self._judge_total(measurements)
         self._find_other_runs()
         ended_at = self.total[1] if proven and self.total else None
-        log.marks_as_findings(ended_at, frozenset({"out_of_memory"}))
-        if self.memory is not None:
-            line, text = self.memory
-            message = f"{self.memory_count} lines report that memory ran out"
-            log.find("memory_text", message, None if proven else Verdict.UNPROVEN, line=line, excerpt=text)
+        log.marks_as_findings(ended_at)
+        self._judge_memory(proven=proven)
         self._measure_quality(measurements)
         self._judge_heading_and_losses()
         # A loss or an accuracy proves that work was done. A total alone may be of no step at all.
@@ -342,6 +357,19 @@ class TfCnnParser(LogParser):
             log.find("no_steps", "a total without any step", Verdict.UNPROVEN)
         base = Verdict.PASS if proven else Verdict.UNPROVEN
         return log.parsed(self.format, base, measurements, [self.speed, self.losses])
+
+    def _judge_memory(self, *, proven: bool) -> None:
+        """Record TensorFlow's own lines about a lack of memory, which are remarks in a proven run."""
+        if self.allocation is not None:
+            at, text, rank = self.allocation
+            message, verdict, _ = MEANING["out_of_memory"]
+            verdict = None if proven else verdict
+            self.log.find("out_of_memory", message, verdict, line=at, rank=rank, excerpt=text)
+        if self.memory is not None:
+            at, text = self.memory
+            message = f"{self.memory_count} lines report that memory ran out"
+            verdict = None if proven else Verdict.UNPROVEN
+            self.log.find("memory_text", message, verdict, line=at, excerpt=text)
 
     def _judge_heading_and_losses(self) -> None:
         """Find a log without its heading, and a training without a loss."""

@@ -20,8 +20,10 @@ from typing import ClassVar
 
 from rackproof.core.records import Direction, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, asctime_moment
+from rackproof.logs.hardware_daemons import read_daemon_line
 from rackproof.logs.kernel_events import KernelEvent, is_detail, read_kernel_line, read_unknown_line
 from rackproof.logs.known_kernel_lines import level_is_error
+from rackproof.logs.lost_parts import LostPart, LostParts
 from rackproof.logs.network_links import BootClock, LinkHistory, read_link_change
 
 _LABEL = (
@@ -99,6 +101,8 @@ _LOST_LINES = re.compile(
 )
 """Pattern of journald's message that kernel lines were lost, because the kernel logs faster than journald
 reads."""
+_SUPPRESSED = re.compile(r"\b[1-9]\d{0,9} callbacks suppressed")
+"""Pattern of the kernel's message that it left lines out, because too many of their kind came at once."""
 _MESSAGES = {
     "gpu_lost": "a GPU has fallen off the bus",
     "gpu_init_failed": "the driver cannot initialize a GPU",
@@ -179,6 +183,7 @@ class XidParser(LogParser):
         """Host and port of each stored link, and each host with "" as its port."""
         self.kernel_lines = 0
         """Number of lines with an event, or with a prefix of the kernel or syslog."""
+        self.parts = LostParts()
         self.moment: re.Match[str] | None = None
         """Date of the last line with a date."""
 
@@ -190,10 +195,14 @@ class XidParser(LogParser):
         if _LOST_LINES.search(text):
             message = "lines of the kernel's log were lost: faults in them are not seen"
             self.log.find("kernel_log_unknown", message, Verdict.UNPROVEN, line=at, excerpt=excerpt)
+        elif _SUPPRESSED.search(text):
+            message = "the kernel left out lines, because too many of their kind came at once"
+            self.log.find("kernel_log_unknown", message, line=at, excerpt=excerpt)
         host = excerpt[: len(excerpt) - len(text)]
         if "Linux version " in text:
             self._start_of_kernel(host, text)
-        event = self._event(text)
+        self.parts.add(host, text, at)
+        event = self._event(at, text)
         self.kernel_lines += event is not None or _LINE.search(text) is not None
         if self._is_kept_link(event, host, at, text) or event is None:
             return
@@ -203,12 +212,19 @@ class XidParser(LogParser):
             self.count(event.kind, str(event.code), at)
         self.log.find(event.name, _message(event), event.verdict, line=at, excerpt=excerpt)
 
-    def _event(self, text: str) -> KernelEvent | None:
-        """Return the event in a line whose host's label was removed, or None."""
-        event = read_kernel_line(text)
-        if event is None and _is_of_kernel(text[:300].encode()):
-            event = read_unknown_line(text, level_is_error(text), self.log.declared)
-        return event
+    def _event(self, at: int, text: str) -> KernelEvent | None:
+        """Return the event in a line whose host's label was removed, or None.
+
+        Record a remark for a line of another program that is not judged.
+        """
+        if event := read_daemon_line(text) or read_kernel_line(text):
+            return event
+        if _is_of_kernel(text[:300].encode()):
+            return read_unknown_line(text, level_is_error(text), self.log.declared)
+        if _LINE.search(text) is not None:
+            message = "lines of programs other than the kernel: only reports of faulty hardware are judged"
+            self.log.find("other_programs", message, line=at, excerpt=text)
+        return None
 
     def _is_follow_up(self, event: KernelEvent, host: str, at: int, text: str) -> bool:
         """Return whether a line of an SXid has only registers and no severity.
@@ -233,9 +249,16 @@ class XidParser(LogParser):
         message = f"SXid {code} on {bus_id}: the log has only its registers, not its severity"
         self.log.find(f"sxid_{code}", message, Verdict.UNPROVEN, line=line)
 
+    def _find_parts(self, parts: list[LostPart]) -> None:
+        """Record a finding for each part of a device that was lost and did not come back."""
+        for part in parts:
+            event = part.event
+            self.log.find(event.name, _message(event), event.verdict, line=part.line, excerpt=part.excerpt)
+
     def _start_of_kernel(self, host: str, text: str) -> None:
-        """Judge the lost links of a host's previous boot, and forget them for the boot that begins now."""
+        """Judge the lost links and parts of a host's previous boot, and forget them for its next."""
         self._judge_links(host)
+        self._find_parts(self.parts.take(host))
         if self._is_stored(host, ""):
             self.links[host] = _HostLinks()
             self.links[host].clock.start(text)
@@ -326,6 +349,7 @@ class XidParser(LogParser):
         self._tag_moment()
         for host in self.links:
             self._judge_links(host)
+        self._find_parts(self.parts.take_all())
         for (_host, bus_id, code), line in self.details.items():
             self._find_registers(bus_id, code, line)
         if not self.kernel_lines:

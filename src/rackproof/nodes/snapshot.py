@@ -65,6 +65,7 @@ from rackproof.logs.nvidia_smi import (
     PENDING_PAGES,
     lines_beside,
     read_gpu_texts,
+    slowdown_margin,
 )
 from rackproof.nodes.clock import read_synchronized
 from rackproof.nodes.facts import node_from_facts
@@ -123,7 +124,8 @@ class GpuSnapshot(Record):
         sram_uncorrectable: Errors since the driver was loaded, as in ``dram_uncorrectable``. The correctable
             ones are counted for the life of the GPU.
         sram_threshold: Whether the driver reports more errors in SRAM than the vendor allows.
-        margin_c: The distance to the temperature at which the GPU slows down, in degrees.
+        margin_c: The distance to the temperature at which the GPU slows down, in degrees. It is computed for
+            GPUs that state only that temperature.
         mig: Whether MIG is on, or None if unknown.
         mig_next: Whether MIG will be on after the next reset, or None if unknown.
         throttled: The active reasons for throttling, without idling, or None if unknown.
@@ -737,7 +739,7 @@ def _read_gpu(
         throttled=_active_throttles(text),
         slowdown_s=_slowdown_seconds(text),
         temperature_c=leading_number(text("temperature/gpu_temp")),
-        margin_c=leading_number(text("temperature/gpu_temp_tlimit")),
+        margin_c=slowdown_margin(text),
         memory_c=leading_number(text("temperature/memory_temp")),
         power_limit_w=gpu.power_limit_w,
         power_default_w=leading_number(text("gpu_power_readings/default_power_limit")),

@@ -242,6 +242,16 @@ def iter_runs(results: Path, *, on_error: Callable[[ResultsError], None] | None 
     Raises:
         ResultsError: A record is damaged and there is no ``on_error``, or the folder cannot be listed.
     """
+    yield from (run for run, _ in iter_runs_with_folders(results, on_error=on_error))
+
+
+def iter_runs_with_folders(
+    results: Path, *, on_error: Callable[[ResultsError], None] | None = None
+) -> Iterator[tuple[Run, Path]]:
+    """Yield every run of a results folder with its folder, whose name may differ from the run's id.
+
+    The arguments and errors are those of :func:`iter_runs`.
+    """
     for folder in run_folders(results):
         try:
             run = read_run(folder)
@@ -250,7 +260,7 @@ def iter_runs(results: Path, *, on_error: Callable[[ResultsError], None] | None 
                 raise
             on_error(error)
             continue
-        yield run
+        yield run, folder
 
 
 def read_file(path: Path, limit: int) -> bytes:

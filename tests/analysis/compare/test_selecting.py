@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -267,14 +268,13 @@ def test_the_report_is_written_to_a_file(call: Call, logs: Path, form: str, star
 
 
 def test_a_page_of_two_runs_shows_other_differences(call: Call, logs: Path) -> None:
-    log = LogFile(path="logs/l", sha256="0", size_bytes=1, verdict=Verdict.PASS)
     measured = Measurement(name="copy", value=1, unit="GB/s", direction=Direction.HIGHER)
-    for name, digest in (("one", "1"), ("two", "2")):
-        logged = log.model_copy(update={"sha256": digest * 64})
-        run = Run(
-            run_id=name, benchmark="b", storage=f"disk-{name}", measurements=(measured,), logs=(logged,)
-        )
+    for name in ("one", "two"):
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        log = LogFile(path="log", sha256=digest, size_bytes=3, verdict=Verdict.PASS)
+        run = Run(run_id=name, benchmark="b", storage=f"disk-{name}", measurements=(measured,), logs=(log,))
         write_run(run, logs / "results" / name)
+        (logs / "results" / name / "log").write_text(name)
     text = call("one", "two", "--format", "md").output
     assert "disk-one" in text.replace("\\", "")
     assert "no interval" in text

@@ -39,6 +39,25 @@ def test_a_real_answer_holds_every_reading(path: Path) -> None:
     assert [(finding.code, finding.evidence) for finding in found] == []
 
 
+@pytest.mark.parametrize(
+    ("temperature", "verdicts"),
+    [(94, [Verdict.FAIL]), (89, [Verdict.FAIL]), (84, [Verdict.DEGRADED]), (83, [])],
+)
+def test_an_a100_is_judged_by_the_temperature_at_which_it_slows_down(
+    temperature: int, verdicts: list[Verdict]
+) -> None:
+    xml = (
+        (REAL / "nvidia-smi/qx-a100.xml")
+        .read_text()
+        .replace("<gpu_temp>33 C<", f"<gpu_temp>{temperature} C<")
+    )
+    answer = {"facts": {"tools": {"nvidia_smi_xml": {"status": "ok", "stdout": xml}}}}
+    snapshot = build_snapshot("n1", answer)
+    assert snapshot.gpus[0].temperature_c == temperature
+    found = check_node(snapshot, expected=Expectation(gpus=len(snapshot.gpus)))
+    assert [finding.verdict for finding in found if finding.code == "temperature"] == verdicts
+
+
 H200 = lzma.decompress((REAL / "h200-x4" / "nvidia-smi-q.xml.xz").read_bytes()).decode()
 # What nvlink -s and -e print about four H200 with two links each.
 SPEEDS = "\n".join(

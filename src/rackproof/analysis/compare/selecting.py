@@ -22,7 +22,8 @@ from rackproof.analysis.mlperf.published import PublishedResult, find_published,
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import Run
 from rackproof.core.text import sanitize
-from rackproof.store.run_folder import RECORD_NAME, ResultsError, iter_runs, read_run
+from rackproof.store.run_evidence import evidence_remark, judge_by_logs
+from rackproof.store.run_folder import RECORD_NAME, ResultsError, iter_runs_with_folders, read_run
 
 # Matches the number of a repeat in DGX1_2.log, DGX1-03.log, DGX1.4.log, result_0.txt.
 _TRIAL = re.compile(r"[_.-]\d+$")
@@ -110,7 +111,7 @@ def select(
         results: The results folder.
         find_run: A function that finds a run by its folder, its ``run.json``, or a prefix of its id in the
             results or the history, or raises an error.
-        remarks: A list that gets a line for each skipped file and unreadable record.
+        remarks: A list that gets a line for each skipped file, unreadable record, and run without its logs.
         benchmark: The benchmark whose runs to use, or "" for all.
 
     Raises:
@@ -157,8 +158,20 @@ def _may_be_system(name: str, results: Path) -> bool:
 
 
 def _runs_of_system(name: str, results: Path, remarks: list[str]) -> tuple[Run, ...]:
-    runs = iter_runs(results, on_error=lambda error: remarks.append(str(error)))
-    return tuple(run for run in runs if name.casefold() in map(str.casefold, names_of(run)))
+    runs = iter_runs_with_folders(results, on_error=lambda error: remarks.append(str(error)))
+    return tuple(
+        by_logs(run, folder, remarks)
+        for run, folder in runs
+        if name.casefold() in map(str.casefold, names_of(run))
+    )
+
+
+def by_logs(run: Run, folder: Path, remarks: list[str]) -> Run:
+    """Return a recorded run as its logs allow, with a remark if a log is gone or was changed."""
+    judged = judge_by_logs(run, folder)
+    if judged is not run:
+        remarks.append(evidence_remark(run, judged))
+    return judged
 
 
 def _pattern_name(pattern: str) -> str:
@@ -226,11 +239,12 @@ def _recorded_runs(path: Path, remarks: list[str]) -> Iterator[Run]:
     """Yield the run of a run folder, or the runs of a folder of run folders."""
     if (path / RECORD_NAME).is_file():
         try:
-            yield read_run(path)
+            yield by_logs(read_run(path), path, remarks)
         except ResultsError as error:
             remarks.append(str(error))
         return
-    yield from iter_runs(path, on_error=lambda error: remarks.append(str(error)))
+    for run, folder in iter_runs_with_folders(path, on_error=lambda error: remarks.append(str(error))):
+        yield by_logs(run, folder, remarks)
 
 
 def _logs_beside(path: Path) -> list[str]:

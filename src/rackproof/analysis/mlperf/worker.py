@@ -70,6 +70,7 @@ _OF_THE_SYSTEM = KERNEL_CODES | frozenset(
         "gpu_lost",
         "io_error",
         "node_failed",
+        "wrong_values",
         "xid",
         "xid_reset",
         "xid_unknown",

@@ -2,7 +2,8 @@
 
 ``rackproof lint-inventory`` and ``adopt`` call :func:`lint_inventory`, which returns the mistakes. The
 inventory comes from ``ansible-inventory``, which :func:`list_inventory` starts as a program. Mistakes are,
-for example, a variable that no role has, a value of a wrong type, or a node without a SKU.
+for example, a variable that no role has, a value of a wrong type, or a node without a SKU. The caller hands
+in the checks with which the jobs read nested values (:data:`ValueCheck`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISCHR, S_ISDIR, S_ISREG
@@ -25,7 +26,7 @@ from rackproof.core.child_environment import environment_of_inventory
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import Record
 from rackproof.core.text import sanitize
-from rackproof.jobs.inventory.nodes import RESERVED_GROUPS
+from rackproof.jobs.inventory.nodes import RESERVED_GROUPS, address_problem
 
 _LIST_S = 600.0
 """Time limit for ansible-inventory in seconds. It needed 8.3 s of a processor for 992 hosts of a SKU, and an
@@ -74,8 +75,14 @@ _FORMS = re.compile(r"\.(?:ya?ml|json)$")
 """Pattern of the endings of files of variables. The rest of the name is the group."""
 _SKIPPED = re.compile(r"\[WARNING\]: (Skipping .+)")
 """Pattern of Ansible's warning about a part of an inventory that it does not read."""
+_FOUR_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){3}")
+"""Pattern of a text that can only mean an IPv4 address."""
+_TEMPLATE = re.compile(r"\{[{%]")
+"""Pattern of the begin of a template."""
 _BOOLEANS = frozenset({"yes", "no", "true", "false", "on", "off", "1", "0"})
 """Texts that are accepted as a bool."""
+ValueCheck = Callable[[str, Any], object]
+"""A job's check of a variable's value on a host, which raises a RackproofError about an unusable value."""
 
 
 class InventoryError(RackproofError):
@@ -289,19 +296,25 @@ def _hosts_below(name: str, direct: Mapping[str, Mapping[str, Any]]) -> set[str]
     return hosts
 
 
-def lint_inventory(inventory: Inventory, root: Path) -> list[InventoryMistake]:
+def lint_inventory(
+    inventory: Inventory, root: Path, checks: Mapping[str, ValueCheck] | None = None
+) -> list[InventoryMistake]:
     """Return all mistakes in an inventory, without duplicates.
 
     Args:
         inventory: The inventory.
         root: The checkout, whose roles define the variables.
+        checks: The check of each variable whose nested values a job reads, as in ``validate_expect``.
     """
+    kinds = {**argument_kinds(root), "ansible_port": "int"}
     mistakes = [
         *_unusable_names(inventory),
         *_shared_values(inventory),
         *_unknown_names(inventory, root),
         *_connection_names(inventory),
-        *_wrong_kinds(inventory, {**argument_kinds(root), "ansible_port": "int"}),
+        *_wrong_addresses(inventory),
+        *_wrong_kinds(inventory, kinds),
+        *_wrong_nested_values(inventory, kinds, checks or {}),
         *_files_without_group(inventory),
         *_nodes_without_sku(inventory),
         *_no_nodes(inventory),
@@ -310,7 +323,7 @@ def lint_inventory(inventory: Inventory, root: Path) -> list[InventoryMistake]:
 
 
 def _unusable_names(inventory: Inventory) -> Iterator[InventoryMistake]:
-    """Yield each host whose name -l cannot select, or selects together with a group."""
+    """Yield each host whose name -l cannot select, or that is also the name of a group or of another host."""
     for host in inventory.hosts:
         if not _HOST_NAME.fullmatch(host):
             text = "no name of a host: use letters, digits, '.', '-' and '_'; its address is ansible_host"
@@ -318,6 +331,13 @@ def _unusable_names(inventory: Inventory) -> Iterator[InventoryMistake]:
         elif host in inventory.groups:
             text = "it is the name of a host and of a group, so that -l means both: rename one of them"
             yield InventoryMistake(where=host, what=text)
+    by_lower: dict[str, list[str]] = {}
+    for host in sorted(inventory.hosts):
+        by_lower.setdefault(host.lower(), []).append(host)
+    for hosts in by_lower.values():
+        if len(hosts) > 1:
+            text = "their names differ only in case, and mean one host to DNS: rename one of them"
+            yield InventoryMistake(where=", ".join(hosts), what=text)
 
 
 def _shared_values(inventory: Inventory) -> Iterator[InventoryMistake]:
@@ -399,6 +419,44 @@ def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[Inv
             wrong.setdefault(str(error), []).append(host)
     for text, hosts in wrong.items():
         yield InventoryMistake(where=_some(hosts), what=text)
+
+
+def _wrong_addresses(inventory: Inventory) -> Iterator[InventoryMistake]:
+    """Yield each address of four numbers that is no IPv4 address, such as ``10.0.0.999``."""
+    for host, variables in inventory.hosts.items():
+        # Without an address, the host's name is its address.
+        for name, default in (("ansible_host", host), ("reimage_bmc_address", "")):
+            value = str(variables.get(name, default)).strip()
+            if _FOUR_NUMBERS.fullmatch(value) and address_problem(value):
+                text = f"{name} is {value[:60]!r}: an address has four numbers from 0 to 255"
+                yield InventoryMistake(where=host, what=text)
+
+
+def _wrong_nested_values(
+    inventory: Inventory, kinds: Mapping[str, str], checks: Mapping[str, ValueCheck]
+) -> Iterator[InventoryMistake]:
+    """Yield each nested value that a job would refuse. A value of a wrong type has its own mistake."""
+    for name, check in checks.items():
+        owners: dict[str, list[str]] = {}
+        for host, variables in inventory.hosts.items():
+            value = _without_templates(variables.get(name))
+            if isinstance(value, dict | list) and fits_kind(value, kinds.get(name, "raw")):
+                # Hosts of a SKU have equal values, which are checked once.
+                owners.setdefault(json.dumps(value, sort_keys=True), []).append(host)
+        for text, hosts in owners.items():
+            try:
+                check(min(hosts), json.loads(text))
+            except RackproofError as error:
+                yield InventoryMistake(where=_some(hosts), what=str(error))
+
+
+def _without_templates(value: object) -> object:
+    """Return a list or mapping without the entries that contain a template, whose value is not known yet."""
+    if isinstance(value, dict):
+        return {key: entry for key, entry in value.items() if not _TEMPLATE.search(json.dumps([key, entry]))}
+    if isinstance(value, list):
+        return [entry for entry in value if not _TEMPLATE.search(json.dumps(entry))]
+    return value
 
 
 def fits_kind(value: object, kind: str) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,14 @@ from pathlib import Path
 from rackproof.core.records import Run
 from rackproof.store.history.database import HistoryError
 from rackproof.store.history.repository import Store, open_store
-from rackproof.store.run_folder import ResultsError, iter_runs, read_file, read_run, write_file
+from rackproof.store.run_evidence import evidence_remark, judge_by_logs
+from rackproof.store.run_folder import (
+    ResultsError,
+    iter_runs_with_folders,
+    read_file,
+    read_run,
+    write_file,
+)
 
 _SUFFIX = ".json"
 """End of a note's name, which begins with the id of its run."""
@@ -62,10 +70,14 @@ class DrainOutcome:
 
 @dataclass(frozen=True)
 class RebuildOutcome:
-    """The number of runs that were stored, and the faults of records that could not be read."""
+    """The number of runs that were stored, the faults of records that could not be read, and lost evidence.
+
+    ``lost_evidence`` is about the runs that were stored as unproven because a log is gone or was changed.
+    """
 
     runs: int
     problems: tuple[str, ...] = ()
+    lost_evidence: tuple[str, ...] = ()
 
 
 def keep_or_spool(run_folder: Path, where: str | Path | None, spool: Path) -> KeepOutcome:
@@ -129,7 +141,7 @@ def rebuild_history(results: Path, where: str | Path | None) -> RebuildOutcome:
     """Store all runs of a results folder again, including those that seem to be in the history.
 
     Accepted references exist only in the history (docs/using/history.md). Existing references stay, but an
-    empty history does not get them back.
+    empty history does not get them back. A run without the logs of its record is stored as at best unproven.
 
     Args:
         results: The results folder.
@@ -141,11 +153,21 @@ def rebuild_history(results: Path, where: str | Path | None) -> RebuildOutcome:
         ResultsError: The results folder cannot be listed.
     """
     problems: list[str] = []
+    lost: list[str] = []
     where = where or results / "history.sqlite"
-    runs = iter_runs(results, on_error=lambda error: problems.append(str(error)))
+    runs = iter_runs_with_folders(results, on_error=lambda error: problems.append(str(error)))
     with open_store(where) as store:
-        entered = store.keep_many(runs, again=True)
-    return RebuildOutcome(len(entered), tuple(problems))
+        entered = store.keep_many(_judged_by_logs(runs, lost), again=True)
+    return RebuildOutcome(len(entered), tuple(problems), tuple(lost))
+
+
+def _judged_by_logs(runs: Iterable[tuple[Run, Path]], lost: list[str]) -> Iterator[Run]:
+    """Yield runs as their logs allow, and add a text to ``lost`` about each run without its logs."""
+    for run, folder in runs:
+        judged = judge_by_logs(run, folder)
+        if judged is not run:
+            lost.append(evidence_remark(run, judged))
+        yield judged
 
 
 def _note(run: Run, run_folder: Path, spool: Path, reason: str) -> KeepOutcome:
