@@ -31,7 +31,8 @@ def read_argument_spec(plugins: Path, name: str) -> dict[str, dict[str, Any]]:
         name: The name of the action, and of the module that documents it.
 
     Raises:
-        ValueError: The module lacks DOCUMENTATION, or refers to a fragment that does not exist.
+        FileNotFoundError: The module, or the file of a fragment to which it refers, does not exist.
+        ValueError: The module lacks DOCUMENTATION, or a fragment's file lacks the variable of the fragment.
     """
     documentation = _read_yaml(plugins / "modules" / f"{name}.py", "DOCUMENTATION")
     options: dict[str, Any] = dict(documentation.get("options") or {})
@@ -45,7 +46,12 @@ def read_argument_spec(plugins: Path, name: str) -> dict[str, dict[str, Any]]:
 
 
 def _read_yaml(path: Path, variable: str) -> Mapping[str, Any]:
-    """Return the YAML that a file assigns to a variable of its own or of a class."""
+    """Return the YAML that a file assigns to a variable of its own or of a class.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file has no such variable with a mapping.
+    """
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Assign) and _assigns(node, variable):
             document = yaml.safe_load(ast.literal_eval(node.value))

@@ -103,8 +103,8 @@ def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | 
         limit: The limit of the command line, or None.
 
     Raises:
-        PartialRunError: A term of the limit matches nothing, or a host that is not in the play. No host is
-            left. A host's name contains invisible characters.
+        PartialRunError: A term of the limit matches nothing, or a host that is not in the play. The limit is
+            empty, or no host is left. A host's name contains invisible characters.
     """
     inventory = _inventory(groups)
     covered = [str(host.name) for host in inventory.get_hosts(pattern)]
@@ -201,7 +201,7 @@ def _check_terms(
 
 
 def _check_covered(requested_hosts: Iterable[str], covered: Collection[str], pattern: str) -> None:
-    """Refuse requested hosts that no play of the playbook covers."""
+    """Refuse requested hosts that are not among those of the play."""
     strangers = sorted(set(requested_hosts) - set(covered))
     if strangers:
         names = ", ".join(strangers) if len(strangers) <= 3 else compress_hostlist(strangers)

@@ -89,7 +89,8 @@ class JobFollower:
         """Poll until the job ends, and return the task's result.
 
         Raises:
-            AnsibleActionFail: There is no such job, the node gives no answer, or the job does not end.
+            AnsibleActionFail: There is no such job, its folder belongs to another run, the node gives no
+                answer, or the job does not end.
         """
         began = last_answer = time.monotonic()
         job_began: float | None = None
@@ -179,7 +180,11 @@ class JobFollower:
         time.sleep(next_pause(silent_s, 0.0))
 
     def _check_state(self, answer: PollResult) -> Mapping[str, Any]:
-        """Return the job's state. Fail the task if there is none, or if it is another run's."""
+        """Return the job's state, and note its process ids for the next poll.
+
+        Raises:
+            AnsibleActionFail: There is no job, or the state is another run's.
+        """
         if answer.state is None:
             raise AnsibleActionFail(
                 f"no job was started in {self._folder}: start it with rackproof_job first"
@@ -205,10 +210,10 @@ class JobFollower:
         return is_behind
 
     def _show_progress(self, answer: PollResult, state: Mapping[str, Any], elapsed_s: float) -> None:
-        """Show a line where one is due.
+        """Show a line if one is due.
 
         Raises:
-            AnsibleActionFail: The job should have been ended by its supervisor.
+            AnsibleActionFail: The job exceeds the limits in its own state, and its supervisor did not end it.
         """
         hang_s = state.get("hang_s") or 0
         self._show(self._printer.progress_line(self._progress, elapsed_s, answer.log_bytes, hang_s))
@@ -218,7 +223,11 @@ class JobFollower:
             raise self._give_up("has not ended its job")
 
     def _settle(self) -> dict[str, Any]:
-        """Let the module clean up after a dead supervisor. Return the job's final state."""
+        """Let the module clean up after a dead supervisor. Return the job's final state.
+
+        Raises:
+            AnsibleActionFail: The module returns no state.
+        """
         result = self._action.execute_module_unchecked(
             "rackproof_job", id=self._id, folder=self._folder, state="found"
         )

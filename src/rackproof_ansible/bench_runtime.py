@@ -20,15 +20,22 @@ from rackproof_ansible.bench_follow import JobFollower
 _NOT_MADE = 3
 """Exit status of make_runtime.py --found if there is no such environment yet."""
 _HANG_S = 3600.0
+"""Seconds without output after which the supervisor ends the job."""
 _PATIENCE_S = 900.0
+"""Seconds without an answer of the node after which the task fails."""
 _DEADLINE_S = 120.0
+"""Seconds after the job's limit at which the task fails, because the supervisor did not end the job."""
 
 
 class BenchRuntime(NodeAction):
     """The action that finds an environment in milliseconds, or makes it in a job that it follows."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the runtime's interpreter, and whether it was made."""
+        """Return the runtime's interpreter, and whether it was made.
+
+        Raises:
+            AnsibleActionFail: The runtime can neither be found nor made.
+        """
         if self.check_mode:
             return {"changed": False, "skipped": True, "msg": "no runtime is made in check mode"}
         argv = [options["python"], f"{options['workloads']}/make_runtime.py", *options["arguments"]]

@@ -1,8 +1,8 @@
 """Make Ansible's messages, which contain answers of nodes, safe for a terminal.
 
 The callback ``rackproof`` calls :func:`clean_display` once. Ansible's display then passes each message
-through :func:`harmless`. It removes escape sequences other than Ansible's colours, cuts off long messages,
-and indents the lines of errors and warnings, which could otherwise imitate Ansible's own output.
+through :func:`harmless`. That function removes escape sequences other than Ansible's colours, cuts off long
+messages, and indents the lines of errors and warnings, which could otherwise imitate Ansible's own output.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class EventReporter:
         self.skip(result)
 
     def skip(self, result: Any) -> None:
-        """Report a step that was skipped."""
+        """Report the end of a step that was skipped, or that :meth:`end_well` already described."""
         self._events.write("end", host=result._host.get_name(), state="ok")
 
     def fail(self, result: Any, state: str) -> None:
@@ -167,7 +167,7 @@ def fold_unreachable(results: Sequence[tuple[str, Mapping[str, Any]]]) -> list[s
 
 
 def record_of(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return kind, id, verdict and path of a task's record, or {}. No I/O.
+    """Return ``what`` (the kind), id, verdict and path of a task's record, or {}. No I/O.
 
     A run also has its reasons and nodes.
     """

@@ -2,8 +2,8 @@
 
 The callback ``rackproof`` (plugins/callback/rackproof.py) passes the result of each task to a
 :class:`RunTable`, for the runs of bench.yml, and to a :class:`ChangeTable`, for the changes of provision.yml.
-At the end of the playbook, it prints the texts that these classes return, and lets the second one write the
-record of provision.yml. This module does not use Ansible.
+At the end of the playbook, the callback prints the texts that these classes return, and lets
+:class:`ChangeTable` write the record of provision.yml. This module does not use Ansible.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def describe_left_out(hosts: Sequence[str]) -> str:
 
 
 class RunTable:
-    """The recorded runs of one playbook, in the order in which they ended."""
+    """The recorded runs of one playbook, in the report's order, or without a report as they ended."""
 
     def __init__(self) -> None:
         self._folders: dict[str, str] = {}

@@ -62,7 +62,7 @@ def read_defaults(roles: Path, names: list[str], loader: DataLoader) -> dict[str
 def role_problems(
     specs: Mapping[str, Mapping[str, Spec]], raw: Mapping[str, Any], evaluate: Callable[[Any], Any]
 ) -> Iterator[str]:
-    """Yield each variable that is wrong: its role, its name, what is wrong, and what to write.
+    """Yield a text about each wrong variable, with its role, its name, what is wrong, and what to write.
 
     Args:
         specs: The options of each role.
@@ -137,7 +137,7 @@ def _read_by(name: str, raw: Mapping[str, Any]) -> list[str]:
 
 
 def _number_for_text(name: str, raw: Mapping[str, Any], options: Mapping[str, Spec]) -> str:
-    """Return which option of type str that a template reads is a number, with what to write, or ""."""
+    """Return a text about a number that a template reads and that must be a text, or "" if there is none."""
     for option in _read_by(name, raw):
         is_number = isinstance(raw[option], int | float) and not isinstance(raw[option], bool)
         if is_number and options.get(option, {}).get("type") == "str":

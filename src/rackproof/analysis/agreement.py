@@ -1,9 +1,12 @@
 """Compare a value of a system description with the value that nodes or logs show. No I/O.
 
 The description is the file ``systems/SYSTEM.json`` of an MLPerf submission, such as
-``{"accelerators_per_node": "8", "host_memory_capacity": "2 TB"}``. Each key has its own rule.
-:mod:`.submission.description` compares every value, and :mod:`.mlperf.described` those on which a score
-depends.
+``{"accelerators_per_node": "8", "host_memory_capacity": "2 TB"}``. The key decides by which rule its values
+are compared (``_NUMBERS`` and ``_RULES``). A key without a rule is prose.
+
+:mod:`.submission.description` compares every value, and :mod:`.mlperf.described` only the values on which a
+score depends. Both call :func:`doubt_of`. Versions of software have no key, so :func:`same_version` compares
+them.
 """
 
 from __future__ import annotations
@@ -33,13 +36,13 @@ _NUMBERS = frozenset({*COUNTS, "host_processor_core_count", "host_processor_vcpu
 # 1024**3 bytes, so two amounts in GB agree up to a difference of 13 %, and in TB of 16 %.
 _TOLERANCE = 0.05
 # Matches "2.3 TB", "192GiB", "32x 64GB" or "64 GB x 32": the number of modules, the amount, the letter
-# before B, the i, and the number of modules if it comes last.
+# before B, the i, and the number of modules if it comes last. The 86 of "64 GB x86" is not such a number.
 _CAPACITY = re.compile(
     r"(?:\b([0-9]{1,4}) ?[x\u00d7*] ?)?([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgtp])(i?)b?\b"
     r"(?: ?[x\u00d7*] ?(?!86\b)([0-9]{1,4})\b)?",
     re.IGNORECASE,
 )
-# Matches what lscpu adds to a processor's name: trade marks, the word CPU, and the base clock.
+# Matches what lscpu adds to a processor's name: trade marks, the words CPU and processor, and the base clock.
 _PROCESSOR_EXTRAS = re.compile(r"\((?:r|tm|c)\)|\b(?:cpu|processor)\b|@ *[0-9.]+ *[mg]hz", re.IGNORECASE)
 _PRODUCT_OF_CORE = {"neoverse-v2": "nvidia grace"}
 """Words of the described product that agree with the core that lscpu names instead of a processor's model."""
@@ -48,12 +51,12 @@ _NO_NAME = Doubt(Verdict.UNPROVEN, "it is not a name that could be compared")
 _VERSION = re.compile(r"[0-9]{1,9}(?:[.-][0-9]{1,9})*")
 # A description may list several versions: "12.4; 12.6", "12.4 or 12.6".
 _ALTERNATIVES = re.compile(r"[;,/]| or ")
-# Matches the name of a GPU model (h100, gb200, mi300x), but not that of its form or link (sxm5, pcie5).
+# Matches the name of a GPU model (h100, gb200, mi300x), but not a GPU's form or link (sxm5, pcie5).
 _OTHER_MODEL = re.compile(r"(?!sxm|nvl|pcie|gen|oam)[a-z]{1,3}[0-9]{2,4}[a-z]{0,2}")
 
 
 def doubt_of(key: str, described: str, seen: str) -> Doubt | None:
-    """Return why a described value disagrees with an observed one, or ``None`` if it agrees.
+    """Return why a described value disagrees with an observed one, or ``None`` if they agree.
 
     Args:
         key: A key of the description, such as ``host_memory_capacity``. Versions of software are compared
@@ -72,7 +75,7 @@ def _contradicted(agrees: bool) -> Doubt | None:
 
 
 def _same_number(described: str, seen: str) -> Doubt | None:
-    """Return a doubt unless two whole numbers are equal."""
+    """Return a proven disagreement unless two whole numbers are equal. Other texts are compared literally."""
     return _contradicted(_plain_number(described) == _plain_number(seen))
 
 
@@ -82,17 +85,17 @@ def _plain_number(text: str) -> str:
 
 
 def _same_capacity(described: str, seen: str) -> Doubt | None:
-    """Return a doubt unless two amounts agree."""
+    """Return a doubt unless two amounts of memory agree. A number of modules beside them is ignored."""
     return _near(_capacities(described), _capacities(seen))
 
 
 def _same_host_memory(described: str, seen: str) -> Doubt | None:
-    """Return a doubt unless two amounts agree. ``32x 64GB`` is the amount of all modules."""
+    """Return a doubt unless two amounts of memory agree. ``32x 64GB`` is the amount of all modules."""
     return _near(_capacities(described, all_modules=True), _capacities(seen, all_modules=True))
 
 
 def _near(described_bytes: set[float], seen_bytes: set[float]) -> Doubt | None:
-    """Return a doubt unless a described amount is near a seen one."""
+    """Return a doubt unless a described number of bytes is near a seen one. An empty set is unproven."""
     if not described_bytes or not seen_bytes:
         return Doubt(Verdict.UNPROVEN, "it is not an amount of memory such as 192 GB")
     near = any(
@@ -104,9 +107,10 @@ def _near(described_bytes: set[float], seen_bytes: set[float]) -> Doubt | None:
 
 
 def _capacities(text: str, *, all_modules: bool = False) -> set[float]:
-    """Return the numbers of bytes that a text may mean: GB is used for powers of ten and of two.
+    """Return the numbers of bytes that the first amount in a text may mean, or an empty set without one.
 
-    With ``all_modules``, a number of modules beside the amount multiplies it.
+    GB is used for powers of ten and of two, so it gives two numbers. With ``all_modules``, the amount is
+    multiplied by the number of modules beside it.
     """
     match = _CAPACITY.search(text.replace(",", ""))
     if match is None:
@@ -119,7 +123,11 @@ def _capacities(text: str, *, all_modules: bool = False) -> set[float]:
 
 
 def same_version(described: str, seen: str) -> Doubt | None:
-    """Return a doubt unless one version is the other or its beginning: 12.4 and 12.4.1 agree both ways."""
+    """Return a doubt unless one version is the other or its beginning: 12.4 and 12.4.1 agree both ways.
+
+    A description may list several versions, of which one must agree. Texts without a version are unproven,
+    unless they are equal.
+    """
     seen_version = _version(seen)
     described_versions = [version for part in _ALTERNATIVES.split(described) if (version := _version(part))]
     if described.casefold().split() == seen.casefold().split():
@@ -135,7 +143,10 @@ def same_version(described: str, seen: str) -> Doubt | None:
 
 
 def _version(text: str) -> list[str]:
-    """Return the numbers of the first version in a text, without leading zeros: 25 and 4 for ``25.04``."""
+    """Return the numbers of the first version in a text, without leading zeros: 25 and 4 for ``25.04``.
+
+    The list is empty if the text has no number.
+    """
     match = _VERSION.search(text)
     return [str(int(number)) for number in re.split("[.-]", match[0])] if match else []
 
@@ -145,7 +156,10 @@ def _begins(short: list[str], long: list[str]) -> bool:
 
 
 def _same_system(described: str, seen: str) -> Doubt | None:
-    """Return the difference between operating systems. A different point release is only a remark."""
+    """Return a doubt unless two operating systems agree. A different point release is only a remark.
+
+    Without a common word, or with other first two numbers of their versions, they are compared as names.
+    """
     described_version, seen_version = _version(described), _version(seen)
     if described_version[:2] != seen_version[:2] or not _name_words(described) & _name_words(seen):
         return _same_name(described, seen)
@@ -160,7 +174,10 @@ def _name_words(text: str) -> set[str]:
 
 
 def _same_name(described: str, seen: str) -> Doubt | None:
-    """Return a doubt unless one name contains the other, as in "PyTorch" and "PyTorch NVIDIA Release"."""
+    """Return a doubt unless one name contains the other, as in "PyTorch" and "PyTorch NVIDIA Release".
+
+    A text without a word or number is unproven.
+    """
     described_words, seen_words = _words(described), _words(seen)
     if not described_words or not seen_words:
         return _NO_NAME
@@ -169,7 +186,10 @@ def _same_name(described: str, seen: str) -> Doubt | None:
 
 
 def _same_processor(described: str, seen: str) -> Doubt | None:
-    """Return a doubt unless one name has all words of the other, apart from what lscpu adds."""
+    """Return a doubt unless one name has all words of the other, apart from what lscpu adds.
+
+    A text without a word or number is unproven.
+    """
     described_words, seen_words = (
         set(_words(_PROCESSOR_EXTRAS.sub(" ", text))) for text in (described, seen)
     )
@@ -186,7 +206,10 @@ def _words(text: str) -> list[str]:
 
 
 def _same_model(described: str, seen: str) -> Doubt | None:
-    """Return a doubt if the described model is not the one that was seen."""
+    """Return a proven disagreement unless the described GPU model is the one that was seen.
+
+    A seen name without a model's word, such as ``NVIDIA Graphics Device``, must be equal.
+    """
     described_words, seen_words = model_words(described), model_words(seen)
     if not seen_words:
         return _contradicted(described.casefold() == seen.casefold())
@@ -197,7 +220,10 @@ def _same_model(described: str, seen: str) -> Doubt | None:
 
 
 def model_words(name: str) -> frozenset[str]:
-    """Return the words that distinguish models: ``h100`` for ``NVIDIA H100-SXM5 80GB HBM3``."""
+    """Return the words that distinguish GPU models: ``h100`` for ``NVIDIA H100-SXM5 80GB HBM3``.
+
+    They have letters and digits. The amount and kind of memory and the form SXM do not count.
+    """
     words = re.findall(r"[a-z0-9]+", name.casefold())
     return frozenset(
         word

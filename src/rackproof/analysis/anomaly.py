@@ -9,20 +9,22 @@ a node, GPU, link between nodes, or group of nodes. A series is one quantity of 
 
 These are the rules:
 
-* Floors are the references of a SKU and the accepted history. :func:`rackproof.core.judging.judge`
-  decides whether a number fails. If several runs of a night measured a number, the worst counts. A retest is
-  different: :mod:`rackproof.jobs.validate.fleet.retest` hands over the better of the two values.
+* Floors are the references of a SKU and the accepted history. The verdicts are those of
+  :func:`rackproof.core.judging.judge`. If several runs of a night measured a number, the worst counts. A
+  retest is different: :mod:`rackproof.jobs.validate.fleet.retest` hands over the better of the two values.
 * One model compares each part with its past and with the fleet
   (:mod:`rackproof.analysis.fleet_model`), and limits the rate of false alarms. A proven loss fails. A
   smaller loss, or a rack that is slow as a whole, degrades. A suspicion is unproven until the part is
   measured again.
 * If too few earlier nights are known, the nodes of a SKU are compared by robust z (median and MAD). The
   worst number of a node counts.
-* A GPU is unproven if it is far below its own past, or far below the other GPUs of a SKU with few nodes. A
-  value that is impossible for its model is unproven, too. Both rules also apply without a floor.
-* A number without a floor, and a number that is missing or not finite, is unproven.
+* A GPU, or a collective between the GPUs of a node, is unproven if it is far below its own past, or far
+  below the others of a SKU with few nodes. A value that is impossible for its GPU model is unproven, too.
+  These rules also apply without a floor.
+* A number without a floor is unproven, unless the policy does not require floors or the rules of its run
+  proved the number. A number that is missing or not finite is always unproven.
 * If the same finding is on more than a share of a SKU's nodes, the tool or the fabric is probably at fault.
-  The finding is then unproven instead of fail, is reported once, and drains no node.
+  The finding is then unproven instead of fail, is reported once per node, and drains no node.
 
 All numbers are in arrays, so that 10,000 nodes can be judged. Only findings get a text.
 """
@@ -70,7 +72,8 @@ _REASONS_SHOWN = 20
 
 Bools = NDArray[np.bool_]
 Conditions = Mapping[str, tuple[str, str]]
-"""Pairs of firmware and rack by a node's key, for one night. Nodes with equal values form a group."""
+"""Pairs of firmware and rack by a node's key, for one night. Nodes with the same firmware form a group, and
+so do nodes in the same rack."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class AnomalyPolicy:
     outlier_fails: float = -0.07
     """Deviation from which an outlier fails. A smaller one is degraded."""
     outlier_least: int = 5
-    """Smallest number of nodes of one SKU that are compared with each other."""
+    """Smallest number of nodes of one SKU that are compared by robust z."""
     gross: float = 0.2
     """Loss relative to a GPU's own past, or to the others of a small SKU, that makes it unproven. The fleet
     model does not find a loss on all nodes at once, because it counts as a common condition."""
@@ -107,7 +110,7 @@ class AnomalyPolicy:
     share: float = 0.15
     """Share of a SKU's nodes above which one finding counts as a fault of the tool or the fabric."""
     share_least: int = 3
-    """Smallest number of nodes with one finding that counts as a fault of the tool, whatever the share."""
+    """Smallest number of nodes with one finding that may count as a fault of the tool or the fabric."""
     require_references: bool = True
     """True if a number without a floor is unproven. If false, the fleet and the past alone judge it."""
 
@@ -122,7 +125,7 @@ class Reason:
         part: The measured part, such as a GPU with its slot.
         text: The reason in words for the operator.
         deviation: The relative deviation from the value compared with, or NaN if there is none.
-        fleetwide: Whether the finding is on more than the allowed share of the fleet.
+        fleetwide: Whether the finding is on more than the allowed share of the SKU's nodes.
         row: The index of the reading, or -1.
     """
 
@@ -140,7 +143,8 @@ class Reason:
 class NodeVerdict:
     """A night's verdict on one node, link or group of nodes.
 
-    ``kind`` is node, link or group. ``reasons`` has the worst first. ``more`` counts those left out.
+    ``kind`` is node, link or group. ``reasons`` has the worst first, and ``more`` is the number of reasons
+    that were left out.
     """
 
     kind: str
@@ -192,12 +196,13 @@ class _Findings:
 
     Attributes:
         row: The index of the reading, or -1 if the value is missing.
-        owner, part, quantity, reference: Indices, or -1.
+        owner, part: Indices into the parts of :class:`_Fleet`.
+        quantity, reference: Indices into the quantities and the references, or -1.
         check, verdict: Indices into :data:`CHECKS` and ``_VERDICTS``.
         value: The measured value, the level after a loss, or how many parts were measured.
         base: The value to compare ``value`` with, or the usual number of parts.
-        nights: For how many nights the finding was there, or 0.
-        odds: The number of healthy node-nights among which one shows as much, or NaN.
+        nights: For how many nights there was a loss, or 0 if only tonight's number was judged.
+        odds: The number of healthy node-nights of which at most one shows such a loss, or NaN.
     """
 
     row: Integers
@@ -236,10 +241,11 @@ def judge_night(
         past: Whether to compare with the fleet and earlier nights. Floors and completeness are always
             checked.
         once: The benchmark and node key of bad numbers that should have been measured again, but were not.
-            Such a number fails no floor or fleet check, but makes the node unproven.
+            If such a number alone fails a floor, fleet or drift check, the node is only unproven. A loss over
+            several nights still fails.
         twice: The benchmark and node key of numbers that are the better of two measurements.
         conditions: The firmware and rack of each node's key, one mapping per night, tonight first. Nodes
-            with the same values share common conditions.
+            with the same firmware, and nodes in the same rack, share common conditions.
 
     Returns:
         A verdict for each requested node and each measured node, link and group, with remarks.
@@ -313,7 +319,7 @@ class _Fleet:
 
     @cached_property
     def gpus(self) -> dict[int, list[int]]:
-        """Return the GPUs of each node, by node."""
+        """Return the indices of each node's GPUs, by the index of the node."""
         indices: dict[int, list[int]] = {}
         for index, part in enumerate(self.parts):
             if part.kind == "gpu" and part.node >= 0:
@@ -321,7 +327,7 @@ class _Fleet:
         return indices
 
     def product(self, index: int) -> str:
-        """Return the product name of a GPU, or of a node's first GPU."""
+        """Return the product name of a GPU, or of a node's first GPU, or "" for a node without GPUs."""
         if self.parts[index].kind == "node":
             index = next(iter(self.gpus.get(index, ())), -1)
         return self.parts[index].name if index >= 0 else ""
@@ -356,8 +362,10 @@ def _findings_by_floors(
 ) -> tuple[list[_Findings], list[Reference], Integers]:
     """Compare tonight's rows with every reference that fits.
 
-    Return the findings, the references, and the quantities without a reference. The verdicts are those
-    of :func:`judge`.
+    Return the findings, the references, and the quantities that lack a reference and are not proven
+    otherwise. The verdicts are those of :func:`judge`. Numbers that are not finite and have no reference, and
+    numbers that lack a required one, are among the findings. The references of SKUs come first, and then all
+    of ``accepted``, in their order.
     """
     rows, readings = fleet.tonight, fleet.readings
     quantities, owner = readings.quantity[rows], fleet.owner[rows]
@@ -402,7 +410,7 @@ def _accepted_places(
     keys = np.array(sorted(places_by_series), dtype=np.int64)
     places = np.array([places_by_series[int(key)] for key in keys], dtype=np.int32)
     series = fleet.series()[rows]
-    # searchsorted returns a place even for a series that is missing, so the result is compared afterwards.
+    # searchsorted also returns a place for a series that is not in keys, so compare the result afterwards.
     spot = np.searchsorted(keys, series).clip(0, len(keys) - 1)
     return np.where(keys[spot] == series, places[spot], -1).astype(np.int32)
 
@@ -530,7 +538,10 @@ def _usual_counts(measured: NDArray[np.intp], skus: Integers) -> NDArray[np.intp
 
 
 def _habits(fleet: _Fleet, nodes: Integers, position: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return 1 for each node and quantity if the node measured it in at least half of the earlier nights."""
+    """Return 1 for each node and quantity if the node measured it in at least half of the earlier nights.
+
+    Otherwise, the number is 0. Only earlier nights with any number count.
+    """
     readings, count = fleet.readings, len(fleet.quantities)
     before = readings.night > 0
     nights = np.count_nonzero(np.bincount(readings.night[before]))
@@ -548,8 +559,8 @@ def _habits(fleet: _Fleet, nodes: Integers, position: NDArray[np.int64]) -> NDAr
 def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Findings]:
     """Return findings on nodes that are far below the other nodes of their SKU, by robust z.
 
-    The worst number of each node counts. The fleet model could not judge these numbers, because too few
-    earlier nights are known.
+    The worst number of each node counts. Findings are only on numbers that the fleet model could not judge,
+    because too few earlier nights are known, but all numbers of tonight are compared with.
 
     Args:
         fleet: The numbers of tonight.
@@ -592,7 +603,7 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
 def _gpu_rows(fleet: _Fleet) -> NDArray[np.intp]:
     """Return tonight's rows of GPUs, and of collectives between the GPUs of a node.
 
-    CPUs are left out, because other load changes their speed.
+    CPUs are left out, because other processes change their speed.
     """
     is_gpu = np.array([part.kind == "gpu" for part in fleet.parts], dtype=bool)
     is_collective = np.array(
@@ -611,7 +622,8 @@ def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findi
     """Return findings on GPUs and collectives far below the median of their own earlier nights."""
     rows = _gpu_rows(fleet)
     base = early[rows]
-    # A comparison with NaN (one earlier night or none) is false.
+    # Without two earlier nights, or without an earlier number of the series, the base is NaN. A comparison
+    # with NaN is false.
     lost = base - fleet.goodness(rows) > policy.gross * np.abs(base)
     findings = _findings_on_rows(fleet, rows[lost], _PAST, _UNPROVEN)
     findings.base = np.abs(base[lost])
@@ -619,9 +631,9 @@ def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findi
 
 
 def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
-    """Return findings on GPUs and collectives far below the upper quartile of their SKU.
+    """Return findings on GPUs and collectives far below the upper quartile of their quantity in their SKU.
 
-    Only SKUs with too few nodes for a comparison by median are judged here.
+    Only quantities that too few nodes of the SKU measured for a comparison by median are judged here.
     """
     rows = _gpu_rows(fleet)
     owner, quantities = fleet.owner[rows], fleet.readings.quantity[rows]
@@ -681,9 +693,10 @@ def _objection(fleet: _Fleet, row: int) -> str:
 def _fleet_tables(
     fleet: _Fleet, conditions: Sequence[Conditions], twice: Collection[tuple[str, str]], nights: int
 ) -> Iterator[tuple[SeriesTable, NDArray[np.intp]]]:
-    """Yield each SKU's series over the nights, and the row of tonight in each series.
+    """Yield each SKU's series, and the row of tonight in each series.
 
-    Series without a finite number tonight, and quantities without a direction, are left out.
+    A series has tonight and at most ``nights`` earlier nights. If it has several numbers in a night, the
+    worst counts. Series without a finite number tonight, and quantities without a direction, are left out.
     """
     readings = fleet.readings
     rows = np.flatnonzero(
@@ -727,7 +740,10 @@ def _fleet_tables(
 def _condition_groups(
     fleet: _Fleet, owner: Integers, conditions: Sequence[Conditions], width: int
 ) -> tuple[Integers, ...]:
-    """Return the group of each series in each night, first by firmware and then by rack."""
+    """Return the groupings of series in each night, by firmware and then by rack, or none without conditions.
+
+    ``owner`` is the node, link or group of each series. ``width`` is the number of nights, including tonight.
+    """
     if not conditions:
         return ()
     numbers: dict[tuple[str, ...], int] = {}
@@ -735,7 +751,7 @@ def _condition_groups(
     rack = np.zeros_like(firmware)
     latest: Mapping[str, tuple[str, str]] = {}
     for ago in range(width):
-        # A night without a record is treated like the night after it.
+        # A night without a record is treated like the next later night.
         latest = conditions[ago] if ago < len(conditions) and conditions[ago] else latest
         # Use numbers, because comparing texts for every series and night would take longer than judging.
         for index in np.unique(owner):
@@ -766,15 +782,19 @@ class _ModelResult:
         found: The findings.
         judged: Whether the model judged each row.
         explained: Whether chance may explain the number of each row.
+
+    Only the worst row of tonight in each series of the model has entries. In all other rows, ``judged`` and
+    ``explained`` are false, and ``early`` and ``late`` are NaN.
     """
 
     found: list[_Findings]
     judged: Bools
     explained: Bools
     early: Floats
-    """Each row's median of the earlier nights. More is better, and NaN means unknown."""
+    """Median of the series in the earlier nights. More is better. NaN without two earlier nights, or without
+    an earlier number."""
     late: Floats
-    """Each row's worse value of the two nights before tonight. More is better, and NaN means unknown."""
+    """Worse number of the series in the two nights before tonight. More is better. NaN if it is unknown."""
 
 
 def _compare_nights(
@@ -822,7 +842,7 @@ def _compare_nights(
 def _slow_racks(
     fleet: _Fleet, table: SeriesTable, tonight: NDArray[np.intp], policy: FleetPolicy
 ) -> list[_Findings]:
-    """Return findings on the nodes of racks that are slow as a whole.
+    """Return findings on the nodes of racks that are slow as a whole, at most one per node and quantity.
 
     The findings degrade the nodes, because the nodes of such a rack share the cause.
     """
@@ -870,10 +890,11 @@ def _weigh_floors(
 
     If the fleet model judged a number, a warning becomes a remark, because some nodes of a mixed fleet are
     always below a nominal value. The model has its own findings on numbers that are unlike their past and
-    other nodes. It finds no loss that all nodes share, so the warning stays if most numbers of a quantity and
-    SKU are newly beyond the bound. A warning of an accepted reference (from index ``own_from``) also stays if
-    the earlier nights are beyond it. A failure becomes unproven if only tonight's number is beyond the bound,
-    and chance may explain it.
+    other nodes. The model finds no loss that all nodes share, so the warning stays if most numbers of a
+    quantity and SKU are newly beyond the bound. A warning of an accepted reference (from index ``own_from``
+    in ``references``) also stays if the earlier nights are beyond it. A failure becomes unproven if only
+    tonight's number is beyond the bound, and chance may explain this number. Each remark is on the nodes of
+    one quantity whose warnings were removed.
     """
     shared = _shared_losses(fleet, floors, references, model)
     warned: set[tuple[int, int]] = set()
@@ -908,7 +929,11 @@ def _weigh_floors(
 def _shared_losses(
     fleet: _Fleet, floors: Sequence[_Findings], references: Sequence[Reference], model: _ModelResult
 ) -> set[tuple[int, int]]:
-    """Return the quantities and SKUs of which most judged numbers are newly beyond the warning bound."""
+    """Return the quantities and SKUs of which most judged numbers newly have a finding on a floor.
+
+    A finding is new if the earlier nights are not beyond the warning bound, or if there is no such bound. All
+    findings on floors count, including failures and values that are too good to be true.
+    """
     newly = set()
     for findings in floors:
         for index in np.flatnonzero((findings.check == _FLOOR) & (findings.row >= 0)):
@@ -937,7 +962,10 @@ def _may_be_chance(fleet: _Fleet, row: int, reference: Reference, model: _ModelR
 
 
 def _beyond(fleet: _Fleet, row: int, reference: Reference, bound: float | None, good: Floats) -> bool:
-    """Return whether a value of other nights (more is better) is beyond a bound on the bad side."""
+    """Return whether a row's value of other nights is beyond a bound on the bad side.
+
+    ``good`` has such a value for each row, of which more is better. An unknown value is not beyond a bound.
+    """
     if bound is None or not np.isfinite(good[row]):
         return False
     edge = reference.value + abs(reference.value) * bound
@@ -992,7 +1020,11 @@ def _node_verdicts(
     notes: tuple[str, ...],
     once: Bools,
 ) -> Night:
-    """Turn findings into verdicts of nodes, links and groups, with texts."""
+    """Turn findings into verdicts of nodes, links and groups, with texts.
+
+    ``once`` marks the findings that rest on a number that should have been measured again, and that are
+    therefore at best unproven in place of fail.
+    """
     judged = np.unique(np.concatenate([fleet.owner[fleet.tonight], np.array(fleet.asked, dtype=np.int32)]))
     faults, wide = _fleetwide(fleet, findings, judged, policy)
     # A finding on the whole fleet proves neither a fault nor health.
@@ -1044,9 +1076,10 @@ def _distinct(findings: _Findings, rows: NDArray[np.intp], wide: Bools) -> Itera
 def _fleetwide(
     fleet: _Fleet, findings: _Findings, judged: Integers, policy: AnomalyPolicy
 ) -> tuple[list[FleetFault], Bools]:
-    """Return the faults found on more than the allowed share of a SKU's nodes.
+    """Return the faults found on more than the allowed share of a SKU's nodes, or of its links and groups.
 
-    The second value marks the findings that are such faults.
+    The second value marks the findings that are such faults. A fault needs at least ``policy.share_least``
+    nodes, and a missing reference is never one.
     """
     if not len(findings.owner):
         return [], np.zeros(0, bool)
@@ -1153,7 +1186,7 @@ def _reason_text(
 
 
 def _duration_and_odds(nights: int, odds: float) -> str:
-    """Return how long a loss lasted, and how rarely healthy hardware shows such a loss."""
+    """Return the end of a sentence: how long a loss lasted, and how rarely a healthy node shows it."""
     lasted = amount(nights, "night")
     # The noise model is not exact enough for odds of more than a million.
     return f"; for {lasted}; a healthy node shows that in at most one night of {min(odds, 1e6):,.0f}"
@@ -1166,7 +1199,10 @@ def quantity_name(measured: Measured) -> str:
 
 
 def _unmeasured_text(fleet: _Fleet, findings: _Findings, row: int) -> str:
-    """Return the end of a sentence, with the GPUs of a node that were not measured when its others were."""
+    """Return the end of a sentence, with the GPUs of a node that were not measured although others were.
+
+    The text is "" unless all measured parts are GPUs.
+    """
     owner, readings = int(findings.owner[row]), fleet.readings
     rows = fleet.rows_of(owner)
     measured = set(readings.part[rows[readings.quantity[rows] == findings.quantity[row]]].tolist())
@@ -1177,7 +1213,7 @@ def _unmeasured_text(fleet: _Fleet, findings: _Findings, row: int) -> str:
 
 
 def _name(fleet: _Fleet, index: int) -> str:
-    """Return the name of a part for the operator. A GPU has its slot."""
+    """Return the name of a part for the operator: a node's name, a GPU's key and slot, or else the key."""
     part = fleet.parts[index]
     if part.kind == "gpu":
         return f"{part.key} (slot {part.slot})" if part.slot >= 0 else part.key

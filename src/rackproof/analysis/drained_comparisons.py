@@ -26,10 +26,11 @@ def comparisons(
 ) -> dict[str, frozenset[str]]:
     """Return tonight's comparisons by the key of the node, as ``fleet:METRIC`` and ``drift:METRIC``.
 
-    ``fleet:METRIC`` is listed if enough nodes of the SKU measured the metric tonight. ``drift:METRIC``
-    is listed if, in addition, at least one part of the node has numbers from before the drain, and each such
-    part has enough of them and is about as fast as then (``policy.fleet.loss_fails``), relative to the median
-    of the other nodes. Nights since the drain are ignored, because the fault may have affected them.
+    ``fleet:METRIC`` is listed if the node and enough nodes of the SKU measured the metric tonight.
+    ``drift:METRIC`` is listed if, in addition, at least one part of the node has numbers from before the
+    drain, and each such part has enough of them and is about as fast as then (``policy.fleet.loss_fails``),
+    relative to the median of the other nodes. Nights since the drain are ignored, because the fault may have
+    affected them. If several benchmarks or points measured a metric of one name, all of them must meet this.
 
     Args:
         readings: The numbers of tonight and of earlier nights.
@@ -60,7 +61,7 @@ def _comparisons_of(
         measured = readings.quantities[quantity]
         series = _Series(readings, alike & (readings.quantity == quantity), node, _SIGNS[measured.direction])
         lacking.setdefault(quantity_name(measured), set()).update(series.lacking(nights_drained, policy))
-    # Several benchmarks may measure one metric. Each of them must be compared.
+    # Several benchmarks may measure one metric. The comparison must apply to each of them.
     names = {f"{check}:{name}" for name, lacks in lacking.items() for check in {"fleet", "drift"} - lacks}
     return frozenset(names)
 
@@ -85,7 +86,11 @@ class _Series:
             self._share: Floats = share if sign > 0 else 1 / share if sign < 0 else share * np.nan
 
     def lacking(self, nights_drained: int, policy: AnomalyPolicy) -> set[str]:
-        """Return which of ``fleet`` and ``drift`` do not apply. If the node is slower, ``drift`` does not."""
+        """Return which of ``fleet`` and ``drift`` do not apply.
+
+        Neither applies if tonight's numbers are too few. ``drift`` does not apply if earlier numbers are too
+        few, or if a part became slower.
+        """
         fleet = policy.fleet
         tonight = np.unique(self._part[self._night == 0])
         if self._others + 1 < fleet.nodes_least or not len(tonight):
@@ -107,7 +112,10 @@ class _Series:
         return shares[np.isfinite(shares)]
 
     def _is_as_fast(self, part: int, before: Floats, policy: AnomalyPolicy) -> bool:
-        """Return whether a part is about as fast as before the drain, and ``before`` has enough shares."""
+        """Return whether a part is about as fast as before the drain, and ``before`` has enough shares.
+
+        A part that is faster than before counts as well.
+        """
         tonight = self._share[(self._part == part) & (self._night == 0)]
         least = float(np.median(before)) * (1 - policy.fleet.loss_fails)
         return len(before) >= policy.fleet.nights_least and bool((tonight >= least).all())

@@ -5,8 +5,8 @@ input is the numbers of one SKU. A series is the numbers of one quantity of one 
 nights. The rate of false alarms stays within a budget (:class:`FleetPolicy`).
 
 The model of a number is a sum of three parts: the common conditions of its group that night (SKU, firmware
-and rack), the level of its own GPU, and noise with heavy tails. Two tests examine the number less the group's
-median:
+and rack), the level of its own GPU, and noise with heavy tails. Two tests examine the difference between the
+number and the median of its group:
 
 * change: Did the GPU become slower? The change may be a step, a slope, or bad nights that come and go.
   The GPU's own level is unknown, so the test averages over all levels. A GPU that was always 2.5 %
@@ -94,8 +94,8 @@ class FleetPolicy:
     slowest: float = 0.03
     """Share of all series that counts as the slowest."""
     tail: float = 3.5
-    """Distance by which healthy levels may be below the slowest ones. The unit is the distance between the
-    level of the slowest and the level of four times as many."""
+    """Distance by which healthy levels may be below the slowest ones. Its unit is the distance between the
+    level that the slowest share reaches, and the level that a share four times as large reaches."""
     nights_least: int = 2
     """Smallest number of earlier nights with values that a series needs to be judged here."""
     nodes_least: int = 4
@@ -103,7 +103,7 @@ class FleetPolicy:
     resolution: float = 0.0025
     """Repeatability of a probe, the smallest noise that is assumed."""
     slowest_moves: float = 0.01
-    """Smallest change of a number to examine. Even if it were proven, a smaller one would not matter."""
+    """Smallest change of a number to examine. A smaller change would not matter, even if it were proven."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,8 @@ class SeriesTable:
     Attributes:
         value: The numbers, with a row per series and a column per night.
         quantity, part, node: The index of each series' quantity, part and node.
-        groups: The groups by firmware and then by rack, each with a number per series and night.
+        groups: The groupings by firmware and then by rack, or none. Each has the number of the group of each
+            series in each night.
         twice: Whether tonight's number is the better of two measurements.
     """
 
@@ -136,12 +137,14 @@ class SlowSeries:
         test: The test that found the loss, change or level.
         loss: The loss as a fraction of ``base``'s absolute value.
         base: The value expected of the part.
-        nights: For how many nights the part was slow, including tonight.
+        nights: For how many measured nights the part was slow, including tonight. For the test ``level``,
+            these are all measured nights.
         evidence: The e-value of its node.
         proven: Whether the evidence is strong enough for the budget of false alarms.
         suspected: Whether the evidence is strong enough for the budget of suspicions. If not, the series is
             only watched.
-        alone: Whether no group could be compared with. Then perhaps the conditions changed, not the hardware.
+        alone: Whether no group was large enough for a comparison. Then perhaps the conditions changed, not
+            the hardware.
     """
 
     series: int
@@ -160,7 +163,7 @@ class FleetFindings:
     """The slow series of a SKU in a night, and which series could be judged.
 
     Attributes:
-        slow: The slow series.
+        slow: The slow series, node by node.
         judged: Whether each series could be judged.
         explained: Whether chance alone may explain tonight's number, because healthy hardware gives such a
             low number more often than the budget of false alarms allows.
@@ -223,6 +226,8 @@ class _Noise:
 def find_slow_series(table: SeriesTable, policy: FleetPolicy | None = None) -> FleetFindings:
     """Return the series that are slow tonight, node by node, within the budget of false alarms.
 
+    Series with weaker evidence are listed, too, as suspected or only watched (:class:`FleetPolicy`).
+
     Args:
         table: The numbers of one SKU.
         policy: The limits of the judgement.
@@ -261,7 +266,7 @@ def rack_table(table: SeriesTable, policy: FleetPolicy) -> SeriesTable:
     with too few nodes are left out.
 
     Args:
-        table: The series of a SKU, in groups.
+        table: The series of a SKU, with at least one grouping. The last grouping is by rack.
         policy: The minimum size of a group.
     """
     group = table.groups[-1][:, -1]
@@ -294,7 +299,7 @@ def _allowed(policy: FleetPolicy) -> float:
 
 
 def _tests(table: SeriesTable) -> Integers:
-    """Return, for each series, how many series of its node were measured tonight."""
+    """Return, for each series, how many series of its node were measured tonight, or 1 for none."""
     tonight = np.isfinite(table.value[:, -1])
     series = np.bincount(table.node[tonight], minlength=int(table.node.max(initial=0)) + 1)
     return np.maximum(series, 1)[table.node].astype(np.int32)
@@ -307,13 +312,15 @@ class _Kind:
     Attributes:
         rows: The rows of the series in the table.
         judged: Whether each series covers enough nights.
-        low: Whether each series seems lower than before or than the bound, and needs the likelihoods.
+        low: Whether each judged series seems lower than before or than the bound, and needs the likelihoods.
         own: The numbers without the medians of their groups, as fractions of ``middle``.
-        weather: The medians that were subtracted from tonight's numbers.
+        weather: The medians that were subtracted from tonight's numbers, as fractions of ``middle``.
         middle: The absolute value of the median of all numbers, in the quantity's unit.
-        bound: The lowest healthy level.
-        drops: The difference of tonight to the earlier nights, and of the last three nights to the first
-            half of the nights, in scales of noise. A negative difference is a loss.
+        noise: The noise from night to night.
+        bound: The lowest healthy level, as a fraction of ``middle``.
+        drops: Two differences, in scales of noise: of tonight to the earlier nights, and of the last three
+            nights to the first half of the nights, times the square root of 2. A negative difference is a
+            loss.
         alone: Whether no group was large enough.
     """
 
@@ -336,7 +343,10 @@ class _Kind:
 
 
 def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Kind | None:
-    """Return the series of one quantity compared with their groups, or None if no comparison is possible."""
+    """Return the series of one quantity compared with their groups.
+
+    The result is None if no number is known, or if their median is 0.
+    """
     value = table.value[rows]
     is_known = np.isfinite(value)
     middle = abs(float(np.median(value[is_known]))) if is_known.any() else 0.0
@@ -378,8 +388,8 @@ class _Family:
 
     Attributes:
         key: The GPU or node of each series.
-        alike: The usual correlation between two series of a group. The evidence of correlated series is
-            not counted twice.
+        alike: The usual correlation between two series of a GPU or node, from 0 to 1. The evidence of
+            correlated series is not counted twice.
     """
 
     key: Integers
@@ -389,7 +399,9 @@ class _Family:
     def of(cls, table: SeriesTable, kinds: Sequence[_Kind], key: Integers) -> _Family:
         """Return the family with its correlation.
 
-        The correlation is computed from signs, because a fault of a few series hardly changes them.
+        The correlation is computed from signs, because a fault of a few series hardly changes them. It is
+        estimated too high rather than too low, so that the evidence is not too strong. If no two series of a
+        GPU or node can be compared, it is 1.
         """
         nights = table.value.shape[1]
         sums = np.zeros((int(key.max(initial=0)) + 1) * nights)
@@ -407,12 +419,15 @@ class _Family:
         return cls(key, float(np.clip(np.sin(np.pi / 2 * (mean + 2 / np.sqrt(pairs))), 0.0, 1.0)))
 
     def weight(self, members: NDArray[np.integer]) -> Floats:
-        """Return the factor for the evidence of a number of members together."""
+        """Return the factor for the summed evidence of so many members of a GPU or node."""
         weight: Floats = 1 / (1 + (np.maximum(members, 1) - 1) * self.alike)
         return weight
 
     def suspicious(self, drops: Floats, judged: Bools) -> Bools:
-        """Return the series of families that dropped together by more than chance easily explains."""
+        """Return which series are of a GPU or node that dropped as a whole by more than chance explains.
+
+        ``drops`` has a row per series (:class:`_Kind`). A GPU or node with a single series is left out.
+        """
         size = int(self.key.max(initial=0)) + 1
         members = np.bincount(self.key[judged], minlength=size)
         suspicious = np.zeros(size, bool)
@@ -430,9 +445,10 @@ class _Evidence:
     """The evidence for the series that are suspicious alone or together, as logarithms.
 
     Attributes:
+        kinds: The kinds of series, one per quantity.
         rows: The rows of the series in the table.
-        kind, place: The kind of each series, and its place in the kind.
-        change: The evidence for each hypothesis of a change.
+        kind, place: The index of each series' kind in ``kinds``, and of the series in its kind.
+        change: The evidence for each hypothesis of a change, with a row per series.
         level: The evidence for a low level.
         shares: The logarithms of the hypotheses' weights.
     """
@@ -505,9 +521,15 @@ def _residuals(
 
 
 def _subtract_medians(column: Floats, group: Integers, node: Integers, least: int) -> Bools:
-    """Subtract the median of its group from each number, if the group contains enough nodes.
+    """Subtract from each number, in place, the median of its group, if the group contains enough nodes.
 
-    Return from which numbers it was subtracted.
+    Return from which numbers a median was subtracted.
+
+    Args:
+        column: The numbers of one night, one per series.
+        group: The group of each series in that night.
+        node: The node of each series.
+        least: The number of nodes that a group needs.
     """
     finite_rows = np.flatnonzero(np.isfinite(column))
     enough = np.zeros(len(column), bool)
@@ -537,7 +559,9 @@ def _measure_noise(residuals: Floats, policy: FleetPolicy) -> _Noise:
 
     The noise is measured on differences between nights, so that a series that changed hardly counts. The
     first difference is between successive nights, the second over half of the nights. The larger one is used,
-    because noise may last several nights.
+    because noise may last several nights. If too few differences are known, the differences between parts
+    tonight are used instead. No scale is below ``policy.resolution``, and that of a noisy series is at most
+    twice the common scale.
     """
     nights = residuals.shape[1]
     scale, freedom = 0.0, _TAILS[-1][0]
@@ -591,8 +615,10 @@ def _freedom_known(numbers: int) -> int:
 def _slowest_of_others(residuals: Floats, node: Integers, policy: FleetPolicy) -> Floats:
     """Return the lowest healthy level, which is the same for all series.
 
-    The level is a margin below the slowest few per cent of the series. At least one whole node is skipped, so
-    that a slow node does not lower the bound.
+    The level is a margin below the slowest few per cent of the series, or below the medians of the groups if
+    these are lower. As many series as the largest node has, and two more, are skipped, so that a slow node
+    does not lower the bound. Of few series, at most a quarter are skipped. Without a number, the level is
+    minus infinity.
     """
     level = row_medians(residuals)
     finite_rows = np.flatnonzero(np.isfinite(level))
@@ -601,7 +627,7 @@ def _slowest_of_others(residuals: Floats, node: Integers, policy: FleetPolicy) -
         return bound
     order = finite_rows[np.argsort(level[finite_rows], kind="stable")]
     largest = int(np.bincount(node[finite_rows]).max())
-    # All series of one node, and two more series, may be slow and do not lower the bound.
+    # The skipped series are the lowest. They may be slow and do not lower the bound.
     rank = min(max(int(policy.slowest * len(order)), largest + 2), max(len(order) // 4, 1), len(order) - 1)
     slowest = float(level[order[rank]])
     tail = policy.tail * (float(level[order[min(4 * rank, len(order) // 2)]]) - slowest)
@@ -612,7 +638,9 @@ def _slowest_of_others(residuals: Floats, node: Integers, policy: FleetPolicy) -
 def _hypotheses(nights: int) -> list[tuple[str, int, int]]:
     """Return the possible forms of a change, as kind, first night, and loss in steps of the grid.
 
-    A "step" stays, a "slope" grows evenly, and a "returning" loss is on some nights, but not on others.
+    A "step" stays, a "slope" grows evenly, and a "returning" loss is on some nights, but not on others. A
+    step or a returning loss may also be of any size (:data:`_ANY_LOSS`). :func:`_change_evidence` returns its
+    columns in this order.
     """
     hypotheses = [("step", first, loss) for loss in _LOSSES for first in range(1, nights)]
     hypotheses += [("slope", first, loss) for loss in _LOSSES for first in sorted({0, nights // 2})]
@@ -625,7 +653,7 @@ def _hypotheses(nights: int) -> list[tuple[str, int, int]]:
 
 
 def _weights(nights: int) -> Floats:
-    """Return the weight of each hypothesis. The sum of the weights is 1."""
+    """Return the weight of each hypothesis, in the order of :func:`_hypotheses`. The sum of them is 1."""
     kinds = [
         "tonight" if kind == "step" and first == nights - 1 else kind
         for kind, first, _ in _hypotheses(nights)
@@ -639,7 +667,8 @@ def _weights(nights: int) -> Floats:
 def _change_evidence(residuals: Floats, twice: Bools, noise: _Noise) -> Floats:
     """Return the log-likelihood ratio of each hypothesis to no change, with a row per series.
 
-    The earlier level of a series is unknown, so all levels of the grid are equally likely.
+    The columns are in the order of :func:`_hypotheses`. The earlier level of a series is unknown, so all
+    levels of the grid are equally likely.
     """
     series, nights = residuals.shape
     most = max(_LOSSES)
@@ -685,7 +714,15 @@ def _collapse_likelihoods(likely: Floats, collapsed: Floats) -> list[Floats]:
 
 
 def _slope_likelihood(likely: Floats, first: int, loss: int, most: int, size: int) -> Floats:
-    """Return the log-likelihood of a loss that grows evenly since a night, for each level of the grid."""
+    """Return the log-likelihood of a loss that grows evenly since a night, for each earlier level.
+
+    Args:
+        likely: The log density by series, night and level of the grid.
+        first: The night from which the loss grows.
+        loss: The loss tonight, in steps of the grid.
+        most: The largest loss, in steps of the grid. The grid has so many levels below the earlier levels.
+        size: The number of earlier levels.
+    """
     nights = likely.shape[1]
     total = np.zeros((len(likely), size))
     for night in range(nights):
@@ -695,7 +732,10 @@ def _slope_likelihood(likely: Floats, first: int, loss: int, most: int, size: in
 
 
 def _level_evidence(residuals: Floats, twice: Bools, bound: Floats, noise: _Noise) -> Floats:
-    """Return the log-likelihood ratio of a level below the bound to a level at the bound."""
+    """Return the log-likelihood ratio of a level below the bound to a level at the bound, for each series.
+
+    The ratio is averaged over the distances in :data:`_LEVEL_LOSSES` and a collapse.
+    """
     # Of all healthy levels, the bound is the hardest to distinguish from a slow one.
     is_known = np.isfinite(residuals)
     weight = is_known.astype(np.float64)
@@ -714,7 +754,7 @@ def _level_evidence(residuals: Floats, twice: Bools, bound: Floats, noise: _Nois
 def _slow_by_node(
     table: SeriesTable, evidence: _Evidence, families: Sequence[_Family], policy: FleetPolicy
 ) -> Iterator[SlowSeries]:
-    """Yield the slow series of nodes with sufficient evidence."""
+    """Yield the slow series of nodes whose evidence is within the budget of watched nodes."""
     if not len(evidence.rows):
         return
     tests = _tests(table)
@@ -740,7 +780,15 @@ def _slow_by_node(
 def _node_evidence(
     evidence: _Evidence, indices: Indices, series_evidence: Floats, families: Sequence[_Family], tests: int
 ) -> float:
-    """Return a node's log evidence, averaged over its series, its GPUs, and the whole node."""
+    """Return a node's log evidence, averaged over its series, its GPUs, and the whole node.
+
+    Args:
+        evidence: The evidence for all suspicious series.
+        indices: The indices in ``evidence`` of the series of this node.
+        series_evidence: The evidence for each of these series alone.
+        families: The series grouped by GPU, and by node.
+        tests: How many series of the node were measured tonight.
+    """
     # Series that were not suspicious add no evidence, but the average is over them, too.
     single = float(_log_sum(series_evidence[None, :])[0]) - np.log(tests)
     shares = [np.log(0.6) + single]
@@ -789,7 +837,7 @@ def _describe(evidence: _Evidence, row: int, total: float, policy: FleetPolicy) 
 
 
 def _before_and_now(residuals: Floats, shape: str, first: int, steps: int) -> tuple[float, float, int]:
-    """Return the level of a series before a change and after it, and the number of nights with the loss.
+    """Return the level of a series before a change and with its loss, and the number of nights with the loss.
 
     Shape, first night and steps are those of a hypothesis (:func:`_hypotheses`).
     """
@@ -816,7 +864,10 @@ def _medians(before: Floats, since: Floats) -> tuple[float, float]:
 
 
 def _log_sum(table: Floats) -> Floats:
-    """Return the logarithm of the sum of exponentials along the last axis, without overflow."""
+    """Return the logarithm of the sum of exponentials along the last axis, without overflow.
+
+    The sum over an axis of minus infinities is minus infinity.
+    """
     highest = table.max(axis=-1)
     highest = np.where(np.isfinite(highest), highest, 0.0)
     with np.errstate(divide="ignore"):
@@ -825,7 +876,7 @@ def _log_sum(table: Floats) -> Floats:
 
 
 def _upper_quartiles(table: Floats) -> Floats:
-    """Return for each row a value that a quarter of its numbers reach, or NaN for an empty row."""
+    """Return for each row a value that about a quarter of its numbers reach, or NaN for an empty row."""
     ordered = np.sort(table, axis=1)
     index = np.isfinite(ordered).sum(axis=1) * 3 // 4
     quartiles: Floats = ordered[np.arange(len(ordered)), np.minimum(index, ordered.shape[1] - 1)]
@@ -833,7 +884,7 @@ def _upper_quartiles(table: Floats) -> Floats:
 
 
 def row_medians(table: Floats) -> Floats:
-    """Return the median of each row's numbers, or NaN if it has none. ``nanmedian`` is too slow."""
+    """Return the median of each row's numbers, or NaN for a row without any. ``nanmedian`` is too slow."""
     ordered = np.sort(table, axis=1)
     count = np.isfinite(ordered).sum(axis=1)
     if not ordered.shape[1]:

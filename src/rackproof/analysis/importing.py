@@ -1,7 +1,8 @@
 """Read logs from elsewhere as runs that are marked ``imported``.
 
-The input is log files and folders of them, such as ``results/resnet/result_0.txt``. Job bench stores such
-runs (:mod:`rackproof.jobs.bench.import_logs`), and ``rackproof compare`` reads them without storing them.
+The input is log files and folders of them, such as ``results/resnet/result_0.txt``. :func:`find_files` finds
+the files, and :func:`read_runs` makes a run of each log. Job bench calls both and stores the runs
+(:mod:`rackproof.jobs.bench.import_logs`). ``rackproof compare`` does not store them (:func:`runs_from_logs`).
 ``rackproof parse`` judges one log (:func:`judged_alone`), and makes no run.
 
 Only the log of such a run is known. Its verdict is therefore whether the run ended well, and its speed
@@ -57,7 +58,7 @@ _TEXT_SUFFIXES = (".txt", ".xml", ".csv", ".json")
 _TOOL_FOLDERS = frozenset({".cache", ".git", ".hg", ".nox", ".svn", ".tox", ".venv"})
 """Hidden folders of programs, whose logs are not about a machine."""
 _MOST_NAMES = 100_000
-"""Largest number of names for which a hidden or linked folder is searched."""
+"""Largest number of names for which a hidden or linked folder is searched. One with more may have a log."""
 _APPLE_DOUBLE = bytes.fromhex("00051607")
 """First bytes of a file with a Mac's metadata (AppleDouble, RFC 1740, appendix B)."""
 # Names of programs and documents (README.md, run.sub), which may quote the output of a tool or the text of a
@@ -71,7 +72,7 @@ _HEAD_BYTES = 4096
 _TAGS_OF_BENCHMARK = ("submission_benchmark", "benchmark", "network")
 """Tags in which logs name their benchmark. The first that a log has is used."""
 _MLPERF = frozenset({"mllog", "mll06", "mlp05"})
-"""Formats of MLPerf's own lines (``:::MLLOG``), of which older ones are of rounds 0.6 and 0.5."""
+"""Formats of MLPerf's own lines: ``:::MLLOG`` since round 0.7, and those of rounds 0.6 and 0.5."""
 _COURSE_OF_A_RUN = frozenset(
     {"time_to_train", "startup_time", "samples_per_second", "epochs", "train_loss", "seconds_per_epoch"}
     | {"wall_time"}
@@ -165,11 +166,14 @@ def find_files(
     skipped: list[str] | None = None,
     unread: list[str] | None = None,
 ) -> Iterator[Path]:
-    """Yield the files in a folder in natural order, except links, hidden files and the results.
+    """Yield the files in a folder, except links, hidden files and the results.
+
+    The files of a folder come before those of its subfolders. Files with shorter names come first, so that
+    run_2 is before run_10. Subfolders are in alphabetical order.
 
     Args:
-        place: The folder, or a single file.
-        results_folder: The folder of the runs, which is not searched.
+        place: The folder, or a single file, which is yielded even if it is hidden or a link.
+        results_folder: The folder of the runs, which is not searched. Its path must be resolved.
         skipped: A list that gets a line for each link that is no log, or whose target is read anyway.
         unread: A list that gets a line for each FIFO, socket, device and unreadable folder, and for each link
             and each hidden file or folder that may be or contain a log. Their contents are unknown.
@@ -187,9 +191,8 @@ def find_files(
         for path in (Path(folder, name) for name in (*sorted(subfolders), *sorted(names))):
             if _is_left_out(path):
                 _note_left_out(path, place, results_folder, skipped, unread)
-        # Change the list in place, because os.walk enters only the folders that remain in it.
+        # Change the list in place, because os.walk enters only the folders that remain in the list.
         subfolders[:] = sorted(name for name in subfolders if _is_walked(Path(folder, name), results_folder))
-        # Shorter names come first, so that run_2 is before run_10.
         for name in sorted(names, key=lambda name: (len(name), name)):
             path = Path(folder, name)
             if _is_left_out(path):
@@ -235,14 +238,17 @@ def _is_read_anyway(link: Path, place: Path, results_folder: Path | None) -> boo
 
 
 def _may_link_log(link: Path) -> bool:
-    """Return whether a link may lead to a log, by its name, its target's, and those in a linked folder."""
+    """Return whether a link may lead to a log, by its name, the target's, and those in a linked folder."""
     if os.path.isdir(link):
         return _may_hold(link, _is_readable_by_name)
     return _is_readable_by_name(link) or _is_readable_by_name(Path(os.path.realpath(link)))
 
 
 def _may_hold(folder: Path, is_log: Callable[[Path], bool]) -> bool:
-    """Return whether a folder may contain a log, by the names. One that cannot be searched may."""
+    """Return whether a folder may contain a log, by the names of its files.
+
+    A folder that cannot be searched, or that has more than :data:`_MOST_NAMES` names, may contain one.
+    """
     errors: list[OSError] = []
     searched = 0
     for below, _subfolders, names in os.walk(folder, onerror=errors.append):
@@ -276,7 +282,10 @@ def _is_log_by_name(path: Path) -> bool:
 
 
 def _is_emptied(path: Path) -> bool:
-    """Return whether the first MiB of a text file is only blanks or zero bytes, as after a crash."""
+    """Return whether a file is named ``*.txt``, and its first MiB is only blanks or zero bytes.
+
+    A crash leaves such files. An empty file counts, too.
+    """
     if path.suffix.lower() != ".txt":
         return False
     with path.open("rb") as stream:
@@ -284,7 +293,7 @@ def _is_emptied(path: Path) -> bool:
 
 
 def _is_log(log: ParsedLog, path: Path) -> bool:
-    """Return whether a file of an unknown format is a log, so that it becomes an unproven run."""
+    """Return whether a file of an unknown format is a log, so that it becomes a run, which does not pass."""
     return _is_log_by_name(path) or _is_emptied(path) or _is_log_by_content(log, path)
 
 
@@ -304,12 +313,13 @@ def _is_binary(path: Path) -> bool:
     """Return whether a file begins like a binary program, which may contain texts of failures."""
     with open_log(path) as stream:
         head = stream.read(_HEAD_BYTES)
-    # A crash may leave zero bytes in a log, but not among its first bytes. UTF-16 has a mark.
+    # A crash may leave zero bytes in a log, but not in its first 4 KiB. UTF-16 text has zero bytes, and
+    # begins with a mark.
     return b"\0" in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
 def guess_benchmark(log: ParsedLog, path: Path) -> str:
-    """Guess the benchmark of a log from its own statement, or else from the name of its folder."""
+    """Guess the benchmark of a log from its own statement, or else from the name of its folder or file."""
     for tag in ("model",) if log.format == "tf_cnn" else _TAGS_OF_BENCHMARK:
         stated = sanitize(log.tags.get(tag, ""), 100)
         if stated:
@@ -318,7 +328,7 @@ def guess_benchmark(log: ParsedLog, path: Path) -> str:
 
 
 def _moment(log: ParsedLog, *names: str) -> datetime | None:
-    """Return the first time in the tags with these names, or None.
+    """Return the first readable time in the tags with these names, or None.
 
     A tag has seconds since 1970, or ISO 8601 such as ``2025-04-01T10:00:00+02:00``. Without a time zone, it
     is UTC.
@@ -343,7 +353,10 @@ def _parse_moment(text: str) -> datetime | None:
 
 
 def judged_alone(log: ParsedLog) -> ParsedLog:
-    """Return a log with findings about the evidence that it lacks if it is read alone, without a plan."""
+    """Return a log with findings about missing evidence, as far as a log without a plan needs evidence.
+
+    A log that fails or is unproven already is returned unchanged.
+    """
     return log if log.verdict.gates else _with_findings(log, _lacking(PARSE_EVIDENCE, log))
 
 
@@ -363,7 +376,10 @@ def _with_findings(log: ParsedLog, additional: Iterable[Finding]) -> ParsedLog:
 
 
 def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
-    """Return a log with the findings of an import. A log that proves no run is returned unchanged."""
+    """Return a log with findings about missing evidence, and about its age unless it is known to be ``old``.
+
+    A log that fails or is unproven already is returned unchanged.
+    """
     if log.verdict.gates:
         return log
     source = Source(file=log.file or None)
@@ -379,7 +395,10 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
 
 
 def _ended(log: ParsedLog) -> datetime | None:
-    """Return the latest time that a log states of its run, or None. It may be only the start."""
+    """Return the time of a log's last event or, without one, of the run's end, last step or start, or None.
+
+    The first of these that the log states is returned, so the time may be only that of the start.
+    """
     ended = _moment(log, "ended", "end_time", "last_step_time", "started", "start_time", "submission_start")
     if log.last_event_s is not None:
         ended = _moment_of(log.last_event_s) or ended
@@ -448,7 +467,10 @@ def _software(log: ParsedLog) -> dict[str, str]:
 
 
 def _reasons(log: ParsedLog) -> tuple[str, ...]:
-    """Return the reasons for the log's verdict. The worst ones and the causes come first."""
+    """Return the reasons for the log's verdict, the worst first, and causes before their consequences.
+
+    Without a finding that excludes a pass, the result is one sentence for the verdict.
+    """
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     findings = [finding for finding in log.findings if finding.verdict in order]
     findings.sort(key=lambda finding: (order[finding.verdict or Verdict.FAIL], finding.consequence))
@@ -510,10 +532,11 @@ def runs_from_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
 
     Args:
         files: The logs and folders of logs.
-        skipped: A list that gets a line for each file without a known log format.
+        skipped: A list that gets a line for each file that gives no run, such as a file without a known log
+            format, a link, an archive, or a file or folder that cannot be read.
 
     Raises:
-        NoLogsError: A file or folder does not exist.
+        NoLogsError: A file or folder does not exist, or is a FIFO, socket or device.
         OSError: A log cannot be read.
     """
     places = list(files)
@@ -537,7 +560,9 @@ def read_runs(
     old: bool = False,
     progress: Callable[[Path], None] | None = None,
 ) -> Iterator[tuple[Run, Path]]:
-    """Yield the run of each log with the log's path. The second of two identical logs is at best unproven.
+    """Yield the run of each log with the log's path. Files that are no logs give no run.
+
+    Of logs with identical bytes, all but the first are at best unproven.
 
     Args:
         files: The files to read.
@@ -585,7 +610,7 @@ def read_runs(
 def _run_id(log: ParsedLog, entry: LogFile, benchmark: str, copy: int) -> str:
     """Return the id of a run, which depends on the content and the benchmark, but not on the log's place.
 
-    ``copy`` distinguishes several copies in one import.
+    ``copy`` is the number of earlier copies of the log in the same import, so that each has its own id.
     """
     started = _moment(log, "started", "start_time", "submission_start")
     stamp = f"{started:%Y%m%dT%H%M%SZ}-" if started else ""

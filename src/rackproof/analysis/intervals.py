@@ -1,7 +1,7 @@
 """Compute confidence intervals over repeats, for a mean and for the ratio of two means.
 
 The comparison of systems and the scaling efficiency call these functions with one value per run, for runs of
-one benchmark at one point. A half width is half the width of the interval. A single run gives none.
+one benchmark at one point. A half width is half the width of an interval. A single run gives no interval.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ def mean(values: Sequence[float]) -> float:
 
 
 def mean_half_width(values: Sequence[float], confidence: float) -> float | None:
-    """Return half the width of a mean's t interval, in the values' unit, or ``None`` for fewer than two."""
+    """Return half the width of a mean's t interval, in the values' unit, or ``None`` for fewer than two.
+
+    Raises:
+        ValueError: The confidence is below 0, or not below 1.
+    """
     if len(values) < 2:
         return None
     width = t_quantile((1 + confidence) / 2, len(values) - 1)
@@ -59,6 +63,9 @@ def ratio_half_width(values: Sequence[float], base: Sequence[float], confidence:
 
     Returns:
         The fraction, or ``None`` if either side was not measured at least twice.
+
+    Raises:
+        ValueError: The confidence is below 0, or not below 1.
     """
     if min(len(values), len(base)) < 2:
         return None
@@ -79,7 +86,7 @@ def _relative_variance(values: Sequence[float]) -> float:
 
 
 def _scale(values: Sequence[float]) -> float:
-    """Return the largest power of two that is not above the largest value.
+    """Return the largest power of two that is not above the largest absolute value, or 0.5 if all are 0.
 
     Sums and squares of values may be too large for a float, or 0. A division by a power of two is exact.
     """

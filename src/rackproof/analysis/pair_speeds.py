@@ -32,11 +32,14 @@ def parse_section(section: Section) -> ParsedLog:
 def read_pair(nodes: tuple[str, ...], result: JobResult, references: Sequence[SkuReference]) -> PairResult:
     """Return the result of nodes that ran an all-reduce together.
 
-    It fails if sums are wrong, if the job or its log did not end well, or if a speed is below a floor.
+    The result fails if sums are wrong or were not checked, if the job or its log did not end well, if no
+    valid bandwidth was measured, or if a speed fails a floor. A speed that is degraded or too good to be true
+    does not fail the result, which then has this verdict as ``speed``. ``value`` is the bandwidth at the
+    largest size.
 
     Args:
         nodes: The names of the nodes, usually two.
-        result: The end of their job. Only ``ok`` has a log to read.
+        result: The end of their job. Only a job that ended with ``ok`` has a log to read.
         references: The references of the nodes' SKU.
     """
     if result.how != "ok":
@@ -83,7 +86,7 @@ def _why_no_result(log: ParsedLog, speeds: Sequence[Measurement]) -> str:
 def _judge_speeds(
     speeds: Sequence[Measurement], references: Sequence[SkuReference]
 ) -> tuple[Verdict | None, str]:
-    """Return the worst verdict by the floors that apply, with its reason, or ``None`` if none applies."""
+    """Return the worst verdict by the floors that apply, with its reason, or ``None`` and "" without any."""
     judged = [
         judge(speed, reference.reference)
         for speed in speeds
@@ -97,11 +100,14 @@ def _judge_speeds(
 
 
 def compare_pairs(results: Sequence[PairResult], before: Sequence[float] = ()) -> tuple[PairResult, ...]:
-    """Return the results, with those marked as failed that are far below the others.
+    """Return the results with the pairs that are far below the others marked as failed.
 
-    A pair is far below if both its robust z and its relative distance exceed their limits. If too few pairs
-    ran tonight, pairs of earlier nights are added. If they are still too few, the results are returned
-    unchanged.
+    A pair is far below if both its robust z and its relative distance exceed their limits. All other pairs
+    without a verdict of a floor pass. Results that failed already, or are of more than two nodes, are neither
+    compared nor changed.
+
+    If too few pairs passed tonight, pairs of earlier nights are added. If they are still too few, the results
+    are returned unchanged.
 
     Args:
         results: The results of tonight.
@@ -124,7 +130,7 @@ def compare_pairs(results: Sequence[PairResult], before: Sequence[float] = ()) -
 def _compare_pair(
     result: PairResult, middle: float, spread: float, whose: str, policy: AnomalyPolicy
 ) -> PairResult:
-    """Fail a pair far below the median (GB/s). Any other passes, unless it has a verdict already."""
+    """Fail a pair far below the median (GB/s). Any other pair passes, unless it has a verdict already."""
     bandwidth = _pair_bandwidth(result)
     if bandwidth is None:
         return result
@@ -139,7 +145,10 @@ def _compare_pair(
 
 
 def _pair_bandwidth(result: PairResult) -> float | None:
-    """Return the bandwidth of a pair that passed, or None. Larger groups share more links."""
+    """Return the bandwidth of a pair that passed, or None.
+
+    Larger groups are not compared, because they share more links.
+    """
     return result.value if result.passed and len(result.nodes) == 2 else None
 
 
@@ -148,6 +157,9 @@ def _pair_bandwidths(results: Iterable[PairResult]) -> list[float]:
 
 
 def earlier_bandwidths(past: Sequence[ProbeNight], names: Collection[str]) -> list[float]:
-    """Return the bandwidths in GB/s of earlier pairs of these nodes, from the nights used to compare."""
+    """Return the bandwidths in GB/s of earlier pairs that passed and whose nodes are both among ``names``.
+
+    ``past`` has the earlier nights, the newest first. Only as many as the judgement of a night uses count.
+    """
     nights = past[: AnomalyPolicy().nights]
     return _pair_bandwidths(pair for night in nights for pair in night.pairs if set(pair.nodes) <= set(names))

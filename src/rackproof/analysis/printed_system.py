@@ -1,6 +1,6 @@
 """Read the description of a system that a run script printed into a log. No I/O.
 
-Submissions and scores call :func:`printed_systems_of`. Such a line is a JSON object, perhaps after the rank
+Submissions and scores call :func:`printed_systems_of`. Such a line has a JSON object, perhaps after the rank
 that ``srun`` adds::
 
     0: :::SYSJSON {"number_of_nodes": "2", "accelerators_per_node": "8", "framework": "UNKNOWN_FRAMEWORK"}
@@ -18,7 +18,7 @@ LONGEST_SYSTEM_LINE = 70_000
 """Number of bytes up to which callers read such a line: more than :data:`_SYSTEM_LINE` can match."""
 _SYSTEM_LINE = re.compile(rb"^[ \t]*(?:\d{1,6}: )?:::SYSJSON (\{[^\n]{0,65536}\})\s*?$", re.MULTILINE)
 _MOST_SYSTEMS = 8
-"""Largest number of different descriptions that are read. More of them would not add to the doubt."""
+"""Largest number of different descriptions that are read. Two are enough to make the system unknown."""
 _MOST_LEVELS = 8
 """Largest depth of the objects in a description that are read. A description has two."""
 
@@ -26,8 +26,9 @@ _MOST_LEVELS = 8
 def printed_systems_of(log: bytes) -> list[dict[str, Any]]:
     """Return the different descriptions that run scripts printed into a log, in their order.
 
-    Empty values, lists and placeholders (``UNKNOWN_…``) are left out. All other values become texts. A run
-    script prints one description, perhaps repeatedly.
+    A run script prints one description, perhaps repeatedly. At most eight different ones are returned. Texts
+    and numbers become texts of at most 300 characters, and an object becomes an object of such texts. Empty
+    values, lists, booleans, nulls and placeholders (``UNKNOWN_…``) are left out.
     """
     systems: list[dict[str, Any]] = []
     seen: set[bytes] = set()
@@ -50,7 +51,7 @@ def keys_that_differ(systems: list[dict[str, Any]]) -> list[str]:
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
-    """Return the values of a description, or None if it cannot be read."""
+    """Return the values of a description, or None if the text is not a JSON object."""
     try:
         facts = json.loads(text)
     except (ValueError, RecursionError):
@@ -63,7 +64,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
 def _sanitized(value: Any, levels: int = _MOST_LEVELS) -> Any:
     """Return a value as harmless text, or an object of such texts.
 
-    Lists, booleans, null, and objects in more than ``levels`` others become "".
+    Lists, booleans, null, placeholders, and objects in more than ``levels`` others become "".
     """
     if isinstance(value, dict) and levels:
         items = ((sanitize(key, 100), _sanitized(item, levels - 1)) for key, item in value.items())

@@ -81,13 +81,13 @@ def propose_references(
     Args:
         runs: The runs of healthy machines of one SKU. A run with a fault, or with a speed that is degraded
             by an earlier reference, is left out. A run that only lacks references is used.
-        bound: The required bound, as a fraction. None means twice the spread, but at least
-            :func:`tightest_bound`.
+        bound: The required bound, as a fraction. None means twice the spread, rounded up to a whole per cent,
+            but at least :func:`tightest_bound`.
         fewest_runs: The number of runs that a quantity needs.
 
     Returns:
-        One entry for each benchmark, point, metric and label set, in that order. Entries with an
-        objection are included.
+        One entry for each benchmark, point, metric, unit and label set, in that order. Entries with an
+        objection are included. A parameter that only other runs of the benchmark set is "".
     """
     values: dict[Key, list[float]] = defaultdict(list)
     sources: dict[Key, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
@@ -152,7 +152,8 @@ def _judged_speeds(run: Run) -> dict[str, list[Mapping[str, str]]]:
 def _is_judged(measurement: Measurement, speeds: Mapping[str, Sequence[Mapping[str, str]]]) -> bool:
     """Return whether a judgement applies to a measurement.
 
-    It applies if it has the same metric, and if the measurement has all its labels.
+    A judgement applies if its metric is the measurement's name, and if the measurement has all labels of the
+    judgement.
     """
     return any(labels.items() <= measurement.labels.items() for labels in speeds.get(measurement.name, ()))
 
@@ -169,7 +170,7 @@ def _point(run: Run) -> dict[str, Any]:
 
 
 def _machine(run: Run) -> str:
-    """Return the identity of a run's machine, which is its serial number and the UUIDs of its GPUs."""
+    """Return the identity of a run's nodes: the serial number (or else name) and GPU UUIDs of each."""
     return repr([(node.serial or node.name, sorted(gpu.uuid for gpu in node.gpus)) for node in run.nodes])
 
 
@@ -185,7 +186,7 @@ def _proposed(
     benchmark, parameters, metric, unit, labels = key
     # The mean of two values beyond 1e308 overflows, but no median is above the largest value.
     low, high, middle = min(values), max(values), min(median(values), max(values))
-    # Fractions of a median of 0 are undefined, so assume a spread that is too large for any reference.
+    # Without a positive median, fractions mean nothing, so assume a spread too large for any reference.
     spread = min((high - low) / middle, _WIDEST_SPREAD) if middle > 0 else 1.0
     tightest = tightest_bound(len(sources[1]))
     bound = asked if asked is not None else max(tightest, math.ceil(200 * spread - 1e-9) / 100)
@@ -219,8 +220,8 @@ def tightest_bound(machines: int) -> float:
 def _objection(runs: int, spread: float, bound: float, asked: float | None, fewest_runs: int) -> str:
     """Return why values give no reference, or "".
 
-    Either there are too few runs, the required bound would fail healthy machines, or the values vary too
-    much. A required bound may be smaller than the smallest default bound.
+    Either there are too few runs, the required bound would miss most faults or fail healthy machines, or the
+    values vary too much. A required bound may be smaller than the smallest default bound.
     """
     if runs < fewest_runs:
         return f"{runs} sound runs, {fewest_runs} are needed: run it {fewest_runs - runs} more times"
@@ -240,7 +241,8 @@ def _objection(runs: int, spread: float, bound: float, asked: float | None, fewe
 def reference_entry(one: ProposedReference, source: str) -> dict[str, Any]:
     """Return an entry of `bench_sku_references` in a SKU's group_vars.
 
-    The entry applies to the measured point alone: another model, batch size or network has another speed.
+    The entry applies to the measured point alone, because another model, batch size or network has another
+    speed. Empty parameters and labels are left out.
 
     Args:
         one: A proposal without objection.

@@ -20,9 +20,9 @@ SIZE_LABEL = "size_bytes"
 def pick_representative(group: Sequence[Measurement]) -> Measurement:
     """Return the measurement that represents all measurements of one name.
 
-    Only the largest message size counts. If one of its measurements is NaN or infinite, that one is returned.
-    If higher is better, the result is the worst device of the best kind (such as a number format).
-    Otherwise, it is the largest value.
+    If measurements state a message size, only those with the largest size count. If any of these is NaN or
+    infinite, the first such measurement is returned. If higher is better for all of them, the result is the
+    worst device of the best kind (such as a number format). Otherwise, it is the largest value.
 
     Args:
         group: The measurements, at least one.

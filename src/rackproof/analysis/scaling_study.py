@@ -4,7 +4,8 @@ Reports call :func:`studies` with recorded runs, and make tables and charts from
 (:mod:`rackproof.report.study`). A study shows the rate, the scaling efficiency and the accuracy of each size.
 For a size that scales badly, it adds the causes that the samples of its runs show.
 
-A run that shows a failure is listed, but its rate does not count.
+A run that a comparison of systems excludes, such as a failed one, is listed, but its rate does not count
+(:func:`.compare.systems.exclusion_reason`).
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ _NOT_THE_POINT = SIZES | {"seed"}
 WAITING = 0.10
 """Smallest share of a device's time without work that counts as waiting."""
 EXCHANGE = 0.05
-"""Share of the step that visible communication may take. Above it, the network is the limit."""
+"""Smallest share of a step for an exchange that no work hides, from which the network is the limit."""
 SLOW_RANK = 0.05
 """Share by which a rank must exceed the median rank to count as slow."""
 BUSY = 0.80
 """Mean utilisation below which a GPU does not count as busy."""
 LINK_FULL = 0.85
-"""Least mean utilisation of a link that explains a slow run."""
+"""Smallest mean utilisation of a link that explains a slow run."""
 THROTTLED = 0.10
-"""Least share of samples with reduced clocks that explains a slow run."""
+"""Smallest share of samples with reduced clocks that explains a slow run."""
 SLOWER_CLOCK = 0.05
 """A GPU is slower if its clock is lower than the usual one by more than this share."""
 
@@ -76,11 +77,14 @@ class StudyRow(Record):
     """One size of a study, with its repeats.
 
     Attributes:
-        rate: The mean throughput in ``unit`` of the runs that count, or None if there are none.
-        scaling: The comparison with the smallest size that counts.
+        nodes: The largest number of nodes of a run.
+        verdict: The worst verdict of all runs.
+        rate: The mean throughput in ``unit`` of the runs that count, or None if no run counts.
+        scaling: The comparison with the smallest size that counts, or None without a rate.
         top_1, top_5: The mean accuracies of all runs that measured one, between 0 and 1.
+        runs: All runs, including those that do not count in ``rate``.
         left_out: The reasons why runs do not count in ``rate``.
-        explanations: The causes of a bad efficiency.
+        explanations: The causes of an efficiency that is too low or too high.
     """
 
     devices: int
@@ -104,12 +108,12 @@ class Study(Record):
     where: str
     """The node of all runs. Empty if it is unknown, or if any run of the benchmark used several nodes."""
     base: int | None
-    """Number of devices of the smallest size that counts."""
+    """Number of devices of the smallest size with a rate that counts, or None if no size has one."""
     rows: tuple[StudyRow, ...]
 
     @property
     def scales(self) -> bool:
-        """Return whether at least two sizes were measured, so that an efficiency exists."""
+        """Return whether at least two sizes have a rate that counts, so that an efficiency exists."""
         return sum(row.scaling is not None for row in self.rows) >= 2
 
 
@@ -153,7 +157,10 @@ def devices_of(run: Run) -> int:
 
 
 def _point_of(run: Run) -> dict[str, str]:
-    """Return the shared settings of a study's points as text."""
+    """Return the parameters of a run that all runs of its study share, as texts.
+
+    A run with 0 GPUs has the additional entry ``device``.
+    """
     left_out = set(_NOT_THE_POINT)
     if "batch_per_gpu" in run.parameters:
         # The batch size of all GPUs together then grows with their number.
@@ -169,8 +176,8 @@ def studies(runs: Sequence[Run]) -> tuple[Study, ...]:
     A benchmark gives studies if at least one of its runs measured a throughput (:func:`rate_of`). All its
     runs are then in a study, including failed ones. Runs are in the same study if their parameters are equal,
     apart from the sizes (``gpus``, ``nodes``, ``processes``) and the seed. If the batch per GPU is given,
-    ``batch_size`` may differ, too. If no run of a benchmark used several nodes, each node gets its own
-    studies, so that a slow node is visible.
+    ``batch_size`` may differ, too. Runs with 0 GPUs are in studies of their own. If no run of a benchmark
+    used several nodes, each node gets its own studies, so that a slow node is visible.
     """
     several = {run.benchmark for run in runs if nodes_of(run) > 1}
     trainings = {run.benchmark for run in runs if rate_of(run) is not None}
@@ -190,7 +197,7 @@ def _first_node(run: Run) -> str:
 
 
 def _study(runs: Sequence[Run], where: str) -> Study:
-    """Return the study of runs that differ only in size. Its base is the smallest size with a rate."""
+    """Return the study of runs that differ only in size. Its base is the smallest size whose rate counts."""
     by_size: dict[int, list[Run]] = {}
     for run in runs:
         by_size.setdefault(devices_of(run), []).append(run)
@@ -217,7 +224,7 @@ def _study(runs: Sequence[Run], where: str) -> Study:
 
 
 def _first_unit(runs: Sequence[Run]) -> str:
-    """Return the unit of the first finite rate, or "". Rates in other units do not count."""
+    """Return the unit of the first finite rate, or "" without one. Rates in other units do not count."""
     for run in runs:
         rate = rate_of(run)
         if rate is not None and rate.finite:
@@ -270,7 +277,7 @@ def _counted(run: Run, unit: str) -> Measurement | None:
 def _why_not(run: Run, unit: str) -> str:
     """Return the reason why a run does not count in the mean rate, or "" if it does.
 
-    Its accuracy counts in the mean accuracies in any case.
+    The run's accuracy counts in the mean accuracies in any case.
     """
     why = exclusion_reason(run)
     if why is not None:
@@ -280,7 +287,7 @@ def _why_not(run: Run, unit: str) -> str:
 
 
 def _mean(runs: Iterable[Run], name: str) -> float | None:
-    """Return the mean of a measurement over all runs, or None if none has it."""
+    """Return the mean of all finite measurements of a name in all runs, or None if there is none."""
     values = [
         measurement.value
         for run in runs
@@ -291,7 +298,7 @@ def _mean(runs: Iterable[Run], name: str) -> float | None:
 
 
 BAD = 0.90
-"""Efficiency below which a size needs an explanation. ResNet-50 on one NVLink node reaches 0.97."""
+"""Efficiency below which a size needs an explanation. ResNet-50 on one node with NVLink reaches 0.97."""
 
 
 TOO_GOOD = 1.10
@@ -301,7 +308,7 @@ TOO_GOOD = 1.10
 def _explanations(
     point: ScalingPoint | None, runs: Sequence[Run], base: Run | None
 ) -> tuple[ScalingExplanation, ...]:
-    """Return the explanations of a size, or none if it scales as it should."""
+    """Return the explanations of a size. There are none if it scales as it should, or has no rate."""
     if point is not None and point.efficiency > TOO_GOOD:
         text = (
             f"more than ideal: the base of {point.base} was slowed down, or a rate is wrong; run both again"
@@ -321,7 +328,7 @@ def explain(run: Run, base: Run | None = None) -> tuple[ScalingExplanation, ...]
 
     Args:
         run: The run to explain.
-        base: The run of the smallest size, used to compare clocks.
+        base: The run of the smallest size, used to compare clocks, or None.
     """
     weighted: _Found = []
     for rule in (_waits, _network, _slow_rank, _clocks, _busy):
@@ -383,9 +390,9 @@ def _waits(run: Run, base: Run | None) -> _Found:
 
 
 def _network(run: Run, base: Run | None) -> _Found:
-    """Return the network as the cause if the exchange reaches :data:`EXCHANGE`, or a link is nearly full.
+    """Return the network as the cause if the exchange reaches :data:`EXCHANGE`, or a link :data:`LINK_FULL`.
 
-    The first ``exchange_share`` of a run counts. ``link_use`` is a series in per cent.
+    The first finite ``exchange_share`` of a run counts. ``link_use`` is a series in per cent.
     """
     shares = _labelled(run, "exchange_share")
     evidence = []
@@ -426,7 +433,7 @@ def _slow_rank(run: Run, base: Run | None) -> _Found:
 
 
 def _clocks(run: Run, base: Run | None) -> _Found:
-    """Return reduced clocks as the cause. A power cap without lower clocks does not count."""
+    """Return reduced clocks as the cause. A power cap alone, without a lower clock, does not count."""
     throttled = [reason for series in _series(run, "gpu_throttle") for reason in _throttle_reasons(series)]
     lower = _lower_clocks(run, base)
     # A power cap at full load is normal for these GPUs, and explains a slow run only with a lower clock.
@@ -461,14 +468,14 @@ def _throttle_reasons(series: Series) -> list[tuple[float, str]]:
 
 
 def _lower_clocks(run: Run, base: Run | None) -> list[tuple[float, str]]:
-    """Return a weight and a description for each GPU whose clock is lower than in the base run.
+    """Return a weight and a description for each GPU whose median clock is lower than the usual clock.
 
-    The weight is the difference as a fraction.
+    The usual clock is the median of the base run's GPUs or, without their clocks, of this run's GPUs. The
+    weight is the difference as a fraction.
     """
     clocks = [(series, median(series.y)) for series in _series(run, "gpu_clock")]
     before = [median(series.y) for series in _series(base, "gpu_clock")] if base is not None else []
-    # Without a base run, compare with the median GPU, although this cannot show that all GPUs are equally
-    # slow.
+    # The median GPU of this run cannot show that all GPUs are equally slow, so the base run comes first.
     usual = _median_or_zero(before or [clock for _, clock in clocks])
     if usual <= 0:
         return []

@@ -52,13 +52,13 @@ _CHECKED = (click.types.FloatParamType, click.types.StringParamType, click.Path,
 
 
 def _is_typed(param: click.Parameter | None, ctx: click.Context | None) -> bool:
-    """Return whether the user typed the value."""
+    """Return whether the value is from the command line, and no default or environment variable."""
     source = ctx.get_parameter_source(param.name) if ctx and param and param.name else None
     return source is click.core.ParameterSource.COMMANDLINE
 
 
 def refuse_unfit_values(command: click.Command) -> None:
-    """Make a command and its subcommands refuse values that no option accepts."""
+    """Make a command and its subcommands refuse values that this module refuses, in all parameters."""
     if isinstance(command, click.Group):
         for subcommand in command.commands.values():
             refuse_unfit_values(subcommand)

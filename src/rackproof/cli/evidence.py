@@ -114,9 +114,9 @@ def make_command(
 
 
 def _refuse_without_evidence(certificate: Certificate, inventory: Path, results: Path) -> None:
-    """Refuse a certificate without any evidence, as of the nodes of a wrong inventory.
+    """Refuse a certificate without any evidence, which a wrong inventory gives, for example.
 
-    A lost or damaged record may be of every node, so it does not show that any of them was ever judged.
+    A lost or damaged record is no evidence here, because it does not show which nodes were judged.
 
     Raises:
         ToolError: No readable night or run has any of the requested nodes.

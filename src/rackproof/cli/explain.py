@@ -95,7 +95,7 @@ def _show_node(results: Path, name: str, as_json: bool) -> None:
 
 
 def _last_provision(results: Path, name: str) -> ProvisionRecord | None:
-    """Return the last provisioning that included a node, without its other nodes."""
+    """Return a node's last provisioning without its other nodes, or None if there is none."""
     provision = last_provisions(read_provisions(results)[0]).get(name)
     return provision and provision.model_copy(update={"nodes": {name: provision.nodes[name]}})
 

@@ -77,7 +77,11 @@ def _refuse_unknown(store: Store, benchmark: str | None, node: str | None) -> No
 
 
 def _rebuild(results: Path) -> None:
-    """Store every run of the results folder. Report runs that cannot be stored, and runs to accept again."""
+    """Store every run of the results folder. Report runs that cannot be stored, and runs to accept again.
+
+    Raises:
+        ToolError: There is no results folder.
+    """
     if not results.is_dir():
         raise ToolError(f"there is no results folder {results}; name another with --results")
     path = results / "history.sqlite"

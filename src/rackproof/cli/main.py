@@ -1,5 +1,7 @@
 """Define the command ``rackproof`` with its group of commands and common options.
 
+To add a command, write its module, and add the command to :data:`COMMANDS`.
+
 The module of a command is imported when the command is used, so that module may import all it needs at its
 top. This module must not, because the import of Pydantic or SQLAlchemy alone takes longer than ``rackproof
 --help`` may take.
@@ -163,9 +165,9 @@ class Program(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command.
+        """Find a command by the first argument. Return its name, the command, and the other arguments.
 
-        Suggestions for an unknown name come from the list, because no command is loaded.
+        Suggestions for an unknown name come from :data:`COMMANDS`, because no command is loaded.
         """
         try:
             return super().resolve_command(ctx, args)

@@ -46,7 +46,7 @@ def _single_inventory(ctx: click.Context, param: click.Parameter, value: Path) -
 
 
 def inventory_option(command: _Command) -> _Command:
-    """Add ``--inventory``, the inventory that Ansible would read."""
+    """Add ``--inventory``. The default is the inventory that Ansible would read."""
     return click.option(
         "--inventory",
         "-i",

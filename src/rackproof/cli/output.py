@@ -1,4 +1,8 @@
-"""Print the output of commands as JSON, tables or files, and return the exit status of a verdict."""
+"""Print the output of commands as JSON or text or into files, and return the exit status of a verdict.
+
+Commands print JSON with :func:`print_json`, and a document with :func:`print_or_write`. ``rackproof parse``
+holds its output back in a :class:`HeldOutput`, because it may fail after the first of many logs.
+"""
 
 from __future__ import annotations
 
@@ -131,6 +135,9 @@ def print_or_write(content: bytes | str, output: Path | None, *, is_named: bool 
         output: The file. None or - means standard output.
         is_named: Whether the user gave the file's name. Only then does the function write to a pipe or
             device. In a run's folder, another user may have made such a file.
+
+    Raises:
+        RackproofError: The file cannot be written.
     """
     if output is None or is_standard_output(output):
         click.echo(content, nl=False)
@@ -147,7 +154,11 @@ def print_or_write(content: bytes | str, output: Path | None, *, is_named: bool 
 
 
 def _write_through(output: Path, data: bytes) -> None:
-    """Write to a device or pipe, which must not be replaced by a file."""
+    """Write to a device or pipe, which must not be replaced by a file.
+
+    Raises:
+        RackproofError: The device or pipe cannot be written.
+    """
     try:
         with output.open("wb", buffering=0) as stream:
             stream.write(data)

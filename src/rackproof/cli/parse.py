@@ -113,7 +113,11 @@ def _read_all(
 ) -> Iterator[tuple[Verdict, str]]:
     """Yield verdict and output text of each log, in the order of the names.
 
-    Logs of 32 MiB or more in total are read by up to 16 processes, unless one of them is standard input.
+    Several logs of 32 MiB or more in total are read by up to 16 processes, unless one of them is standard
+    input or there is only one processor.
+
+    Raises:
+        ToolError: A log cannot be read, its format is unknown, or a process was killed.
     """
     read_log = partial(_read_one, form=form, write=write, declared=declared)
     count = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)), len(names))

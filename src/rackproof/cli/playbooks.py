@@ -1,8 +1,8 @@
 """Run the playbooks of ``rackproof bench``, ``provision``, ``validate``, ``reimage`` and ``stop``.
 
-Each node gets a line on the screen. The playbook runs as a program, because this package never imports
-Ansible. The callback ``rackproof_events`` reports the playbook's progress through a pipe, and the playbook's
-exit status becomes that of the command.
+Each node gets a line on the screen. ansible-playbook runs as a child process, because this package never
+imports Ansible. The callback ``rackproof_events`` reports the playbook's progress through a pipe, and the
+playbook's exit status becomes that of the command.
 
 The commands are at the end of this module, except ``reimage``, which :mod:`rackproof.cli.reimage` makes with
 :func:`playbook_command`. Begin with :func:`run_playbook`.
@@ -289,7 +289,10 @@ class _Follower:
         self._lines: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
 
     def run(self) -> tuple[int, bool]:
-        """Return the exit status as a shell reports it, and whether a signal requested the end."""
+        """Run the playbook to its end, and show its progress.
+
+        Return the exit status as a shell reports it, and whether a signal requested the end.
+        """
         # Block the signals before the reader's thread starts. Otherwise, that thread could receive a signal
         # for which this thread waits.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)

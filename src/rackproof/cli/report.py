@@ -59,7 +59,10 @@ def report_command(names: tuple[str, ...], form: str, output: Path | None, title
 
 
 def _run_by_logs(name: str, results: Path) -> tuple[Run, Path | None]:
-    """Return a run as its logs allow, and its folder. A run that is only in the history is unchanged."""
+    """Return a run as its logs allow, and its folder.
+
+    A run that is only in the history is unchanged, and its folder is None.
+    """
     run, folder = find_run(name, results)
     return (run if folder is None else judge_by_logs(run, folder)), folder
 

@@ -89,7 +89,7 @@ def add_inventory_everywhere(text: str, inventories: Sequence[str]) -> str:
 
 
 def _is_below(name: str) -> bool:
-    """Return whether a path is below the current folder."""
+    """Return whether an absolute path is below the current folder."""
     return Path(name).is_absolute() and Path(name).is_relative_to(Path.cwd())
 
 

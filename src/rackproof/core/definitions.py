@@ -1,15 +1,16 @@
 """Read and validate benchmark definitions, the files under ``benchmarks/``.
 
-Job bench calls :func:`load_definitions` to select and plan benchmarks, and job validate judges its
-probes by the same definitions. ``rackproof benchmarks`` lists the valid files
-(:func:`load_valid_definitions`). Begin with :class:`Definition`, whose keys are those of a file.
+Job bench calls :func:`load_definitions` to select and plan benchmarks, and job validate judges its probes by
+the same definitions. ``rackproof benchmarks`` lists the valid files (:func:`load_valid_definitions`). Begin
+with :class:`Definition`, whose keys are those of a file. The readers of catalogues and of system descriptions
+use only :func:`lines_of_keys` and :func:`construct_document`.
 
 A definition is a YAML file that contains only data. It may contain variables, written as ``{{ name }}``,
 which are replaced by plain values such as a point of the matrix or a path of the node
 (:func:`substitute_variables`). There are no expressions, filters or conditions, and no text is evaluated.
 
 The descriptions of the fields are the reference of all keys in docs/using/benchmarks.md
-(:func:`schema_markdown`).
+(:func:`schema_markdown`). After a change of a field, run ``make docs``.
 """
 
 from __future__ import annotations
@@ -508,7 +509,7 @@ class Definition(Record):
 
     @model_validator(mode="after")
     def _axes_are_parameters(self) -> Definition:
-        """Refuse matrices, filters and bounds that do not fit the parameters."""
+        """Refuse matrices, filters, bounds, rules and launchers that do not fit the parameters."""
         self._check_matrices()
         self._check_filters()
         self._check_values()
@@ -598,9 +599,9 @@ class Definition(Record):
 
     @model_validator(mode="after")
     def _fits_launcher(self) -> Definition:
-        """Refuse an image, a config or data that the launcher does not use or in another form.
+        """Refuse an unused image or config, and a missing one that the launcher needs.
 
-        Refuse also a missing image or config that the launcher needs.
+        Refuse also data that is staged by another method than the launcher's.
         """
         launcher = self.launch.with_
         for name, part, launchers in (
@@ -650,7 +651,9 @@ class Definition(Record):
             gpus: The number of GPUs of this node, which replaces ``all`` as the value of ``gpus``.
 
         Raises:
-            DefinitionError: An override is not a parameter, is of the wrong type, or gives too many points.
+            DefinitionError: An override is not a parameter, is of the wrong type or outside of the bounds, or
+                gives too many points.
+            KeyError: The benchmark is not in the suite.
         """
         overrides = self._checked_overrides(overrides or {})
         matrices = [{**matrix, **overrides} for matrix in (self.suites[suite] if suite else (self.matrix,))]
@@ -725,7 +728,7 @@ def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
 
 
 def _too_many(matrices: Iterable[Mapping[str, Collection[Scalar]]]) -> str:
-    """Return the message about matrices with more than MOST_POINTS points together, or "" for fewer."""
+    """Return the message about matrices with more than MOST_POINTS points together, or "" for others."""
     points = sum(math.prod(len(values) for values in axes.values()) for axes in matrices)
     return f"{amount(points, 'point')}, but only {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
 
@@ -806,7 +809,7 @@ def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefini
 
     Args:
         path: The definition's file.
-        log_formats: The names allowed for `result.format` besides `auto`.
+        log_formats: The names allowed for `result.format` besides `auto` and `lines`.
 
     Raises:
         DefinitionError: The definition is wrong. The message names the file, line, key and mistake.
@@ -843,7 +846,7 @@ def _read_yaml(path: Path) -> tuple[bytes, Any]:
     """Return a file's bytes, and its YAML as nodes with line numbers.
 
     Raises:
-        DefinitionError: It is not a file, cannot be read, is too large, or is not YAML.
+        DefinitionError: The path is not a file, or the file cannot be read, is too large, or is not YAML.
     """
     # Opening a named pipe would wait for a writer, and a device may never end.
     if path.exists() and not path.is_file():
@@ -871,9 +874,9 @@ def load_definitions(
 
     Args:
         folder: The folder with the definitions.
+        log_formats: The names allowed for `result.format` besides `auto` and `lines`.
         names: The requested benchmarks. Only their files are read, or all files if this is empty. A
             suite needs all files, because any file may belong to it.
-        log_formats: The names allowed for `result.format` besides `auto`.
 
     Raises:
         UnknownBenchmarkError: No file defines a requested benchmark. The message suggests similar names.
@@ -974,6 +977,7 @@ def construct_document(document: Any) -> Any:
 
     Raises:
         yaml.YAMLError: A value does not have the form of its tag, such as `!!bool x`.
+        ValueError: A value has the form of its tag but is impossible, such as a date in the 13th month.
     """
     try:
         return None if document is None else yaml.SafeLoader("").construct_document(document)

@@ -52,6 +52,9 @@ class RequiredEvidence(Generic[Subject]):
             ``unproven``, or none if ``harmless`` gives a reason.
         harmless: The reason why a pass may lack the evidence. If empty, a pass needs it.
         without: What is unknown without the evidence, in words for operators. Empty if the name is enough.
+
+    Raises:
+        ValueError: ``verdicts`` has a verdict for evidence that is there.
     """
 
     name: str
@@ -130,10 +133,10 @@ _STATE_OF_TOOL: Mapping[str, EvidenceState] = {
     "hung": EvidenceState.HUNG,
     "cut": EvidenceState.CUT,
 }
-"""Evidence states by the status of a tool in a node's answer.
+"""Evidence states by the status of a tool in a node's answer, or "" if the answer lacks the tool.
 
-The status of a tool that was not started is "". The statuses are those of
-plugins/module_utils/rackproof_tools.py.
+The statuses are those of plugins/module_utils/rackproof_tools.py, and ``cut`` for an answer that the caller
+knows to be truncated. ``failed``, ``no_driver`` and all others are not in this table.
 """
 
 

@@ -1,9 +1,10 @@
 """Find the inventories that a command without ``-i`` reads.
 
 Ansible reads the inventories that ANSIBLE_INVENTORY names, or else those of ansible.cfg in the current
-folder. Rackproof's own commands must read the same ones. Otherwise, they would judge or certify the nodes of
-another cluster. The options of the commands, ``rackproof adopt``, and the commands in messages
-(:mod:`.advised_commands`) use this module.
+folder. Rackproof's own commands must read the same inventories. Otherwise, they would judge or certify the
+nodes of another cluster. This module does not read ANSIBLE_CONFIG, nor an ansible.cfg in another folder. The
+options of the commands, ``rackproof adopt``, and the commands in messages (:mod:`.advised_commands`) use this
+module.
 
 Begin with :func:`default_inventories`.
 """

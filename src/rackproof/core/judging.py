@@ -11,7 +11,8 @@ A measurement is ``unproven``
   bad side allows a loss of more than half of the speed;
 * if it is impossible: a negative speed, time or count, a speed or time of zero, or an accuracy or share above
   1 that a rule bounds from below (a rule's own bound allows a rate of zero, such as errors per second, and a
-  bound of 0 allows a time of zero);
+  bound of 0 allows a time of zero; if it is judged by references, any negative value is impossible unless a
+  reference is negative);
 * if it is missing although the SKU states a reference for it, even if its rule is optional (a reference
   without the label ``device`` is for GPUs, so rules of other devices do not need it);
 * if it is beyond the bound on the good side, because it is too good to be true;
@@ -298,7 +299,7 @@ def _compare(measurement: Measurement, reference: Reference, better: Direction |
             return Verdict.UNPROVEN, f"{value_text} is below {lowest:.6g}: {_TOO_GOOD}"
         return Verdict.FAIL, f"{value_text} is below {lowest:.6g}"
     if highest is not None and value > highest:
-        # Equal bounds come from `equals`. Too much is then as wrong as too little, in any direction.
+        # Equal bounds come from `equals`. Too much is then a failure in any direction.
         if better is Direction.HIGHER and lowest != highest:
             return Verdict.UNPROVEN, f"{value_text} is above {highest:.6g}: {_TOO_GOOD}"
         return Verdict.FAIL, f"{value_text} is above {highest:.6g}"

@@ -289,7 +289,10 @@ def check_not_empty(values: Mapping[str, Any], root: Path) -> None:
 
 @functools.cache
 def _never_empty(root: Path) -> frozenset[str]:
-    """Return the variables that must not be empty: selections, and jobs' variables with a default."""
+    """Return the variables that must not be empty: selections, and variables of jobs with a plain default.
+
+    A plain default is neither empty nor a template.
+    """
     defaults: dict[str, Any] = {}
     for path in sorted(root.glob("roles/*/defaults/*.yml")):
         defaults |= _load(path) or {}
@@ -321,7 +324,7 @@ def nearest(name: str, known: Collection[str], cutoff: float) -> str:
 def check_bounds(values: Mapping[str, Any]) -> None:
     """Check that numeric variables are within their bounds. No I/O.
 
-    For example, 0 repeats are not a benchmark.
+    For example, a port is a number from 1 to 65535.
 
     Args:
         values: The variables of a host as written. Templates are not checked.
@@ -464,7 +467,7 @@ def _load(path: Path) -> Any:
 
 
 def _defined_in(value: Any) -> Iterator[str]:
-    """Yield the names that tasks define with register, facts, loop variables and vars."""
+    """Yield the names that tasks define with register, facts, loop variables, vars and include_vars."""
     if isinstance(value, Mapping):
         yield from (str(value[key]) for key in _DEFINING_KEYS if key in value)
         for key in _MAPPING_KEYS:

@@ -22,7 +22,8 @@ _NOT_WORDS = re.compile(r":::MLL|:::RACKPROOF|rackproof: \S+ ended with exit sta
 def read_last_lines(path: Path, most: int) -> tuple[str, ...]:
     """Return up to ``most`` last lines of a file, sanitized and cut to 300 characters each.
 
-    If the file cannot be read, return none.
+    Only the last 16 KiB are read, so the first line may lack its beginning. If the file cannot be read,
+    return no line.
     """
     try:
         with path.open("rb") as stream:

@@ -1,7 +1,8 @@
 """Compile the regular expressions that an operator wrote. No I/O.
 
 RE2 searches a line in a time that grows no faster than the line, whatever the pattern is. Python's ``re`` can
-take hours. :mod:`rackproof.core.line_rules` and :mod:`rackproof.logs.declared_lines` call this module.
+take hours. :mod:`rackproof.core.line_rules` checks the patterns of definitions with this module.
+:mod:`rackproof.logs.plain_lines` and :mod:`rackproof.logs.declared_lines` search logs with its patterns.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _REMEDIES = (
 
 
 def compiled_pattern(text: str) -> Any:
-    """Compile an operator's pattern with :mod:`re2`. It searches lines that are bytes in UTF-8.
+    """Return an operator's pattern, compiled with :mod:`re2` to search lines that are bytes in UTF-8.
 
     Raises:
         ValueError: RE2 does not accept the pattern. The message completes a sentence that begins with the

@@ -2,8 +2,9 @@
 
 The command calls :func:`read_rows` with the results folder, Slurm's answer (:func:`ask_slurm`), and the
 progress of re-imaging. A row shows Slurm's state, the last night, provisioning, re-imaging, and the command
-to type next. Without an answer of Slurm, the row shows the state at the end of the last night.
-``rackproof explain`` and ``rackproof audit`` read the names of the nodes from the rows.
+to type next. If Slurm did not answer, or does not list the node, the row shows the node's state in Slurm at
+the end of its last night. ``rackproof explain`` and ``rackproof audit`` read only the names of the nodes from
+the rows.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _NEXT_BY_OWNER = {
 """The next command for a drained node, by the owner of the drain (:func:`drain_owner`), because each job ends
 only its own drains."""
 _SHOW = "scontrol show node {node}"
-"""The next command for a node that Rackproof did not drain. Its owner decides when it returns."""
+"""The next command for a drained node that Rackproof did not drain. The owner of the drain ends it."""
 
 
 class Imaging(Protocol):
@@ -64,7 +65,11 @@ class Imaging(Protocol):
 
 
 class SlurmNow(Record):
-    """The current state of a node in Slurm. ``set_by`` is the account that set ``reason``."""
+    """The state of a node in Slurm.
+
+    ``set_by`` is the account that set ``reason``. In the state at the end of a night, ``@`` and the time
+    follow the account.
+    """
 
     state: str
     reason: str = ""
@@ -74,8 +79,9 @@ class SlurmNow(Record):
 class NodeRow(Record):
     """The row of one node in the table.
 
-    ``night`` is the end of its last night. An empty text means that a value is unknown or that there is none.
-    ``health_only`` states whether this night reached the node but has no measurement of it.
+    ``night`` is the end of the node's last night (in UTC, without the year), and ``next`` the command to type
+    next. An empty text means that a value is unknown or that there is none. ``health_only`` states whether
+    this night reached the node but has no measurement of it.
     """
 
     node: str
@@ -91,7 +97,7 @@ class NodeRow(Record):
 
 
 def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
-    """Return the current state of each node by name, and the reason why Slurm did not answer, or "".
+    """Return the current state of each node by name, and a remark that Slurm did not answer, or "".
 
     ``run`` replaces :func:`subprocess.run` in tests.
     """
@@ -148,7 +154,8 @@ def read_rows(
         imaging: The progress of nodes that are being re-imaged.
 
     Raises:
-        ResultsError: A log or the results folder exists but cannot be read.
+        ResultsError: The results folder, the audit log or the folder of provisionings exists but cannot be
+            read.
     """
     provisions, damaged = read_provisions(results)
     remarks = [amount(damaged, "damaged record") + " of provisioning"] if damaged else []
@@ -214,11 +221,12 @@ def build_row(
 
     Args:
         name: The name of the node.
-        slurm: The current state, or None if Slurm was not queried or lacks the node.
-        night: The end of the last night that included it, and the night's record of it.
-        provision: The last provisioning that included it.
-        imaging: The progress of its re-imaging.
-        act: The node's last act in the audit log.
+        slurm: The current state, or None if Slurm was not queried, did not answer or does not list the node.
+            The row then has the state at the end of the last night.
+        night: The end of the last night that included the node, and the night's record of the node, or None.
+        provision: The last provisioning that included the node, or None.
+        imaging: The progress of the node's re-imaging, or None.
+        act: The node's last act in the audit log, or None.
     """
     when, node_night = night if night is not None else (None, None)
     slurm = slurm or _slurm_of_night(node_night)
@@ -251,7 +259,7 @@ def _drained_by(slurm: SlurmNow, act: AuditEntry | None) -> str:
     """Return the person with the playbook, the account, or the job that drained a node.
 
     For a drain by Rackproof, the audit log names the person. Slurm names only the account through which the
-    playbook reached its controller.
+    playbook reached Slurm's controller.
     """
     if act is not None and act.act == "drain" and act.reason == slurm.reason:
         return f"{act.actor}, {act.playbook}"
@@ -274,7 +282,11 @@ def _next(
     imaging: Imaging | None,
     slurm: SlurmNow | None,
 ) -> str:
-    """Return the next command, or "" if none is needed."""
+    """Return the next command, or "" if none is needed.
+
+    The first of these that needs a step decides: re-imaging, provisioning, the last night, and the state in
+    Slurm.
+    """
     if imaging is not None and imaging.next_command:
         return imaging.next_command
     if provision is not None and provision.nodes[name].failed:

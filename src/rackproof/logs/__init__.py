@@ -2,8 +2,9 @@
 
 A format is the output of one program or of one version of MLPerf's logger. Each format has a parser in a
 module of this folder, and :data:`FORMATS` lists them. Job bench and the import of logs call
-:func:`read_log_file`, ``rackproof parse`` and the scores call :func:`parse_path`, and the snapshots of nodes
-call :func:`parse`. No content of a log may raise an error, and memory does not grow with the length of a log.
+:func:`read_log_file`, ``rackproof parse`` and the scores call :func:`parse_path`, and the facts of nodes call
+:func:`parse`. No content of a log may raise an error, and memory does not grow with the length of a log. To
+add a format, write a parser that derives from :class:`LogParser`, and add it to ``_PARSERS``.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def detect(head: bytes) -> str | None:
 
 
 def _checked(name: str) -> str:
-    """Return the name of a format, or ``auto``. Raise a ValueError with similar names for any other name."""
+    """Return a name that is ``auto`` or a format's. Raise a ValueError with similar names for another one."""
     if name != "auto" and name not in FORMATS:
         near = difflib.get_close_matches(name, ["auto", *FORMATS], n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known are auto, {', '.join(FORMATS)}"
@@ -130,7 +131,8 @@ def parse(
     The stream is read once, in blocks of about 256 KiB. With ``auto``, the first block that shows a format
     decides. Earlier blocks contain no line of any format by the same test, and are only searched for
     failures. MLPerf events that appear later override a weaker format, as in a job that starts with
-    nccl-tests.
+    nccl-tests. Any other format overrides nvidia-smi's short tables. The new parser does not read the blocks
+    before such a change.
 
     Args:
         stream: The stream in binary mode. It need not be seekable.
@@ -248,7 +250,7 @@ def _watch(log: Log, parser: LogParser | None, block: bytes) -> LogParser | None
 
 
 def _replaced(log: Log, parser: LogParser | None, new_parser: type[LogParser]) -> LogParser:
-    """Return a parser of another format. If it replaces a parser, record the change of format."""
+    """Return a parser of another format. If it replaces a parser, add a remark on the change of format."""
     if parser is not None:
         log.find("format_changed", f"{parser.format} until line {log.lines}, then {new_parser.format}")
     return new_parser(log)
@@ -263,8 +265,8 @@ def parse_path(
 ) -> ParsedLog:
     """Parse a file, compressed or not. Findings give its path unless ``name`` is given.
 
-    The arguments are those of :func:`parse`. A file that is damaged or unpacks to too many bytes gets a
-    finding.
+    The arguments are those of :func:`parse`. A compressed file that is damaged or unpacks to too many bytes
+    gets a finding.
 
     Raises:
         ValueError: The format is unknown.
@@ -315,7 +317,8 @@ def read_log_file(
 ) -> tuple[ParsedLog, LogFile]:
     """Return a parsed log and its entry in a run's record.
 
-    The entry's digest (SHA-256) and size (bytes) are those of the uncompressed content.
+    The entry's digest (SHA-256) and size (bytes) are those of the uncompressed content. If the log cannot be
+    unpacked completely, they are those of the part that was read.
 
     Args:
         path: The path of the log.

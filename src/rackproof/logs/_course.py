@@ -62,7 +62,8 @@ _FIRST_EPOCH = {
 """Number of the first epoch in the 2,956 published successes of rounds 4.0 to 5.1 that number their epochs.
 In four of retinanet it is 1."""
 _EVALUATED_IN_EPOCHS = frozenset({"gnn", "resnet", "retinanet", "rgat", "ssd"})
-"""Benchmarks whose evaluations state the epoch. In the same logs, none is beyond the last start of one."""
+"""Benchmarks whose evaluations state the epoch. In the same logs, none states an epoch that comes after the
+last one that starts."""
 _SYSTEMATIC = 0.6
 """Share of all pairs above which a pattern comes from the submitter's code."""
 _FEWEST_OF_STEPS = 0.8
@@ -153,7 +154,9 @@ class Advance:
     """The successive values of a training's progress under one name, such as ``samples_count``.
 
     Attributes:
-        gaps: The differences between successive values that rise.
+        first: The first value, or None before it.
+        last: The last value, or None before the first.
+        gaps: The differences between successive values that rise, at most ``_MOST_KEPT`` of them.
         largest: The largest difference, and the line of its second value.
         back: The first value that is lower than the one before: the one before, the value, and its line.
         same: The first value that repeats the one before, and its line.
@@ -426,7 +429,10 @@ def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool)
 
 
 def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Advance) -> Iterator[Found]:
-    """Yield where the progress at evaluations goes back, stays the same, or leaves evaluations out."""
+    """Yield where the progress at evaluations or epoch starts goes back, stays the same, or leaves some out.
+
+    ``metric`` is the metric of the evaluations, or :data:`EPOCHS` for the epochs that start.
+    """
     metric_text = f" of {metric}" if metric else ""
     if progress.back is not None:
         before, value, line = progress.back

@@ -7,7 +7,7 @@ A launcher is a program that starts processes, such as srun, mpirun, torchrun or
     [1,3]<stdout>:GPU 0: OK
 
 The parsers of gpu_burn, nccl-tests, nvbandwidth, perftest, HPL and STREAM call :func:`split_label`, because
-their patterns match from the start of a line.
+their patterns match from the start of a line. :func:`rank_of_label` returns the rank for findings.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _process_of(label: str) -> str:
 
 
 def rank_of_label(label: str) -> int | None:
-    """Return the rank in a label: 3 for ``3:``, ``[3]`` or ``[1,3]<stdout>:``, None for a host's label."""
+    """Return the rank in a label (3 for ``3:``, ``[3]`` or ``[1,3]<stdout>:``), or None for another label."""
     if label.endswith(":") and label[:-1].isdigit():
         return int(label[:-1])
     if label.startswith("[") and "<std" in label:

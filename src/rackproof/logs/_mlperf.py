@@ -109,7 +109,7 @@ class QualityTarget:
 
     @property
     def highest(self) -> float:
-        """Return the highest possible value: 1 for a fraction, 100 for BLEU in percent, inf for a loss."""
+        """Return the highest possible value: 1 for a fraction, 100 for BLEU in percent, or else inf."""
         if self.at_most or self.value > 100:
             return inf
         return 1.0 if self.value <= 1 else 100.0
@@ -306,13 +306,14 @@ AFTER_STOP_S = 60.0
 """Seconds after run_stop in which other ranks report. In 1,900 logs of rounds 2.1, 4.1 and 5.0, it is at
 most 14 s."""
 SEEDS_S = 120.0
-"""Seconds from the start in which ranks log their own seeds. In the same logs, it is at most 4 s."""
+"""Seconds from the first seed in which ranks log their own seeds. In the same logs, it is at most 4 s."""
 EVALUATED_OFFLINE = frozenset({"stable_diffusion", "minigo"})
 """Benchmarks whose checkpoints are evaluated after the training. run_stop is then set back to the
 checkpoint that reached the target."""
 _COURSE = frozenset({"run_start", "epoch_start", "eval_start", "eval_accuracy", "eval_stop", "run_stop"})
-"""Events that a run logs in order of time. Other events come from buffers, seconds later
-(cache_clear of each node, HugeCTR's statistics), and are not used to compute durations."""
+"""Events that a run logs in order of time. If one of them is too early, the run's duration is unproven. Other
+events may come from buffers, seconds later (cache_clear of each node, HugeCTR's statistics), so an early one
+is only a remark."""
 _LOGGED_AFTER_STOP = frozenset({"run_stop", "status", "gpu_state"})
 """Events that may follow the end of a run. Every rank logs its own end, and probes read their GPUs again."""
 _OF_ANOTHER_RUN = frozenset({"run_start", "eval_accuracy", "measurement"})
@@ -341,8 +342,8 @@ def decode_leniently(payload: bytes) -> tuple[object, str]:
         payload: The bytes from the opening brace on, including any further text of the line.
 
     Returns:
-        The value, and a description of its problem ("" for numbers that only Python's
-            JSON accepts).
+        The value, and a description of its problem. The latter is "" for NaN and infinities, which only
+            Python's JSON accepts, and for control characters.
 
     Raises:
         KeyTwiceError: An object has a key twice.
@@ -390,10 +391,10 @@ def has_key_twice(payload: bytes, entry: Mapping[str, object]) -> bool:
 
 
 def _decode_python_literal(text: str) -> object:
-    """Return a dict that Python printed with single quotes.
+    """Return a literal that Python printed, usually a dict with single quotes.
 
     Raises:
-        KeyTwiceError: The dict contains a key twice.
+        KeyTwiceError: A dict contains a key twice.
         ValueError: The text is not a literal.
     """
     try:
@@ -426,7 +427,10 @@ def _important_key(key: str, payload: bytes) -> str:
 
 
 def _eval_values(value: object, meta: Mapping[str, object], benchmark: str) -> Mapping[str, object]:
-    """Return an evaluation's values by metric ("" if unnamed). Each round nests them differently."""
+    """Return an evaluation's values by metric ("" if unnamed), or none for a list of unknown meaning.
+
+    Each round nests the values differently.
+    """
     if isinstance(value, dict) and isinstance(value.get("accuracy"), dict | list):  # 0.6 maskrcnn
         value = value["accuracy"]
     if isinstance(value, list | tuple):  # 0.6 maskrcnn on TPUs
@@ -516,7 +520,7 @@ class Events(LogParser):
     largest_loss: tuple[float, int] | None = None
     """The first loss of :data:`MOST_LOSS` or more, and its line."""
     is_steady = False
-    """True between the start and the stop of a run, while only the order of its statistics is checked."""
+    """True between the start and the stop of a run. The order of statistics is checked only in between."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -673,11 +677,11 @@ class Events(LogParser):
             self.course_backwards = behind, key, self.log.line_at(position)
 
     def _event_without_time(self, key: str, value: object, position: int) -> None:
-        """Note an event without a time. Only a statement outside the run's course still counts."""
+        """Note an event without a time. Only one that no handler reads still counts, as a tag."""
         if key in IMPORTANT:
             self.damaged(key, position)
             return
-        # Statements that are not part of the run's course are valid without a time, above all the benchmark.
+        # A statement such as the benchmark is valid without a time.
         if key not in self.handlers:
             self._state(key, value)
         self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
@@ -709,7 +713,11 @@ class Events(LogParser):
         )
 
     def unreadable(self, payload: bytes, position: int, why: str = "cannot be decoded") -> None:
-        """Record an event line that cannot be decoded. The line matters if its key is important or lost."""
+        """Record an event line that cannot be decoded. A NaN in it fails.
+
+        The line matters (:meth:`damaged`) if its key is in :data:`IMPORTANT`, or if the key is lost and the
+        line contains one of :data:`IMPORTANT`.
+        """
         payload = payload[:MAX_JSON]
         match = _SALVAGE_KEY.search(payload)
         key = match[1].decode("ascii") if match else ""
@@ -785,7 +793,7 @@ class Events(LogParser):
     def on_run_stop(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Store the first stop of the run, and the status of every stop."""
+        """Store the first ``run_stop``, and the status of every ``run_stop`` and ``run_final``."""
         status = meta.get("status")
         if status is None and isinstance(value, dict):  # 0.5: {"success": true}
             status = _stated_outcome(value.get("success"))
@@ -815,7 +823,7 @@ class Events(LogParser):
     def on_block_stop(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Record the samples of the block, and the steps since the start of the run."""
+        """Record the samples and steps at the end of the first block, and the highest step of all blocks."""
         self.on_part(key, value, meta, time, position)
         samples, steps = number(meta.get("samples_count")), number(meta.get("step"))
         if self.run_stop is None:
@@ -941,7 +949,7 @@ class Events(LogParser):
             self.last_epoch = epoch, position
 
     def on_tracked_stats(self, value: object, meta: object, time: float, position: int) -> None:
-        """Record loss, step time and throughput, which is by far the most frequent event."""
+        """Record the loss, step time and throughput in ``tracked_stats``, by far the most frequent event."""
         # The code of pass_time without recording is inlined here, because four of five events get here.
         after_stop = self.after_stop
         if self.latest - time > self.backwards or (self.run_stop is not None and not after_stop):
@@ -1041,7 +1049,7 @@ class Events(LogParser):
     def on_seed(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Store the first seed as a tag. Ranks may use different seeds."""
+        """Store the first seed as a tag, and the line of each different seed. Ranks may use their own."""
         if value is None:
             return
         self.log.tag("seed", value)
@@ -1063,7 +1071,7 @@ class Events(LogParser):
     def on_count(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Record a number of samples. The batch size turns step times into samples per second."""
+        """Record a count of :data:`_COUNTS`. The batch size turns step times into samples per second."""
         self.log.tag(key, value)
         # A submitter of 1.1 logged its numbers of samples as lists with one element.
         count = number(value[0] if isinstance(value, list) and len(value) == 1 else value)
@@ -1121,7 +1129,7 @@ class Events(LogParser):
     def on_facts(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Record the software versions that the workload reports."""
+        """Store as tags what a workload reports about its machine: software versions, and UUIDs of GPUs."""
         if isinstance(value, dict):
             for name, item in list(value.items())[:100]:
                 # The UUIDs of eight GPUs take 327 characters. A shorter limit would cut the last ones
@@ -1142,8 +1150,9 @@ class Events(LogParser):
     ) -> None:
         """Record a quality target in the log.
 
-        ``{"value": 0.99, "at_most": false}`` is judged. A plain number (in NVIDIA's logs) does not state
-        which side is good, so it is only stored as a tag.
+        ``{"value": 0.99, "at_most": false}`` becomes the target of a benchmark without one in MLPerf's rules.
+        A plain number (in NVIDIA's logs) does not state which side is good. It is only compared with the
+        target in the rules, and is the target itself for :data:`OWN_TARGET_AT_LEAST`.
         """
         direction_known = isinstance(value, dict) and isinstance(value.get("at_most"), bool)
         target = number(value.get("value") if isinstance(value, dict) else value)
@@ -1271,7 +1280,7 @@ class Events(LogParser):
             marks.kept = [Mark(marks.last_line, "", None)]
 
     def judge_end(self, measurements: list[Measurement]) -> bool:
-        """Return whether the log proves a run that ended well, and add ``time_to_train``."""
+        """Return whether the log proves a run that ended well. If so, add its duration and start-up time."""
         aborted = self._find_aborted()
         succeeded = self._stopped_well()
         self._find_missing_ends(has_status=succeeded or aborted)
@@ -1295,7 +1304,7 @@ class Events(LogParser):
         return True
 
     def _find_aborted(self) -> bool:
-        """Record the ranks that report a status other than success. Return whether there are any."""
+        """Record the first stops with a status other than success. Return whether there are any."""
         # An empty status proves neither success nor failure.
         bad = [(status, line) for status, line in self.statuses if status not in ("success", "")]
         for status, line in bad[:5]:
@@ -1457,9 +1466,10 @@ class Events(LogParser):
             self.log.find("no_final_newline", "the log ends in mid-line", line=self.log.lines + 1)
 
     def _remark_on_course(self) -> None:
-        """Record missing parts of the run's course. A run that did not end well lacks its rest anyway.
+        """Record missing parts of the run's course.
 
-        Only MLPerf's benchmarks are checked, because other trainings may be evaluated in any way.
+        A run without an end is not checked, because it lacks its rest anyway. Only MLPerf's benchmarks are
+        checked, because other trainings may be evaluated in any way.
         """
         is_of_mlperf = self.benchmark in self.targets or self.benchmark in EVALUATED_OFFLINE
         if is_of_mlperf and (self.run_stop is not None or self.statuses):
@@ -1514,7 +1524,7 @@ class Events(LogParser):
             self.log.find("from_checkpoint", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_loss(self) -> None:
-        """Record a loss that is impossible for an MLPerf benchmark.
+        """Record a loss that is impossible for an MLPerf benchmark, and losses that are all equal.
 
         Any loss is possible in other trainings.
         """
@@ -1652,7 +1662,10 @@ class Events(LogParser):
                 self.log.find("hyperparameters_contradict", message, Verdict.UNPROVEN)
 
     def _remark_on_stated_target(self) -> None:
-        """Find a stated target below the benchmark's. Reaching it does not meet the rules."""
+        """Find a stated target that is easier than the benchmark's, and a log that lacks its target.
+
+        A run that reaches an easier target does not meet the rules.
+        """
         targets = self.targets.get(self.benchmark, ())
         if self.stated_target is None and targets and self.first_block is not None:
             # NVIDIA's code since 5.1 logs steps in blocks. All 827 published logs with such blocks state
@@ -1676,7 +1689,7 @@ class Events(LogParser):
                 self.log.find("steps_contradict", message, Verdict.UNPROVEN, line=self.run_stop_line)
 
     def _remark_on_several_runs(self) -> None:
-        """Find several seeds, and several starts of a run in one log."""
+        """Find several seeds, benchmarks or starts of a run in one log."""
         if len(self.seeds) > 1:
             self.log.find(
                 "seeds_differ",
@@ -1743,7 +1756,10 @@ class Events(LogParser):
         return self.format == COMPARED_FORMAT and is_of_mlperf and day is not None and day >= SINCE
 
     def _samples(self) -> float | None:
-        """Return the number of samples trained until the last evaluation, or None if it is unknown."""
+        """Return the number of samples trained until the last evaluation, or None if it is unknown.
+
+        For a benchmark of :data:`EVALUATED_OFFLINE`, return the samples until run_stop if the log has them.
+        """
         amount, steps = self.pace.amount, self.pace.at_stop.get("step_num")
         if self.benchmark in EVALUATED_OFFLINE and steps and self.batch_size:
             return steps * self.batch_size  # run_stop is at the checkpoint that reached the target

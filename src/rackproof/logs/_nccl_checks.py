@@ -1,8 +1,8 @@
 """Check that the figures, sizes and devices of a table of nccl-tests agree with each other. No I/O.
 
 The parser of nccl-tests uses these classes. A row states a size in bytes, and then twice (out of place and in
-place) a time in microseconds, *algbw* (size by time, in GB/s) and *busbw* (algbw times the collective's
-factor)::
+place) a time in microseconds, *algbw* (size divided by time, in GB/s) and *busbw* (algbw times the
+collective's factor)::
 
      1048576  262144  float  sum  -1   54.2  19.35  33.86   0   53.9  19.45  34.04   0
 """
@@ -130,7 +130,10 @@ class Figures:
 
 
 def _by_time(size: int, time: str) -> tuple[float, float] | None:
-    """Return the smallest and largest GB/s that fit a size and a time in µs, or None if it is no number."""
+    """Return the smallest and largest GB/s that fit a size and a time in µs, or None if it is no number.
+
+    With a time that is not positive and finite, only a speed of 0 fits.
+    """
     try:
         time_us = float(time)
     except ValueError:

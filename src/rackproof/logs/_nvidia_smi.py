@@ -60,7 +60,7 @@ _NO_ANSWER = (
 )
 """Lower-case texts that nvidia-smi prints in place of one or all GPUs, above, within or below its output."""
 _INFOROM = re.compile(r"infoROM is corrupt(?:ed)?(?: at gpu ([0-9A-Fa-f:.]{5,20}))?", re.IGNORECASE)
-"""Pattern of nvidia-smi's messages beside its answer, with a GPU's address; its exit status is then 14."""
+"""Pattern of nvidia-smi's messages beside its answer, with a GPU's address. The exit status is then 14."""
 _WARNING = re.compile(r"(?:warning|error|fatal|failed)\b", re.IGNORECASE)
 """Pattern of the first word of a line in which nvidia-smi warns about something else."""
 
@@ -186,8 +186,9 @@ class GpuReadings:
     """Number of memory banks without a spare row."""
     remapped_rows: float | None = None
     sram_corrected: float | None = None
-    """Number of errors that ECC corrected in the GPU's lifetime in its SRAM, and below in its DRAM."""
+    """Number of errors that ECC corrected in the GPU's SRAM during its lifetime."""
     dram_corrected: float | None = None
+    """The same number for its DRAM."""
     fabric_state: str = ""
     fabric_status: str = ""
     fabric: str = ""

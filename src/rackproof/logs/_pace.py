@@ -126,7 +126,11 @@ class Pace:
                 self.negative = before, key
 
     def evaluate(self, stated: Mapping[str, float], time: float, value: float | None) -> None:
-        """Record an evaluation with its stated progress, by name, and its value if it has one metric."""
+        """Record an evaluation with its stated progress, by name, and its value if it has one metric.
+
+        The first evaluation that states progress determines its kind. An evaluation without progress of this
+        kind, or whose progress is not larger than before, is left out.
+        """
         kind = next((name for name in PROGRESS_KEYS if name in stated), "")
         if not kind or (self.kind and kind != self.kind):
             return
@@ -141,7 +145,10 @@ class Pace:
         return self.evaluations[-1].amount if self.evaluations else None
 
     def early_start(self, start: float, stop: float) -> Iterator[str]:
-        """Yield the evidence that the training began before run_start. Both times are those of the run."""
+        """Yield the evidence that the training began before run_start.
+
+        ``start`` is the time of run_start, and ``stop`` that of run_stop.
+        """
         if self.first_part is not None and start - self.first_part[0] > LATE_S:
             time, key = self.first_part
             yield f"{key} is {start - time:.3f} s earlier than run_start: the duration is unknown"

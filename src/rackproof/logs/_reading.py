@@ -3,8 +3,9 @@
 :func:`rackproof.logs.parse` reads a log once, in blocks of about 256 KiB that end at a line end, so memory
 does not grow with the log. For each block, it calls :meth:`Log.begin`, :meth:`Log.scan`, the parser's
 :meth:`LogParser.block`, and :meth:`Log.end`. ``scan`` finds the texts of failures that any log may have (out
-of memory, traceback, cancelled job). It searches a whole block, because splitting every line would take
-longer than everything else.
+of memory, traceback, cancelled job). It searches only lines that do not resemble earlier harmless ones
+(:class:`KnownShapes`), and all of them at once, because a search of every line would take longer than
+everything else.
 
 Begin with :class:`LogParser`, the base of all parsers, and :class:`Log`, which collects their findings. An
 *event* is a line of MLPerf's logger, ``:::MLLOG {"key": "run_start", ...}``.
@@ -50,7 +51,8 @@ BLOCK = 1 << 18
 """Number of bytes to read at once. It is small enough for a core's cache while the block is searched a
 dozen times."""
 LONGEST_LINE = 1 << 20
-"""Largest number of bytes that are added to a block to complete its last line. A longer line is cut."""
+"""Largest number of bytes that are added to a block to complete its last line. The rest of a longer line is
+read as part of the next block."""
 MAX_LINE = 1 << 16
 """Largest number of bytes of one line that parsers of single lines read."""
 # The limits below bound the record of a log, whatever the log contains.
@@ -59,7 +61,7 @@ MAX_FINDINGS_PER_CODE = 5
 MAX_CODES = 60
 """Largest number of different codes of a log's findings. If there are more, the mildest ones are left out."""
 MAX_POINTS = 2000
-"""Largest number of points of a curve."""
+"""Number of points at which a curve drops every other one (:class:`Curve`)."""
 MAX_TAGS = 600
 """Largest number of a log's tags. A training on 16 nodes has two states of each of its 128 GPUs."""
 MAX_MEASUREMENTS = 4000
@@ -97,7 +99,7 @@ def clean(raw: bytes | str, limit: int = MAX_EXCERPT) -> str:
 
 
 def text_of(value: object, limit: int = MAX_EXCERPT) -> str:
-    """Return a decoded JSON value as cleaned text. Never raise an error, however deeply it is nested."""
+    """Return a decoded JSON value as cleaned text, or an ellipsis for one that Python cannot print."""
     try:
         text = value if isinstance(value, str) else str(value)
     except (RecursionError, ValueError):  # ValueError is for integers with thousands of digits.
@@ -136,15 +138,16 @@ def document_of(
     text: bytes | bytearray,
     members: Callable[[list[tuple[str, Any]]], dict[str, Any]] = distinct_members,
 ) -> Any:
-    """Return the value of a JSON text. Every object in it has each key once.
+    """Return the value of a JSON text.
 
     Args:
         text: The text.
-        members: The function that makes an object of its members, or raises a ValueError.
+        members: The function that checks the members of each object, and raises a ValueError for wrong ones.
+            The default allows each key only once. What the function returns is not used.
 
     Raises:
-        ValueError: The text is no JSON, or has a key twice.
-        RecursionError: It is nested too deeply.
+        ValueError: The text is no JSON, or ``members`` raised the error.
+        RecursionError: The text is nested too deeply.
     """
     document = orjson.loads(text)
     # orjson keeps the last of two values with one key.
@@ -182,7 +185,7 @@ def rank_of(prefix: bytes) -> int | None:
 
 
 class Curve:
-    """A curve of fewer than ``MAX_POINTS`` points. A full curve drops every other point.
+    """A curve of fewer than ``MAX_POINTS`` points. With that number, it drops every other point.
 
     ``x`` is a time in most curves. It is made non-decreasing, and points that are not finite are left out.
     The parser of events also reads and sets ``last``, ``position``, ``count`` and ``skip`` itself, because
@@ -253,8 +256,7 @@ class Curve:
 class Steps:
     """A number that increases by equal steps from line to line, such as steps, batches or epochs.
 
-    The first step may be shorter or longer than the others, because programs print their first line
-    early.
+    The first step may be shorter than the others, because programs print their first line early.
     """
 
     MOST = 1.75
@@ -263,9 +265,9 @@ class Steps:
     def __init__(self) -> None:
         self.last: float | None = None
         self.gaps: list[float] = []
-        """Steps between the numbers, at most ``MAX_POINTS`` of them."""
+        """The first ``MAX_POINTS`` steps of more than 0 between the numbers."""
         self.largest: tuple[float, int] = (0.0, 0)
-        """Largest step, and the line after it."""
+        """Largest of these steps, and the line after it."""
         self.back: int | None = None
         """Line of the first number that is not higher than the number before it."""
 
@@ -339,7 +341,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Marks:
-    """The first marks of one code, with the number of all lines with such a mark and the last one."""
+    """The first marks of one code, the number of all lines with such a mark, and the last of these lines."""
 
     kept: list[Mark] = field(default_factory=list)
     count: int = 0
@@ -644,7 +646,7 @@ class Log:
         return self._line
 
     def line_text(self, position: int) -> tuple[bytes, bytes]:
-        """Return the text before and after a position in its line, both of limited length."""
+        """Return the text before and after a position in its line, each of at most 4096 bytes."""
         block = self._block
         start = block.rfind(b"\n", max(0, position - 4096), position) + 1 or max(0, position - 4096)
         end = block.find(b"\n", position, position + 4096)
@@ -689,7 +691,7 @@ class Log:
         )
 
     def _has_place(self, verdict: Verdict | None) -> bool:
-        """Return whether a new code has a place. A code with only milder findings leaves its place to it."""
+        """Return whether a new code has a place. If needed, drop a code whose findings are all milder."""
         if len(self.findings) < MAX_CODES:
             return True
         mildest, code = max(
@@ -820,7 +822,8 @@ class Log:
 
         Args:
             ended_well_at: The line that proves a good end (a successful ``run_stop``, a printed total),
-                or ``None``. Texts that are harmless after a good end become remarks.
+                or ``None``. Texts after it, up to the first line of another tool, become remarks, except for
+                the codes of :data:`rackproof.logs.fault_texts.OF_THE_MACHINE`.
         """
         self.marks_are_judged = True
         shutdown_ends = self._line_of_tool_after(ended_well_at)
@@ -895,8 +898,9 @@ class Log:
 class LogParser(ABC):
     """The base of parsers. A parser receives blocks of whole lines, and then returns the record.
 
-    Each block was already searched for failures, after :meth:`Log.begin`. A parser of single lines overrides
-    :meth:`line`, and a parser of whole blocks overrides :meth:`block`.
+    Each block was already searched for failures by :meth:`Log.scan`. A parser of single lines overrides
+    :meth:`line`, and a parser of whole blocks overrides :meth:`block`. To judge the failure texts of some
+    lines by its own rules, a parser sets ``log.reads_line``.
     """
 
     format: ClassVar[str]
@@ -914,7 +918,10 @@ class LogParser(ABC):
         """Return whether some bytes of a log, at first those of its beginning, show this format."""
 
     def block(self, data: bytes) -> None:
-        """Read one block of whole lines, and call :meth:`line` for each line that is not empty."""
+        """Read one block of whole lines, and call :meth:`line` for each line that is not empty.
+
+        A line with carriage returns is passed on in its parts.
+        """
         number_of = self.log.lines
         # `splitlines` would also split at form feeds. Bare carriage returns are from progress bars.
         for raw in data.split(b"\n"):
@@ -929,7 +936,7 @@ class LogParser(ABC):
                     self.line(number_of, text.decode("utf-8", "replace"))
 
     def line(self, at: int, text: str) -> None:  # noqa: B027  (parsers of whole blocks do not use it)
-        """Read one line, without line end and escape sequences.
+        """Read one line, without its line end, colours and control characters.
 
         Args:
             at: The number of the line, from 1.
@@ -1010,7 +1017,7 @@ class LineFeed:
 
 
 def observe_path(path: Path, observers: Sequence[LineObserver]) -> None:
-    """Read a file only for observers, without parsing it.
+    """Read a file only for observers, without parsing it. The file must not be compressed.
 
     Raises:
         OSError: The file cannot be read.

@@ -77,7 +77,7 @@ class Statements:
         self.benchmarks: dict[str, None] = {}
         """Benchmarks that the log states, in its order. A log of one run states one."""
         self.highest_rate = 0.0
-        """Highest learning rate that a statistic states beside its loss or speed, or 0."""
+        """Highest learning rate that a statistic or a ``train_loss`` event states, or 0."""
         self._block: tuple[float, float | None, int] = (0.0, None, 0)
         """The current block: the time of its start, its first step, and the step times logged before it."""
         self._eval_began: float | None = None
@@ -89,7 +89,7 @@ class Statements:
         self._block = time, step, step_times
 
     def block_stopped(self, time: float, step: float | None, step_times: int, step_s: float | None) -> None:
-        """Compare a block with its steps, if it states the time of a step once.
+        """Compare the time of a block with that of its steps, if the time of a step was logged once in it.
 
         Args:
             time: The time of the stop in seconds.

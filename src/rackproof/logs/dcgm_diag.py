@@ -104,7 +104,7 @@ _TESTS_FROM_LEVEL = {
     "memory bandwidth": 3,
     "memtest": 4,
 }
-"""The lowest level of each test that DCGM 3 and 4 print on all GPUs that they test at all."""
+"""The lowest level of each test whose result DCGM 3 and 4 print on every GPU that they support."""
 _MAX_JSON = 16 << 20
 
 
@@ -136,11 +136,12 @@ class DcgmDiagParser(LogParser):
         self.gpu_lists: set[str] = set()
         """Tests with a list of some GPUs, which DCGM 2 and 3 print in place of ``All``."""
         self.gpus: int | None = None
-        """Number of GPUs that DCGM detected, if it states it."""
+        """Number of GPUs that DCGM detected, or None if it does not state it."""
         self.names_parts = False
-        """True for DCGM 4, which states the number of GPUs, and the parts of each test."""
+        """True for the JSON of DCGM 4, which states the number of GPUs, and the parts of each test. The test
+        ``software`` shows that a table is of DCGM 4."""
         self.level = 1
-        """The level of the command above the table, if the log shows it."""
+        """The level of the command above the table, or 1 if the log does not show it."""
         self.tables = 0
         self.is_open = False
         """True from the start of a table to its end."""
@@ -226,7 +227,7 @@ class DcgmDiagParser(LogParser):
             self._report(remark.line, self.test, " ".join(remark.words.split()), remark.excerpt)
 
     def _report(self, at: int | None, test: str, words: str, text: str, *, is_setting: bool = False) -> None:
-        """Record a fault or a wrong setting in DCGM's own words, which name the setting."""
+        """Record a message of DCGM in its own words: a fault fails, and any other message is unproven."""
         message = f"{test or 'DCGM'}: DCGM reports: {words:.300}"
         if is_setting:
             # A setting stopped the test, so it shows neither a fault nor a healthy GPU.
@@ -263,7 +264,7 @@ class DcgmDiagParser(LogParser):
         return word
 
     def finish(self) -> ParsedLog:
-        """Return the verdict, and the number of tests that passed."""
+        """Return the parsed log, with the number of tests that passed. Without any, it is unproven."""
         log = self.log
         self._end_remark()
         if self.document is not None:
@@ -311,8 +312,11 @@ class DcgmDiagParser(LogParser):
                     self.log.find("gpu_missing", message, Verdict.UNPROVEN)
 
     def _judge_lists(self) -> None:
-        """Find tests that passed on some GPUs, and have no result of the others. Releases before DCGM 3.1 do
-        not state the number of GPUs, but they write ``All`` if a test passed on all of them."""
+        """Find tests that passed on some GPUs, and have no result of the others.
+
+        Releases before DCGM 3.1 do not state the number of GPUs, but they write ``All`` if a test passed on
+        all of them.
+        """
         for test in sorted(self.gpu_lists) if self.gpus is None else ():
             if self.tests[test] == "pass":
                 names = _sorted_names(self.parts.get(test, ()))

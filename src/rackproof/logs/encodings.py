@@ -46,8 +46,8 @@ def encoding_problem(head: bytes) -> str:
 def encoding_problem_of(path: Path) -> str:
     """Return the result of :func:`encoding_problem` for the content of a file, which may be compressed.
 
-    If the content is plain text but the file is damaged, return that problem. Return "" if the file cannot be
-    opened.
+    If the content begins with plain text, but its first bytes cannot be unpacked, return that problem. Return
+    "" if the file cannot be opened or read.
     """
     try:
         with open_log(path) as stream:

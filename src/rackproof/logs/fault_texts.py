@@ -8,9 +8,10 @@ its code to :data:`MEANING`. The table core/finding_codes.csv has the action for
     RuntimeError: CUDA error: an illegal memory access was encountered    gpu_error
     slurmstepd: error: *** STEP 7.0 ON n07 CANCELLED AT ... ***           cancelled
 
-A rule is tried only on lines that contain one of its *triggers*. Triggers are short, because a block is
-searched for each of them in turn. One search by `re` with as many alternatives is slower. Many triggers lack
-their first letter, so that they match it in both cases.
+A rule is tried only on lines that contain one of its *triggers*. Triggers are short, because the new lines of
+a block are searched for each of them in turn. One search by `re` with as many alternatives is slower. Many
+triggers lack their first letter, so that they match it in both cases. A pattern that ignores case needs a
+trigger for each case.
 """
 
 from __future__ import annotations
@@ -25,16 +26,15 @@ from rackproof.logs.kernel_events import KernelEvent, read_kernel_line, read_unk
 
 MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     # For each code: a message, the verdict without a proven good end, and the verdict of a line before such
-    # an end. None makes the line a remark. Between a good end and the output of another tool, each line is a
-    # remark, except for the codes of OF_THE_MACHINE.
+    # an end, or after it if another tool printed a line in between. None makes the line a remark. Between a
+    # good end and the output of another tool, each line is a remark, except for the codes of OF_THE_MACHINE.
     "out_of_memory": ("a process ran out of memory", Verdict.FAIL, Verdict.FAIL),
     # Old versions of Slurm read a counter of the job's memory group, which the page cache alone can raise.
     "memory_limit_reached": ("the job reached its memory limit", Verdict.UNPROVEN, None),
     "traceback": ("a Python program printed a traceback", Verdict.FAIL, None),
     "cancelled": ("the job was cancelled", Verdict.FAIL, Verdict.FAIL),
-    # Slurm gives a job KillWait (30 s) to end by itself. Only three published
-    # logs of rounds 2.1, 4.1, 5.0 and 5.1 have this line and an end. They reached their target, and stopped
-    # within 17 s of the limit.
+    # Slurm gives a job KillWait (30 s) to end by itself. Only three published logs of rounds 2.1, 4.1, 5.0
+    # and 5.1 have this line and an end. They reached their target, and stopped within 17 s of the limit.
     "time_limit": ("the job ran into its time limit", Verdict.FAIL, Verdict.DEGRADED),
     # If a rank crashed before a good end, the log does not prove the later results of other ranks.
     "crashed": ("a process crashed or was killed", Verdict.FAIL, Verdict.UNPROVEN),
@@ -105,7 +105,8 @@ SLURM_CODES = (
     (b"Node failure", "node_failed"),
     (b"NODE FAILURE", "node_failed"),
 )
-"""Texts in error lines of Slurm (``slurmstepd: error: ...``), each with its code."""
+"""Texts in error lines of Slurm (``slurmstepd: error: ...``), each with its code. The first text in a line
+counts, in the order of this table."""
 _DIED = re.compile(rb"tasks? [\d,\-]{1,200}: (?!Exited with)[A-Z]")
 """Pattern of a task that a signal ended: "srun: error: n07: task 3: Segmentation fault"."""
 _EXITED = re.compile(rb"Exited with exit code (?!0\b)")
@@ -204,12 +205,12 @@ def _make_rule(code: str, triggers: bytes, *patterns: bytes) -> _Rule:
 _LIBRARY = rb"\b(?:CU(?:DNN|BLAS|FFT|SOLVER|SPARSE|RAND|TENSOR)|HIP\w{2,8}|ROC\w{2,8}|HSA|MIOPEN)_"
 """Pattern of the beginning of an error's name in libraries of CUDA and ROCm."""
 _GPU_ERROR_SENTENCES = (
-    # cudaGetErrorString and hipGetErrorString return these texts. Programs print them after own prefixes.
+    # cudaGetErrorString and hipGetErrorString return these texts. Programs print them after a prefix.
     rb"\b[Aa]n illegal (?:memory access|address|instruction) (?:was|has been) encountered|"
     rb"\bunspecified launch failure|\b(?<!no )device-side assert triggered|"
     rb"\bthe launch timed out and was terminated|\b[Uu]ncorrectable NVLink error (?:was )?detected|"
     rb"\boperation not supported on global/shared address space|"
-    # These words are also in texts about such errors. As an error, they stand behind a prefix.
+    # These words are also in texts about such errors. In an error's line, they come first or after a prefix.
     rb"(?:^|[:'\"\]] ?)(?:misaligned address|hardware stack error|invalid program counter)(?!\w| ?[:=] ?0\b)|"
     # A debugger uses these words for the same errors.
     rb"\bWarp (?:Illegal (?:Address|Instruction)|Misaligned Address)\b"
@@ -489,7 +490,7 @@ _OF_KERNEL = re.compile(
 
 
 def _read_xid(line: bytes) -> str | None:
-    """Return the code for the severity of an XID, with or without the driver's prefix, or None."""
+    """Return the code for the severity of an XID (with or without the driver's prefix) or SXid, or None."""
     if (at := line.find(b"SXid (")) >= 0:
         event = read_kernel_line(_text(line[at:]))
         return _kernel_code(event) if event is not None else "xid_unknown"
@@ -656,13 +657,15 @@ SEARCHED: tuple[bytes, ...] = tuple(sorted(_READERS_OF))
 def read_fault(word: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
     """Return the codes of the faults that a line reports, given one of the texts found in it.
 
+    Only the rules with a trigger that contains this text are tried. The caller passes each text of the line.
+
     Args:
         word: The entry of :data:`SEARCHED` with which ``after`` begins, ignoring case.
         before: The part of the line before that text.
         after: The rest of the line, from that text on.
 
     The results are cached, because in published logs, seven of ten of these texts are in repeated lines.
-    Only 200 bytes before the text and 400 bytes from it on are read.
+    The rules read only 200 bytes before the text and 400 bytes from it on.
     """
     line = before[-200:] + after[:400]
     # If a line is an error from Slurm itself, no other rule is tried.

@@ -188,7 +188,10 @@ class FioParser(LogParser):
             self.log.find("tool_error", message, Verdict.FAIL)
 
     def _is_consistent(self, where: str, part: Mapping[str, Any]) -> bool:
-        """Return whether the speeds of one direction follow from bytes, operations and time."""
+        """Return whether the speeds of one direction follow from bytes, operations and time.
+
+        Record figures that are missing or contradict each other, and dropped operations.
+        """
         bytes_moved, operations, runtime = (
             whole(part.get(key)) for key in ("io_bytes", "total_ios", "runtime")
         )
@@ -253,7 +256,7 @@ class _Job:
         return sum(whole(_members(clone, way).get("io_bytes")) or 0 for clone in self.clones)
 
     def missing_clones(self) -> str:
-        """Return how many results of clones are missing, or "".
+        """Return a message if the number of results is not that of the requested clones, or "".
 
         One result may be that of the whole group, which has all bytes, or the sum of the clones' times.
         """
@@ -264,7 +267,7 @@ class _Job:
         return f"{self.name}: {len(self.clones)} results, and its options ask for {self.count} jobs"
 
     def early_end(self) -> str:
-        """Return how the job ended before its time and before its size, or ""."""
+        """Return a message if the job ended before its time and before its size, or ""."""
         asked_s, size, moved = _as_seconds(self.options.get("runtime")), self.size, self._moved_once()
         if any(option in self.options for option in _OTHER_ENDS):
             return ""
@@ -276,7 +279,7 @@ class _Job:
         return ""
 
     def _seconds(self) -> float:
-        """Return the longest time of a direction of a clone."""
+        """Return the longest time of a direction of a clone, in seconds."""
         parts = (_members(clone, way) for clone in self.clones for way in _WAYS)
         return max(number(part.get("runtime")) or 0.0 for part in parts) / 1000
 

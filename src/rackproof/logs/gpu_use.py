@@ -50,7 +50,7 @@ class GpuState:
 
     ``gpu`` is its UUID and ``moment`` a key of :data:`MOMENTS`. ``missing`` names the evidence that
     could not be read, ``shared`` the evidence that another program used the GPU, and ``slowdowns``
-    the reasons why its clocks were lowered.
+    the reasons why its clocks were lowered, if they are a fault of cooling or power.
     """
 
     gpu: str

@@ -390,7 +390,10 @@ class KernelEvent:
 
 
 def requested_action(xid: int, text: str) -> str:
-    """Return the action that an XID requires, which is watch, reset, reboot, isolate, or ``unknown``."""
+    """Return the action that an XID requires, which is watch, reset, reboot, isolate, or ``unknown``.
+
+    For XIDs 74, 144 to 150 and 154, ``text`` (the driver's message) decides.
+    """
     action = ACTIONS.get(xid, "unknown")
     if action == "nvlink":
         return "watch" if "Nonfatal" in text else "reset"
@@ -441,7 +444,9 @@ def is_detail(line: str) -> bool:
 def read_unknown_line(
     line: str, level_is_error: bool | None, declared: DeclaredLines | None = None
 ) -> KernelEvent | None:
-    """Return the event of a line that no rule reads, if it is an error that is not known to be harmless.
+    """Return the event of a line that no rule reads, or None if it is no error or is known to be harmless.
+
+    A line that an operator declared harmless also gives an event, without a verdict.
 
     Args:
         line: A line that :func:`read_kernel_line` does not recognize.

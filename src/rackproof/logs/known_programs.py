@@ -2,8 +2,8 @@
 
 Both programs check their own results. The parsers apply fixed rules for plain lines, as a benchmark's
 definition has them in ``result.lines``, so that an output is read without a definition. Both programs also
-state figures twice, which are compared. A row of HPL (variant, N, NB, P, Q, seconds, GFLOP/s), and a row of
-STREAM (MB/s, and the mean, smallest and largest time in seconds)::
+state figures twice, which are compared. These are a row of HPL (variant, N, NB, P, Q, seconds, GFLOP/s), and
+a row of STREAM (MB/s, and the mean, smallest and largest time in seconds)::
 
     WR11C2R4      100000   192     2     2             123.45              5.4004e+03
     Triad:          181234.5     0.010614     0.010595     0.010702
@@ -228,7 +228,7 @@ class HplParser(_KnownProgramParser):
             self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _compare_residual(self, at: int, text: str, line: re.Match[str]) -> None:
-        """Compare the residual of a test that passed with the program's bound."""
+        """Compare the residual of a test that passed with the program's bound. A NaN or infinity fails."""
         self.residuals += 1
         residual = number(line[1])
         if residual is not None and not math.isfinite(residual):
@@ -249,7 +249,7 @@ class HplParser(_KnownProgramParser):
             self.contradiction(at, text, f"{one:g} GFLOP/s of each GPU are not {total:g} of all")
 
     def _compare_row(self, at: int, text: str, row: re.Match[str]) -> None:
-        """Compare the speed of a row with the operations for its size in its time."""
+        """Compare a row with the parameters, and its speed with the operations for its size in its time."""
         self.row_after_end = True
         size_asked, block_asked, grids = self._requested()
         if row[1] in size_asked and row[2] in block_asked and row.groups()[2:4] in grids:
@@ -368,7 +368,10 @@ class StreamParser(_KnownProgramParser):
             self.contradiction(at, text, message)
 
     def finish(self) -> ParsedLog:
-        """Return the rates. If they cannot be compared with the size of the arrays, the log is unproven."""
+        """Return the rates. The log is unproven if they cannot be compared with the size of the arrays.
+
+        It is also unproven if repetitions, the bound of the check, threads or ticks are impossible.
+        """
         facts = self.facts
         if not facts.get("Array size") or not facts.get("This system uses") or self.compared < set(_ARRAYS):
             message = "without the size of the arrays and the times, no rate can be checked"

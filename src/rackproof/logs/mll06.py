@@ -87,9 +87,10 @@ class Mll06Parser(Events):
         self.speeds = {name: Mean() for name in ("ssd", "iterations", "images", "tokens", "iteration_time")}
         """Mean of each number of :data:`_SPEED`, but not of transformer's."""
         self.warm_up_seen = False
+        """True after the first figure of ssd."""
         self.batches = 0
         self.epoch_seconds = 0.0
-        """Batches and seconds of all of transformer's epochs."""
+        """Seconds of all of transformer's epochs. ``batches`` has their batches of training."""
         self.epoch_line = 1
         self.beaten: tuple[float, float | None, int, float] | None = None
         """Seconds from run_start, iteration, line and time of minigo's first ``eval_result``."""
@@ -185,7 +186,7 @@ class Mll06Parser(Events):
             self.beaten = (seconds, number(meta.get("iteration")), self.log.line_at(position), time)
 
     def judge_end(self, measurements: list[Measurement]) -> bool:
-        """Return whether the log proves a good end, and add the wall time.
+        """Return whether the log proves a good end, and add the wall time of the RESULT line.
 
         An ``eval_result`` proves the end of minigo, and ``run_stop`` that of the other benchmarks.
         """
@@ -203,7 +204,10 @@ class Mll06Parser(Events):
         return self._judge_minigo_end(measurements)
 
     def _judge_minigo_end(self, measurements: list[Measurement]) -> bool:
-        """Return whether a model beat the target. This model counts as the end, although minigo plays on."""
+        """Return whether a model beat the target. If so, add the times of the run.
+
+        This model counts as the end, although minigo plays on.
+        """
         log = self.log
         if self.run_start is None:
             log.find("no_run_start", "no readable run_start", Verdict.UNPROVEN, line=self._lost("run_start"))

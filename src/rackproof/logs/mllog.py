@@ -73,7 +73,7 @@ class MllogParser(Events):
         self.block_done()
 
     def lenient(self, payload: bytes, position: int) -> None:
-        """Read an event that is not strict JSON of the usual shape, and record the defect."""
+        """Read an event that is not strict JSON of the usual shape, and record its defect, if it has one."""
         start = payload.find(b"{")
         if start < 0:
             self.unreadable(payload, position)
@@ -100,7 +100,10 @@ class MllogParser(Events):
 
 
 def _milliseconds(entry: dict[str, object]) -> float | None:
-    """Return an event's time, or None. A submitter of 0.7 logged seconds, under the key ``time_s``."""
+    """Return an event's time in milliseconds, or None if it has none.
+
+    A submitter of 0.7 logged seconds, under the key ``time_s``.
+    """
     if "time_ms" in entry or "time_s" not in entry:
         return number(entry.get("time_ms"))
     seconds = number(entry["time_s"])

@@ -10,7 +10,8 @@ The format has no end marker. Either of two statements proves that a run ended:
 * There is no such line, and the script prints its total time (``fit 43.4``, ``total 7.8``) after the last
   epoch.
 
-Rackproof's own training states on lines before and after it whether other programs used its GPUs.
+Rackproof's own training with MXNet prints lines with the states of its GPUs before and after this log, which
+:mod:`rackproof.logs.gpu_use` reads.
 
 :func:`rackproof.logs.parse` creates the parser. Begin with :meth:`MxnetParser.line`.
 """
@@ -243,7 +244,10 @@ class MxnetParser(LogParser):
                 return
 
     def _judge_speeds(self) -> None:
-        """Find an epoch whose time contradicts its speed. The first epoch includes the start-up."""
+        """Find an epoch whose time contradicts its speed.
+
+        The first epoch includes the start-up, so it is left out unless it is the only one.
+        """
         batch = number(self.log.tags.get("global_batch_size"))
         epochs = sorted(self.time_of.keys() & self.slowest.keys() & self.batches.keys())
         if batch is None or not 0 < batch < math.inf:

@@ -88,7 +88,7 @@ Group  0 Pid      1 on host device  0 [0000:1b:00] NVIDIA H200``. Group, process
 _LARGE = 1 << 20
 """Smallest size in bytes of a message whose printed bandwidth must be above 0.00 GB/s."""
 _RATIO_TOLERANCE = 0.03
-"""Tolerance for the ratio of busbw to algbw. Both are rounded to two digits."""
+"""Relative tolerance for the ratio of busbw to algbw. Both are rounded to two decimals."""
 _REDUCED = re.compile(r"^# Reducing maxBytes to (\d{1,20})")
 """Pattern of the new largest size, after the line of :data:`_CONFIG`."""
 _STEP = re.compile(r"step: (\d{1,18})\((factor|bytes)\)")
@@ -97,8 +97,8 @@ _VALIDATION = re.compile(r"\bvalidation: (\d{1,9})\b")
 _FASTEST_GB_S = 10_000.0
 """Upper limit for plausible bandwidths of any collective between any GPUs, in GB/s."""
 _LINK_SHARE = 1.5
-"""Upper limit for an all-reduce, as a share of its link's bandwidth. With switches that reduce (NVLS),
-up to 1.1 was measured."""
+"""Upper limit for the busbw of any collective on one node, as a share of the NVLink bandwidth of a GPU. With
+switches that reduce (NVLS), up to 1.1 was measured."""
 _BYTES = {
     **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"), 1),
     **dict.fromkeys(("half", "bfloat16"), 2),
@@ -156,6 +156,7 @@ class BandwidthTable:
     deviations: bool = False
     """True if the table shows a column ``error`` instead of the newer count of wrong values."""
     row_count: int = 0
+    """Number of results, which are two for each row with both places."""
     largest: int = 0
     """Largest size of a row, in bytes."""
     reduces: bool = False
@@ -175,7 +176,7 @@ class BandwidthTable:
     """Places (:data:`PLACES`) with a value that was checked, and with one that was not. Both may have one."""
 
     def take_row(self, redop: str, root: str, algbw: float, busbw: float) -> None:
-        """Record the figures of one row that identify the collective."""
+        """Record the figures of one place of a row, which help to identify the collective."""
         self.row_count += 1
         self.fastest = max(self.fastest, busbw)
         self.reduces = self.reduces or redop not in ("", "none")
@@ -187,7 +188,7 @@ class BandwidthTable:
             self.ratios = min(lowest, busbw / algbw), max(highest, busbw / algbw)
 
     def contradicts(self, name: str) -> bool:
-        """Return whether the busbw of a row contradicts a collective for its algbw.
+        """Return whether the busbw/algbw of any row contradicts that of a collective.
 
         If the collective is unknown, the rows must fit any one of the known ratios for the listed ranks. If
         the list of ranks is truncated, they fit none.
@@ -210,9 +211,11 @@ class BandwidthTable:
         return not (factor and self.ratio) or math.isclose(self.ratio, factor, rel_tol=_RATIO_TOLERANCE)
 
     def collective(self, in_name: tuple[str, ...]) -> str:
-        """Return the collective's name.
+        """Return the collective's name, or ``collective`` if it is unknown.
 
-        The stated name counts, or else the file's name, or else columns and busbw/algbw.
+        The name that was stated for this table counts. Else it is the only name that fits the table among
+        :attr:`candidates`, among those in the file's name (``in_name``), or among those that columns and
+        busbw/algbw allow.
         """
         if self.program:
             return self.program
@@ -330,7 +333,8 @@ class NcclTestsParser(LogParser):
         self.row_count = 0
         self.wrong = 0.0
         self.checked = self.unchecked = 0
-        """Numbers of results: all, with the sum of wrong values, checked and not checked."""
+        """Numbers of results that were checked for wrong values, and that were not. ``row_count`` is their
+        sum, and ``wrong`` that of the wrong values."""
         self.wrong_line: int | None = None
         self.tables = 0
         self.average_line = 0
@@ -668,7 +672,7 @@ class NcclTestsParser(LogParser):
         return self.document_end(root)
 
     def _judge_listed_sizes(self, config: dict[str, Any], table: BandwidthTable) -> None:
-        """Record results that lack a size below the largest one.
+        """Record results that lack a size below the largest one, and a configuration without sizes.
 
         The test may have reduced its largest size after it wrote its configuration.
         """
@@ -683,7 +687,7 @@ class NcclTestsParser(LogParser):
         self._judge_sizes(None, sizes, table)
 
     def document_head(self, root: dict[str, Any]) -> BandwidthTable:
-        """Read the program, the sizes and the devices that the JSON states."""
+        """Return a table without rows that has the program and the devices that the JSON states."""
         table = BandwidthTable(with_root=True)
         arguments = root.get("args")
         if isinstance(arguments, list) and arguments:
@@ -695,7 +699,7 @@ class NcclTestsParser(LogParser):
         return table
 
     def _take_config(self, config: dict[str, Any], table: BandwidthTable) -> None:
-        """Read sizes, validation and devices, which the JSON always states."""
+        """Read sizes, validation and devices. Record that validation or devices are missing."""
         for key, tag in (("minimum_bytes", "min_bytes"), ("maximum_bytes", "max_bytes")):
             self.log.tag(tag, config.get(key))
         validation = whole(config.get("validation"))

@@ -346,8 +346,9 @@ _SCANNED = (
     "gpu_reset_status",
     "retired_pages",
 )
+"""Sections in which a future driver may report a fault with a new name."""
 _HEALTH = "fabric/health"
-"""The last of the sections in which a future driver may report a fault with a new name."""
+"""Another such section. It is not searched if its summary is already a finding."""
 _PROCESSES = ("processes", "accounted_processes")
 """Elements with names of programs, which may be any text."""
 _LISTS = ("summary", "partition_assigned", "remapped_row_histogram")
@@ -580,7 +581,7 @@ class NvidiaSmiXmlParser(_Whole):
             self.log.find("recovery_action", message, verdict, line=wanted.line)
 
     def _impossible(self, gpu: Gpu, element: _Element) -> None:
-        """Record impossible numbers, and words in place of a number."""
+        """Record impossible numbers, words in place of a temperature, and errors in place of any number."""
         measured = ((name, paths) for name, _unit, _direction, paths in _XML_VALUES)
         for name, paths in (*measured, *_MORE_NUMBERS):
             text = next((text for path in paths if (text := element.get(path))), "")
@@ -648,7 +649,7 @@ def _has_instances(element: _Element) -> bool:
 
 
 def _instances_of(element: _Element) -> Iterator[_Element]:
-    """Yield the MIG instances: from one element of the XML, or from beside the other values of the text."""
+    """Yield the MIG instances of a GPU, which are below ``mig_devices`` (XML) or the GPU itself (text)."""
     container = element.find("mig_devices")
     for child in (*element.children, *(container.children if container else ())):
         if child.tag == "mig_device":

@@ -156,7 +156,7 @@ class NvidiaSmiCsvParser(LogParser):
         """Product name of each GPU, and the judged columns in which it had a value."""
         self.indexes: set[int] = set()
         self.counted: set[float] = set()
-        """Number of GPUs according to the table itself (column count)."""
+        """Different numbers of GPUs that rows state in the column ``count``."""
         self.last_line = 0
         self.is_headless = False
 
@@ -261,7 +261,8 @@ class NvidiaSmiCsvParser(LogParser):
     def _check_once(self, at: int, values: dict[str, str]) -> None:
         """Record a GPU that a table lists twice in one second.
 
-        A query in a loop lists the GPU again later.
+        A query in a loop lists the GPU again later. Without the column ``timestamp``, all rows count as those
+        of one second.
         """
         moment = values.get("timestamp", "")[:_TO_THE_SECOND]
         if moment != self.moment:
@@ -275,7 +276,10 @@ class NvidiaSmiCsvParser(LogParser):
                 self.seen.add(cell)
 
     def _cell(self, at: int, gpu: str, name: str, unit: str, cell: str) -> float | None:
-        """Return the number in a cell, or None if it has none or an impossible one, which is a finding."""
+        """Return the number in a cell, or None if it has none or an impossible one.
+
+        Text other than N/A, and an impossible number, are findings.
+        """
         value = leading(cell)
         self.shows_health = self.shows_health or not _NOTHING.fullmatch(cell)
         if value is None:

@@ -83,9 +83,7 @@ class NvlinkStatusParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes contain a list of NVLinks, or state that none of a GPU's links
-        is active.
-        """
+        """Return whether the bytes contain a list of NVLinks, or state that none of a GPU's is active."""
         return _NVLINK_HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:

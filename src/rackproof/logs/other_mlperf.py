@@ -22,7 +22,7 @@ _LOADGEN = (b"MLPerf Results Summary", b'"loadgen_version"', b": LoadgenVersionI
 _OLD_ACCURACY = b"No warnings encountered during test."
 """Beginning of the summary of an accuracy run before 1.0."""
 _HEAD_BYTES = 4096
-"""Number of bytes of a log in which these texts are searched."""
+"""Number of bytes from the start of a log, or of one of its blocks, in which these texts are searched."""
 _FACT = re.compile(r"^(SUT name|Scenario|Mode|Result is)\s*: (.{1,100})$")
 _FACTS = {"SUT name": "system", "Scenario": "scenario", "Mode": "mode", "Result is": "result"}
 """Tag of each fact. SUT is the system under test."""

@@ -53,7 +53,8 @@ class Progress:
     Attributes:
         step: The current step of ``steps``. For nccl-tests, it is the message size in bytes, and for gpu_burn
             the percentage of the time.
-        epoch: The current epoch of ``epochs`` (from 1; fractions are possible).
+        epoch: The current epoch of ``epochs``, as MLPerf's events number it, or else from 1. Fractions are
+            possible.
         throughput: The throughput in ``throughput_unit``.
         loss: The loss of the last step.
         accuracy: The last evaluation in the benchmark's own unit, which may be a loss.
@@ -109,11 +110,12 @@ class Progress:
 class Follower:
     """A reader of a log in chunks that may split lines anywhere, with limited memory.
 
-    A line of more than :data:`MAX_LINE` bytes may be ignored.
+    A line of more than :data:`MAX_LINE` bytes is cut or ignored.
 
     Args:
         format: The name of a format, or ``auto``. A line's own text shows its format, so the name only
-            excludes other lines: with ``mllog`` and ``mlp05``, only MLLOG events are read.
+            excludes other lines: with ``mllog`` and ``mlp05``, only MLLOG events and the launcher's reports
+            are read.
         epochs: The requested number of epochs, used if the log does not show it.
         steps: The requested number of steps, used likewise.
     """
@@ -203,7 +205,7 @@ class Follower:
         self._update(changes)
 
     def _position(self, key: str, meta: Mapping[str, object]) -> dict[str, Any]:
-        """Return phase, step and epoch from an event's key and metadata."""
+        """Return the changes of phase, step and epoch by an event's key and metadata."""
         changes: dict[str, Any] = {}
         if phase := self._work if key in _AT_WORK else _PHASES.get(key):
             changes["phase"] = phase
@@ -239,7 +241,7 @@ class Follower:
         return value_reader(value) if value_reader else {}
 
     def _progress_event(self, value: Mapping[str, object]) -> dict[str, Any]:
-        """Return the state from a progress event of Rackproof's own workloads."""
+        """Return the changes from a progress event of Rackproof's own workloads."""
         self._own_progress = True
         changes: dict[str, Any] = {name: whole(value.get(name)) for name in ("step", "steps")}
         changes.update({name: number(value.get(name)) for name in ("epoch", "epochs", "target")})

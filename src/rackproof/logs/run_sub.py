@@ -73,7 +73,7 @@ MAX_LINE_BYTES = 20_000
 MAX_KEPT = 20
 """Largest number of stored lines of one kind. In a job of thousands of ranks, each may repeat an error."""
 MAX_NODES = 10_000
-"""Largest number of slow nodes, and of ranks without memory, that are stored. One of them fails the run."""
+"""Largest number of slow nodes, and of ranks without memory, that are stored. Fewer already fail the run."""
 MAX_NCCL = 1 << 20
 """Largest number of characters of the preflight's output that are stored."""
 SLOW_SCORE = 0.7
@@ -293,7 +293,7 @@ class RunSubReader:
         return False
 
     def _take_training_line(self, text: str) -> None:
-        """Read labels, dead tasks, lack of memory and slow nodes from a line of the training."""
+        """Read ranks, dead tasks, lack of memory and slow nodes from a line of the training."""
         if label := _LABEL.match(text):
             self._labels.add(int(label[1]))
         if death := _TASK_DEATH.search(text):

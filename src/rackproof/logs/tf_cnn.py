@@ -19,7 +19,8 @@ and the global batch is the batch of one worker times the number of ranks. Each 
 the lowest total counts.
 
 An evaluation prints ``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 examples]``. Rackproof's launcher
-states on lines before and after the training whether other programs used the GPUs.
+prints lines with the states of the GPUs before and after the training, which :mod:`rackproof.logs.gpu_use`
+reads.
 
 :func:`rackproof.logs.parse` makes the parser. Begin with :meth:`TfCnnParser.line`.
 """

@@ -333,7 +333,8 @@ class XidParser(LogParser):
     def finish(self) -> ParsedLog:
         """Return the parsed log. Its measurements are the number of lines of each XID and SXid.
 
-        A kernel log without faults passes. Text that is not a kernel log is unproven.
+        Without any, there is one ``xid_count`` of 0. A kernel log without faults passes. Text that is not a
+        kernel log is unproven.
         """
         measurements = [
             self.measure(

@@ -16,12 +16,14 @@ _SYNCHRONIZED = re.compile(r"^NTPSynchronized=(yes|no)$", re.MULTILINE)
 def clock_offset(asked: float, answered: float, begin: object, end: object) -> float | None:
     """Return the least number of seconds by which a node's clock is off, or None if it is unknown.
 
-    The offset is negative if the clock is behind. It is 0 if the node's time fits between the query and
-    the answer on the controller's clock, because the delay of a busy controller is no fault of the node.
+    The offset is unknown if ``begin`` or ``end`` is no number, or if ``end`` is before ``begin``. The offset
+    is negative if the clock is behind. It is 0 if the node's time fits between the query and the answer on
+    the controller's clock, because the delay of a busy controller is no fault of the node.
 
     Args:
         asked: The moment of the query, by the controller's clock.
-        answered: The moment of the answer, by the controller's clock.
+        answered: The moment of the answer, by the controller's clock. Infinity, if this moment is unknown,
+            hides a clock that is ahead.
         begin: The beginning of the node's answer, by the node's clock.
         end: The end of the node's answer, by the node's clock.
     """

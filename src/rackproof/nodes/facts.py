@@ -1,10 +1,11 @@
 """Turn a node's raw facts into the record of a node. No I/O.
 
-The facts come from module ``rackproof_facts``, subset ``record``. They are texts of the node: ``files`` and
-``dmi`` by name, and ``tools`` with an answer of each tool (``status``, ``rc``, ``stdout``, ``stderr``). Job
-bench stores the :class:`Node` in the record of a run, job reimage in the hardware record, and job validate
-beside a snapshot. :func:`findings_from_facts` and :func:`sku_findings` return the faults that count against a
-run.
+The facts come from module ``rackproof_facts``, subset ``record`` or ``health``. They are mostly texts of the
+node: ``files`` and ``dmi`` by name, and ``tools`` with an answer of each tool (``status``, ``rc``,
+``stdout``, ``stderr``). :func:`node_from_facts` returns the :class:`Node`. Job bench stores this record in
+the record of a run, job reimage in the hardware record, and job validate beside a snapshot.
+:func:`findings_from_facts` and :func:`sku_findings` return findings about the node, of which those with a
+verdict count against a run.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _cpu_model(raw: Mapping[str, Any], files: Mapping[str, Any]) -> str:
 
 
 def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
-    """Return the node's GPUs. Return none if ``nvidia-smi`` did not end well, or its answer is incomplete."""
+    """Return the node's GPUs, or none if nvidia-smi did not end well or its answer cannot be read whole."""
     answer = mapping_at(mapping_at(raw, "tools"), "nvidia_smi_xml")
     if answer.get("status") != "ok" or answer.get("truncated"):
         return ()
@@ -98,9 +99,11 @@ def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
 
 
 def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int = 0) -> tuple[Finding, ...]:
-    """Return findings about missing or faulty GPUs, warnings of nvidia-smi, and tools that hang or fail.
+    """Return findings about GPUs that are missing or faulty, about warnings of nvidia-smi, and about tools.
 
-    A missing ``nvidia-smi`` is not a finding if no GPUs are expected.
+    A tool is reported if it hangs or does not reach the driver, and nvidia-smi also if it fails or lists no
+    GPU. A missing ``nvidia-smi`` is not a finding if no GPUs are expected. Facts without any tool are a
+    finding.
 
     Args:
         name: The name of the node.
@@ -324,7 +327,10 @@ def _tuning_profile(text: str) -> str:
 
 
 def _firmware(raw: Mapping[str, Any], dmi: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the name and version of each firmware. Different versions of GPUs are joined by blanks."""
+    """Yield the name and version of each firmware.
+
+    If the VBIOS of GPUs differ, blanks join their versions.
+    """
     yield "bios", _serial(dmi, "bios_version")
     for device, device_facts in sorted(mapping_at(raw, "infiniband").items()):
         if isinstance(device_facts, Mapping):

@@ -36,5 +36,6 @@ def lacking_files(
 
 
 def _sha256(content: str) -> str:
-    # Ansible decodes files with surrogateescape. So the bytes of the file are hashed, UTF-8 or not.
+    # Ansible decodes files with surrogateescape. This error handler gives the file's bytes back, UTF-8 or
+    # not.
     return sha256(content.encode(errors="surrogateescape")).hexdigest()

@@ -116,17 +116,19 @@ LIMIT_BY_CODE: Mapping[str, str] = {
 }
 """The limit in :class:`Limits` with which the finding of a code compares. A finding of the code names it."""
 _RARE_ON_PORTS = ("link_recoveries", "link_downs")
-"""Limits of events of which one degrades a port. Only many fail it, because a restarted switch causes one."""
+"""Limits of events of which a single one degrades a port. Only many of them fail the port, because a
+restarted switch causes one."""
 _RATES_OF_PACKETS = ("receive_errors", "transmit_discards")
 """Limits that are rates of many packets, so that one hour allows a 24th of the day's number."""
 
 
 def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthFinding]:
-    """Find GPUs that differ from the SKU in model or number, and a SKU without a number or model.
+    """Find GPUs of another model than the SKU's, more GPUs than the SKU has, and an incomplete SKU.
 
-    Job validate adds these findings to those of :func:`check_node`. A node with more GPUs than its SKU
-    belongs to another SKU, which may require more of each GPU. A slice with one GPU needs no NVLink, for
-    example, but the whole machine needs all of them.
+    A SKU is incomplete if it is a skeleton, or has no number or no model of GPUs. Job validate adds these
+    findings to those of :func:`check_node`. A node with more GPUs than its SKU belongs to another SKU, which
+    may require more of each GPU. A slice with one GPU needs no NVLink, for example, but the whole machine
+    needs all of them.
     """
     node = NodeSubject(snapshot, None, expected, {}, Limits(), False)
     if expected.skeleton:
@@ -174,6 +176,9 @@ def check_node(
 ) -> tuple[HealthFinding, ...]:
     """Return the findings of a node, the worst first.
 
+    If there are more than :data:`MOST_FINDINGS`, the worst are returned, then those about answers that are
+    cut off, and a remark on the others.
+
     Args:
         snapshot: The node's snapshot of tonight.
         previous: The snapshot of last night, to find changes and growing counters.
@@ -202,7 +207,7 @@ def _with_limit(finding: HealthFinding) -> HealthFinding:
 
 
 def _with_count(node: NodeSubject, findings: Sequence[HealthFinding]) -> list[HealthFinding]:
-    """Return the findings that are listed for one node, with a remark if there are more."""
+    """Return the findings that are listed for a node with too many, and a remark on the others."""
     # A missing reading must remain visible even among findings on a thousand ports.
     cut = [*_truncated_answers(node)]
     listed = [*(finding for finding in findings if finding.code != "answer_cut")][
@@ -409,7 +414,10 @@ def _serial_number(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _changed_gpu(node: NodeSubject, gpu: GpuSnapshot, code: str, evidence: str) -> HealthFinding:
-    """Return the finding on a new GPU, which is unproven until an operator accepts the GPU."""
+    """Return the finding on a new GPU, which is unproven until an operator accepts the GPU.
+
+    A GPU of the node's identity is only degraded. Such a GPU was accepted, or fills an empty slot.
+    """
     subject = GpuSubject(node, gpu)
     if gpu.uuid in node.snapshot.identity_gpus:
         return subject.finding(code, Verdict.DEGRADED, "watch", evidence)
@@ -468,14 +476,13 @@ def _gpu_count(node: NodeSubject) -> Iterator[HealthFinding]:
     lacking = node.expected.gpus - count
     # A GPU with another one in its place is not missing.
     lost = [gpu for gpu in node.gpu_changes.gone if gpu.uuid not in node.gpu_changes.replaced]
-    # Skip this if each missing GPU has a finding of its own.
     if count and lacking > 0 and len(lost) < lacking:
         evidence = f"{count} of {amount(node.expected.gpus, 'GPU')}"
         yield node.finding("gpus_missing", Verdict.FAIL, "reboot", evidence)
 
 
 def _gpu_list(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find a list of GPUs that is shorter or longer than the driver's count."""
+    """Find a list of GPUs that differs from the driver's count, or lacks GPUs of the list of NVLinks."""
     attached, listed = node.snapshot.attached_gpus, len(node.snapshot.gpus)
     if attached is not None and attached != listed:
         evidence = f"nvidia-smi counts {amount(attached, 'GPU')} and lists {listed}"
@@ -1148,7 +1155,10 @@ def _hardware_action(event: HardwareEvent) -> Action:
 
 
 def _missing_ports(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find ports that were there in an earlier night, except those that were removed or renamed."""
+    """Find ports that were there in an earlier night.
+
+    A port that was removed or renamed is found only in the first night without it.
+    """
     for (device, port), recent in _lost_ports(node).items():
         yield HealthFinding(
             node=node.snapshot.node,
@@ -1168,7 +1178,7 @@ def _lost_ports(node: NodeSubject) -> dict[tuple[str, str], bool]:
     complete = bool(node.expected.ports) and len(present) >= node.expected.ports
     missing = {port: port in last_night for port in sorted(node.known_ports.keys() - present)}
     if complete or len(present) >= len(node.known_ports):
-        # The others were removed, or are named differently now.
+        # Ports that are missing for more than a night were removed, or are named differently now.
         return {port: recent for port, recent in missing.items() if recent}
     return missing
 
@@ -1177,7 +1187,6 @@ def _port_count(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a node with fewer ports than its SKU, unless each missing port is a finding already."""
     present = {(port.device, port.port) for port in node.snapshot.ports}
     lacking = node.expected.ports - len(present)
-    # Skip this if each missing port has a finding of its own.
     if lacking > 0 and len(_lost_ports(node)) < lacking:
         evidence = f"{len(present)} of {node.expected.ports} HCA ports"
         yield node.finding("ports_missing", Verdict.FAIL, "inspect", evidence)
@@ -1226,7 +1235,7 @@ def _port_rate(subject: PortSubject, rate_gbps: float) -> Iterator[HealthFinding
     """Find a port that is slower than the SKU's rate or than its own rate in earlier nights."""
     wanted_gbps = subject.node.expected.port_gbps
     before = subject.before
-    # Without an expectation, the port is compared with earlier nights.
+    # A port that reaches the expectation is compared with earlier nights, too.
     usual_gbps = (before.usual_gbps or before.rate_gbps or 0.0) if before else 0.0
     if wanted_gbps and rate_gbps < wanted_gbps:
         evidence = f"{number(rate_gbps)} of {number(wanted_gbps)} Gb/s"
@@ -1344,7 +1353,7 @@ def _driver_mismatches(node: NodeSubject) -> Iterator[HealthFinding]:
 def _locked_memory(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a limit of locked memory that is too low for RDMA."""
     limit, needed_bytes = node.snapshot.memlock_bytes, node.limits.memlock_bytes
-    # -1 is not a limit.
+    # -1 means that there is no limit.
     if limit is not None and 0 <= limit < needed_bytes:
         evidence = f"{size(limit)} may be locked, {size(needed_bytes)} are needed"
         if node.snapshot.asked_as_root is False:
@@ -1440,7 +1449,10 @@ _ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
 
 
 def _read_only_mounts(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find disk file systems that are read-only because of an error, or since last night."""
+    """Find disk file systems that are read-only because of an error, or since last night.
+
+    Required mounts and file systems whose space is examined have checks of their own.
+    """
     expected_paths = {mount.path for mount in expected_mounts(node.expected)} | set(node.snapshot.disk)
     before = node.previous.mount_table if node.previous else {}
     for path, mount in node.snapshot.mount_table.items():
@@ -1458,7 +1470,7 @@ def _read_only_mounts(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _disks(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find disks that are full or read-only."""
+    """Find file systems that are full, read-only, or without free inodes."""
     for path, disk in node.snapshot.disk.items():
         free = disk["free_bytes"] / disk["total_bytes"]
         if disk.get("read_only"):

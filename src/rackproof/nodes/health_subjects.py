@@ -64,7 +64,7 @@ class HealthFinding(Record):
 
     @property
     def is_own(self) -> bool:
-        """Return whether the finding is about this node, and not about the whole fleet or its query."""
+        """Return whether the finding is about this node, not about the fleet or a query without root."""
         return not (self.fleetwide or self.without_root)
 
 
@@ -116,7 +116,7 @@ class ExpectedMount:
 
 @dataclass(frozen=True)
 class Expectation:
-    """The properties required of a node. A property that is 0, None or empty is not checked.
+    """The properties required of a node. A property that is 0 or empty is not checked.
 
     Attributes:
         gpu_name: Text that each GPU's product name must contain. Empty means the SKU's name.
@@ -343,7 +343,7 @@ def service_units(wanted: str) -> tuple[str, ...]:
 
 
 def gpus_by_uuid(gpus: Iterable[GpuSnapshot]) -> dict[str, GpuSnapshot]:
-    """Return GPUs by their UUID. Of several with one UUID, the last one is returned."""
+    """Return GPUs by their UUID. Of several GPUs with one UUID, the last one is returned."""
     return {gpu.uuid: gpu for gpu in gpus}
 
 

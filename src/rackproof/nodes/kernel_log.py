@@ -1,8 +1,9 @@
 """Read hardware faults from a node's kernel log. No I/O.
 
 :mod:`rackproof.nodes.snapshot` calls :func:`read_kernel_log`. The returned :class:`KernelLogReading` lists
-the XIDs (error numbers of NVIDIA's driver) of each GPU, and all other faults. The log has lines of journalctl
-(``-o short-unix``, with earlier boots), or else of dmesg, whose times count from the boot::
+the XIDs (error numbers of NVIDIA's driver) of each GPU, and all other faults. The rules by which a line is a
+fault are in :mod:`rackproof.logs.kernel_events`. The log has lines of journalctl (``-o short-unix``, with
+earlier boots), or else of dmesg, whose times count from the boot::
 
     1760000000.123456 n07 kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.
     [ 4711.123456] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.
@@ -28,7 +29,8 @@ MOST_HARDWARE_EVENTS = 500
 MOST_DECLARED_LINES = 50
 """Largest number of lines shown that an operator declared harmless. They affect no verdict."""
 MOST_LATE_LINES = 500
-"""Largest number of lines that the next night recognizes, the last ones. It counts other lines again."""
+"""Largest number of digests of late lines. They are those of the last lines. The next night judges all other
+lines that it reads again."""
 LATE_S = 60
 """Largest difference between the times of a line in two nights, in seconds, if the clock was corrected."""
 _STAMP = re.compile(r"\[\s*(\d{1,12}\.\d{6})\]|(\d{9,12}\.\d{6}) ")
@@ -167,7 +169,10 @@ def _digest(line: str, boot_id: str) -> str:
 
 
 def _links_down_at_start_only(lines: Iterable[str], booted: float) -> set[str]:
-    """Return the ports of network cards that went down only while the node started."""
+    """Return the ports of network cards whose lines are harmless (:meth:`LinkHistory.harmless_ports`).
+
+    They went down only while the node started, or have no cable.
+    """
     history = LinkHistory()
     for line in lines:
         if change := read_link_change(line):
@@ -176,7 +181,10 @@ def _links_down_at_start_only(lines: Iterable[str], booted: float) -> set[str]:
 
 
 def _seconds_after_boot(line: str, booted: float) -> float:
-    """Return the seconds from the boot to a line, negative before it, or infinity if they are unknown."""
+    """Return the seconds from the boot to a line, negative before the boot, or infinity if they are unknown.
+
+    They are known only for lines of a journal.
+    """
     stamp = _MOMENT.match(line)
     return inf if stamp is None or not booted else float(stamp[1]) - booted
 

@@ -48,7 +48,7 @@ _ROOT_REMEDIES: Mapping[tuple[str, EvidenceState], str] = {
     ): f"{WITHOUT_ROOT}, add its user to the groups adm and systemd-journal, or {USE_ROOT}",
     ("serial", EvidenceState.ABSENT): f"{WITHOUT_ROOT}, {USE_ROOT}",
 }
-"""The remedy of each piece of evidence that a user other than root may be refused, by its state then."""
+"""The remedy for evidence that only root may be able to read, by its name and its state without root."""
 
 DRIVER_TOOLS = ("nvidia_smi_xml", "nvlink_status", "nvlink_errors", "nvidia_smi_list", "nvidia_smi_query")
 """Tools that query the driver. If one hangs in the driver, it cannot be killed, and only a reboot ends it."""
@@ -117,7 +117,7 @@ def _answered(tool: str) -> Callable[[NodeSubject], EvidenceState]:
 
 
 def _has_gpus(node: NodeSubject) -> bool:
-    """Return whether GPUs are in the node or expected, so that their evidence is needed."""
+    """Return whether the node may have GPUs, so that their evidence is needed."""
     return node.wants_gpus
 
 
@@ -208,7 +208,7 @@ def _knew_boot(node: NodeSubject) -> bool:
 
 
 def _mounted_state(node: NodeSubject) -> EvidenceState:
-    """Return whether the mounts are known. A node without mounts is possible."""
+    """Return the state of the list of mounts. A node without mounts is possible."""
     mounts = node.snapshot.mounts
     return EvidenceState.ABSENT if mounts is None else EvidenceState.THERE
 
@@ -224,7 +224,7 @@ def _disk_state(node: NodeSubject) -> EvidenceState:
 
 
 def _seconds_state(node: NodeSubject) -> EvidenceState:
-    """Return whether the duration of nvidia-smi's answer is known."""
+    """Return the state of the duration of nvidia-smi's answer."""
     return _state(node.snapshot.seconds.get("nvidia_smi_xml"))
 
 
@@ -233,21 +233,25 @@ _OF_DRIVER = ("fabricmanager", "gsp", "module.nvidia")
 
 
 def _versions_state(node: NodeSubject) -> EvidenceState:
-    """Return whether the versions of the driver and of its components are known.
+    """Return the state of the versions of the driver and of its components.
 
-    Only a component whose version was known last night must be known, because nodes lack some.
+    The version of a component is only missing if last night knew it, because not every node has every
+    component.
     """
     versions, before = node.snapshot.versions, node.previous.versions if node.previous else {}
     if not versions.get("driver"):
         return EvidenceState.ABSENT
-    # The check that compares with the SKU's list reports missing versions.
+    # If the SKU requires a version, the check that compares it also reports it as missing.
     missed = (name for name in _OF_DRIVER if name not in node.expected.versions)
     lost = any(before.get(name) and not versions.get(name) for name in missed)
     return EvidenceState.CUT if lost else EvidenceState.THERE
 
 
 def _needs_versions(node: NodeSubject) -> bool:
-    """Return whether the driver's version must be known. Another check compares a version of the SKU."""
+    """Return whether the driver's version must be known here.
+
+    If the SKU requires a version, another check reports a missing one.
+    """
     return _is_judged(node) and bool(node.snapshot.gpus) and "driver" not in node.expected.versions
 
 
@@ -286,7 +290,7 @@ def _link_value(link: Mapping[str, str], name: str) -> float:
 
 
 def _statfs_state(node: NodeSubject) -> EvidenceState:
-    """Return the state of the answers about file systems: hung if one hung, or else any other bad state."""
+    """Return the state of the answers about file systems: hung if one hung, or else another bad state."""
     names = (tool for tool in node.snapshot.tools if tool.startswith("statfs "))
     states = {tool_state(node.snapshot, tool) for tool in names} - {EvidenceState.THERE}
     if EvidenceState.HUNG in states:
@@ -312,7 +316,7 @@ def _row(
     harmless: str = "",
     remedy: str = _ASK_AGAIN,
 ) -> RequiredEvidence[NodeSubject]:
-    """Return the row for a field of the node's snapshot."""
+    """Return the row for a field of the node's snapshot, or, with a ``state`` of its own, for a tool."""
     return RequiredEvidence(
         name=name,
         read_from=read_from,
@@ -516,14 +520,14 @@ _READING_OF = {field: reading for reading, fields in GPU_READINGS.items() for fi
 
 
 def can_report(gpu: GpuSnapshot, reading: str) -> bool:
-    """Return whether a GPU may report a reading. Some models lack it, and so do divided GPUs (MIG)."""
+    """Return whether a GPU may report a reading. Some models and divided GPUs (MIG) lack row remapping."""
     return reading != "row_remapping" or not (gpu.mig or is_one_of(gpu.name, MODELS_WITHOUT_REPAIRS))
 
 
 def missing_readings(gpu: GpuSnapshot, readings: Iterable[str]) -> list[str]:
     """Return the fields of some readings (:data:`GPU_READINGS`) that the driver did not report of a GPU.
 
-    Job validate calls it before it accepts that a drained node is repaired.
+    Job validate calls this function before it accepts that a drained node is repaired.
     """
     readings = [reading for reading in readings if can_report(gpu, reading)]
     fields = [name for reading in readings for name in GPU_READINGS[reading]]
@@ -540,7 +544,7 @@ def missing_readings(gpu: GpuSnapshot, readings: Iterable[str]) -> list[str]:
 
 
 def _is_reported(subject: GpuSubject, name: str) -> bool:
-    """Return whether the driver reported a field last night, or reports it for a GPU of the same name."""
+    """Return whether the same driver reported a field last night, or reports it for another such GPU."""
     node, now = subject.node, subject.gpu
     alike = [gpu for gpu in node.snapshot.gpus if gpu.name == now.name and gpu.uuid != now.uuid]
     driver = node.snapshot.versions.get("driver")
@@ -563,7 +567,10 @@ def _is_asked_of_sku(subject: GpuSubject, name: str) -> bool:
 
 
 def _is_of_model(subject: GpuSubject, models: Iterable[str], since_driver: float = 0) -> bool:
-    """Return whether a GPU's model and driver must report a field."""
+    """Return whether a GPU of an expected number must report a field, because of its model and driver.
+
+    A model is any product name that contains one of the texts, so ``H200`` also means GH200.
+    """
     driver = leading_number(subject.node.snapshot.versions.get("driver", ""))
     # A driver of unknown version must report everything that the newest reports.
     is_older = driver is not None and driver < since_driver
@@ -625,7 +632,7 @@ def _counts_state(counts: Mapping[str, float]) -> EvidenceState:
 
 
 def _reads_links(subject: GpuSubject) -> bool:
-    """Return whether links must be known. If the SKU gives a number of links, fewer links fail."""
+    """Return whether links must be known. If the SKU gives a number of links, a check compares it."""
     node = subject.node
     answered = tool_state(node.snapshot, "nvlink_status") is EvidenceState.THERE
     return answered and not node.expected.nvlinks and not subject.gpu.mig and _is_reported(subject, "links")
@@ -749,7 +756,7 @@ def _port_row(
 
 
 def _counters_state(subject: PortSubject) -> EvidenceState:
-    """Return whether every counter that existed last night still exists."""
+    """Return the state of the counters: cut if one of an earlier night is missing."""
     before = subject.before.counters if subject.before else {}
     lost = before.keys() - subject.port.counters.keys()
     return EvidenceState.CUT if lost else EvidenceState.THERE

@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Ofed = Literal["mlnx", "doca", "inbox"]
-"""Origin of the drivers of network cards, with the names below."""
+"""Origin of the drivers of network cards."""
 OFED_NAMES: dict[str, str] = {
     "mlnx": "MLNX_OFED",
     "doca": "DOCA-OFED",
     "inbox": "the distribution's drivers",
 }
+"""The name of each origin in texts for operators."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Check before a node is changed whether it is as expected. No I/O.
 
 Role preflight calls :func:`preflight_remarks` through the filter of the same name. The input is the fact
-``rackproof_node`` (``rackproof_facts``, subset ``provision``) and the expectations of the inventory.
+``rackproof_node`` (``rackproof_facts``, subset ``provision``) and the expectations of the inventory. To add a
+check, write a function that yields each :class:`Remark`, and call it in :func:`preflight_remarks`.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 def _gpus(node: Mapping[str, Any], expected: int) -> Iterator[Remark]:
     """Yield a remark about another number of GPUs than expected."""
-    # Read the bus, because a node before provisioning lacks a driver.
+    # Read the bus, because a node may have no driver before it is provisioned.
     gpus = [device for device in node["pci"] if _is_gpu(device)]
     if expected and len(gpus) != expected:
         slots = ", ".join(sanitize(gpu["slot"]) for gpu in gpus)
@@ -233,7 +234,7 @@ def _drift(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 def _pending_reboot(node: Mapping[str, Any]) -> Remark:
     """Return the remark about a pending reboot, with the packages that require it."""
-    # An installed kernel that is not running also waits for the reboot.
+    # List the installed kernels that do not run, too, because one of them may wait for the reboot.
     pending = sorted(set(node["kernels"]) - {node["kernel"]})
     packages = ", ".join(sanitize(name) for name in [*node["reboot_required_by"], *pending])
     return Remark(
@@ -249,7 +250,8 @@ def _pending_reboot(node: Mapping[str, Any]) -> Remark:
 def installed_driver(node: Mapping[str, Any]) -> str:
     """Return the version of the running NVIDIA driver, or else of the installed packages, or "".
 
-    The version of a package is shortened to the driver's: ``570.86.15`` for ``1:570.86.15-0ubuntu1``.
+    Of several packages, the version that is last in the order of texts is returned. The version of a package
+    is shortened to the driver's: ``570.86.15`` for ``1:570.86.15-0ubuntu1``.
     """
     loaded = str(node["modules"].get("nvidia") or "")
     if loaded:

@@ -210,7 +210,7 @@ class Job:
 
     @property
     def minutes(self) -> float:
-        """Return the maximum GPU-minutes of the job. Slurm counts whole minutes, and ends it later."""
+        """Return the maximum GPU-minutes of the job, with the time by which Slurm may exceed the limit."""
         return (self.limit_s + _GRACE_S) / 60 * max(self.gpus, 1) * len(self.nodes)
 
 
@@ -225,9 +225,10 @@ class Section:
 
 @dataclass(frozen=True)
 class JobResult:
-    """The end of a job: ok, failed, hung, busy (no nodes free), lost (never began) or left (no room).
+    """The end of a job.
 
-    ``text`` is the reason if it is not ok, and ``minutes`` are the GPU-minutes used.
+    ``how`` is ok, failed, hung, busy (its nodes were in use), lost (it never began) or left (there was no
+    room for it). ``text`` is the reason if the job is not ok, and ``minutes`` are the GPU-minutes used.
     """
 
     how: str
@@ -287,13 +288,14 @@ def job_script(plan: ProbePlan, probes: Sequence[Probe], nodes: Sequence[str], l
     if len(nodes) > 1:
         lines += _rank_lines(nodes)
         rendezvous = f" --nodes {len(nodes)} --node-rank $rank --rendezvous {shlex.quote(nodes[0])}:{_PORT}"
-    # A node without PyTorch appears in a section of its own, not as a failed probe.
+    # A missing PyTorch thus appears as a failed section of its own, and not as a failed probe.
     lines.append(f'[ $rank = 0 ] && echo "{MARK}begin python"')
     # Standard input is this script. A program that reads it would consume the rest.
     lines.append("\"$python\" -c 'import torch, mlperf_logging.mllog' </dev/null 2>&1; status=$?")
     lines.append(f'[ $rank = 0 ] && printf "\\n{MARK}end $status\\n"; [ $status = 0 ] || exit 98')
     if plan.device == "cpu":
-        # Hostnames may lead gloo to an address that other nodes cannot reach.
+        # Export the name of gloo's interface only if the environment has one. Hostnames may lead gloo to an
+        # address that other nodes cannot reach.
         lines.append("export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-}")
         lines.append('[ -n "$GLOO_SOCKET_IFNAME" ] || unset GLOO_SOCKET_IFNAME')
     for probe in probes:
@@ -360,10 +362,11 @@ def _mark(line: str) -> tuple[str, str]:
 
 @dataclass
 class JobRunner:
-    """A runner of jobs on Slurm's host, within the budget and the share, whose use it counts.
+    """A runner of jobs on Slurm's host, within the plan's GPU-minutes and its share of each partition.
 
-    ``members`` is the number of nodes in each partition, and ``partitions`` lists the partitions of each
-    node.
+    Call :meth:`begin`, then :meth:`run` once or several times, and finally :meth:`end`. ``members`` is the
+    number of nodes in each partition, ``partitions`` lists the partitions of each node, and ``spent`` is the
+    number of GPU-minutes that ended jobs used.
     """
 
     shell: Shell
@@ -382,7 +385,7 @@ class JobRunner:
         """Create a folder for the jobs' output.
 
         Raises:
-            ProbeError: The host refuses to create it.
+            ProbeError: The host has no srun, or does not create the folder.
         """
         self._ask("command -v srun || { echo 'it has no srun' >&2; false; }")
         self._spool = self._ask("mktemp -d --tmpdir rackproof-night.XXXXXX").strip()
@@ -493,7 +496,11 @@ class JobRunner:
         return "the night's GPU-minutes are used up"
 
     def _start(self, job: Job) -> str:
-        """Start a job in the background on Slurm's host, and return its number."""
+        """Start a job in the background on Slurm's host, and return its number.
+
+        Raises:
+            ProbeError: The host did not write the script or did not start the job.
+        """
         self._number += 1
         number = f"{self._number:05d}"
         minutes = -(-job.limit_s // 60)
@@ -529,7 +536,11 @@ class JobRunner:
         return self._scripts[text]
 
     def _ended(self, own_jobs: Iterable[str]) -> dict[str, JobResult]:
-        """Return the results of the jobs that ended, by number."""
+        """Return the results of the jobs that ended, by number.
+
+        Raises:
+            ProbeError: Slurm's host did not answer.
+        """
         spool = shlex.quote(self._spool)
         # Send one request for all jobs, because each request needs a connection to Slurm's host.
         listed = self._ask(
@@ -574,7 +585,13 @@ class JobRunner:
 
 
 def classify_exit(output: str, status: str, minutes: float) -> JobResult:
-    """Return how a job ended, according to the output of srun and its programs."""
+    """Return how a job ended, according to the output of srun and its programs.
+
+    Args:
+        output: What srun and the job printed.
+        status: The exit status of srun as text, or "" if there is none, because the job was cancelled.
+        minutes: The GPU-minutes that count as used if the job began.
+    """
     sections = split_sections(output)
     if not sections:
         # Nothing ran, so no minutes were used.

@@ -1,6 +1,7 @@
 """Read the nodes of a Slurm cluster from slurm.conf and gres.conf, or from scontrol and sinfo. No I/O.
 
-``rackproof adopt`` reads the files, and calls :func:`read_slurm_listing` with their texts.
+``rackproof adopt`` reads the files, or runs ``scontrol``, and calls :func:`read_slurm_listing` with the
+texts.
 
 Except for lines of sinfo, a statement begins with ``NodeName=``, ``NodeSet=``, ``PartitionName=``,
 ``SwitchName=``, ``BlockName=`` or ``SlurmctldHost``. In gres.conf, it may also begin with ``Name=gpu``.
@@ -38,7 +39,8 @@ _PAIR = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_/-]*)=(\"[^\"]*\"|\S*)")
 _EMPTY = frozenset({"", "(null)", "n/a", "none"})
 """Words that Slurm writes in place of a missing value."""
 _ONLY_SCONTROL = frozenset({"arch", "cpualloc", "cputot"})
-"""Keys of a node that only scontrol prints. It prints a Gres for each node. slurm.conf may have none."""
+"""Keys of a node that only scontrol prints. scontrol also prints a Gres for each node, so the text of a node
+with these keys but without a Gres is cut off. slurm.conf need not state a Gres."""
 _NO_GRES = "no gres"
 """Key of a node for which Slurm states that it has no generic resources."""
 _DEFAULT = "default"
@@ -115,7 +117,7 @@ def read_slurm_listing(text: str, source: str) -> SlurmListing:
 
 
 def has_slurm_lines(text: str) -> bool:
-    """Return whether a text has any line that :func:`read_slurm_listing` reads."""
+    """Return whether a text has a statement, or a line with a bar, which may be a line of sinfo."""
     return next(_statements(text), "") != "" or any("|" in line for line in text.splitlines())
 
 
@@ -174,7 +176,11 @@ class _Reader:
         self._remarks: list[str] = []
 
     def read(self, statement: str) -> None:
-        """Read a statement of slurm.conf, gres.conf, topology.conf or scontrol."""
+        """Read a statement of slurm.conf, gres.conf, topology.conf or scontrol.
+
+        Raises:
+            SlurmListingError: A list of hosts is invalid, or there are too many nodes.
+        """
         pairs: dict[str, str] = {}
         for name, value in _PAIR.findall(re.sub(r"\s*=\s*", "=", statement, count=1)):
             # The first value is used, because a reason or comment at the end may contain anything.
@@ -229,7 +235,8 @@ class _Reader:
         """Read a line of sinfo, whose fields bars separate. Skip any other line.
 
         Raises:
-            SlurmListingError: The fields are in another order, or the list of hosts is invalid.
+            SlurmListingError: The fields are in another order, the list of hosts is invalid, or there are too
+                many nodes.
         """
         if "|" not in line or _BEGIN.match(line):
             return
@@ -248,7 +255,11 @@ class _Reader:
                 self._partitions.setdefault(fields["partition"].rstrip("*"), []).append(node)
 
     def _keep(self, name: str, values_read: Mapping[str, str]) -> None:
-        """Add facts of a node. Of several values of a key, the first one is used."""
+        """Add facts of a node. Of several values of a key, the first one is used.
+
+        Raises:
+            SlurmListingError: There are too many nodes.
+        """
         if len(self._nodes) >= MOST_NODES and name not in self._nodes:
             raise SlurmListingError(f"{self._place} lists more than {MOST_NODES:,} nodes")
         node_fields = self._nodes.setdefault(name, {})
@@ -259,7 +270,11 @@ class _Reader:
                 node_fields.setdefault(_NO_GRES, value)
 
     def _hosts(self, text: str) -> tuple[str, ...]:
-        """Return the hosts in a list, or none if Slurm writes a word for an empty list."""
+        """Return the hosts in a list, or none if Slurm writes a word for an empty list.
+
+        Raises:
+            SlurmListingError: The text is not a list of hosts, or names too many.
+        """
         if text.lower() in _EMPTY:
             return ()
         if problem := hostlist_problem(text, MOST_NODES):

@@ -84,7 +84,7 @@ _OWNERS = {
 
 
 def drain_owner(reason: str) -> str:
-    """Return the owner of a drain, from the prefix of its reason in Slurm."""
+    """Return the owner of a drain, from the prefix of its reason in Slurm, or "another owner"."""
     return next((owner for prefix, owner in _OWNERS.items() if reason.startswith(prefix)), "another owner")
 
 

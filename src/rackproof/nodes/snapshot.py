@@ -1,11 +1,13 @@
 """Turn the data gathered on a node into a snapshot, which is its state in one night. No I/O.
 
-Job validate calls :func:`build_snapshot` with a node's answer, and stores the result. Nights compare the
-snapshot with the next one. Subset ``health`` of ``rackproof_facts`` gathers the answer in one call. Each of
-its three parts may be absent:
+Job validate calls :func:`build_snapshot` with a node's answer, and stores the result. The next night compares
+its own snapshot with it. Subset ``health`` of ``rackproof_facts`` gathers the answer in one call. Each of the
+answer's three parts may be absent:
 
-* ``facts``: the result of subset ``record``. Its ``files`` contain the mounts (``mountinfo``).
-* ``node``: ``container``, ``root``, ``modules``, ``space`` and ``clock`` (``asked_at`` and ``epoch``).
+* ``facts``: facts in the form of subset ``record``. Their ``files`` contain the mounts (``mountinfo``).
+* ``node``: ``container``, ``root`` and ``modules``. Job validate adds ``clock`` (``asked_at`` and ``epoch``),
+  whose difference is the offset of the node's clock. The keys ``boot_id``, ``commands``, ``memory_bytes`` and
+  ``space`` of subset ``provision`` are read, too.
 * ``health``: all other facts, with the entries below.
 
 Entries of ``health``:
@@ -34,7 +36,8 @@ Answers in ``tools``:
 * ``clock``: ``timedatectl show``.
 * ``slurm_controller``, ``slurmd_status``: ``scontrol ping`` and ``scontrol show slurmd``.
 
-Text from a node is hostile until it is sanitized. An absent value is empty or None, never a good value.
+Text from a node is hostile until it is sanitized. An absent value is empty or None, never a good value. A new
+field of a snapshot also needs a row in :mod:`rackproof.nodes.night_evidence`.
 """
 
 from __future__ import annotations
@@ -90,7 +93,7 @@ _VERSIONS = (
     "enroot",
     "nvidia_ctk",
 )
-"""Names of software and firmware whose versions nights compare."""
+"""Names of the software whose versions nights compare. :func:`_versions` adds firmware and kernel modules."""
 _DMESG = re.compile(r"\[\s*(\d{1,12}\.\d{1,9})\]")
 """Time of a line of dmesg, in seconds since the boot: ``[   12.345678]``."""
 _HEADING = re.compile(r"^GPU \d{1,4}: .{1,100} \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
@@ -108,7 +111,8 @@ MOST_GONE = 64
 MOST_LINKS = 64
 """Largest number of a GPU's NVLinks to read. Real GPUs show less than a third of this number."""
 MOST_UNLISTED = 8
-"""Largest number of unlisted GPUs, of unknown values and of remarks that are stored."""
+"""Largest number of unlisted GPUs and of remarks that are stored, and of a GPU's errors, unknown values and
+missing readings."""
 MOST_LINES = 100_000
 """Largest number of lines of an answer that are read. A damaged or hostile node may send any number."""
 
@@ -124,14 +128,14 @@ class GpuSnapshot(Record):
         sram_uncorrectable: Errors since the driver was loaded, as in ``dram_uncorrectable``. The correctable
             ones are counted for the life of the GPU.
         sram_threshold: Whether the driver reports more errors in SRAM than the vendor allows.
-        margin_c: The distance to the temperature at which the GPU slows down, in degrees. It is computed for
-            GPUs that state only that temperature.
+        margin_c: The distance in °C to the temperature at which the GPU slows down or shuts down. It is
+            computed for GPUs that state only such temperatures.
         mig: Whether MIG is on, or None if unknown.
         mig_next: Whether MIG will be on after the next reset, or None if unknown.
         throttled: The active reasons for throttling, without idling, or None if unknown.
         links: Whether each NVLink is up, by its number.
-        link_errors: Sum of all error counters of the links, or None if those of an active link cannot be
-            read.
+        link_errors: Sum of all error counters of the links, or None if there are none, or if those of an
+            active link cannot be read.
     """
 
     uuid: str
@@ -154,7 +158,7 @@ class GpuSnapshot(Record):
     repairs_pending: tuple[str, ...] | None = None
     """Parts that a reset will repair (channels, TPCs), or None if unknown."""
     ecc_enabled_next: bool | None = None
-    """True if ECC will be on after the next reset."""
+    """True if ECC will be on after the next reset, or None if unknown."""
     mig: bool | None = None
     mig_next: bool | None = None
     memory_total_bytes: int | None = None
@@ -240,10 +244,11 @@ class PortSnapshot(Record):
 class NodeSnapshot(Record):
     """The state of a node in one night.
 
-    ``tools`` gives the status of each tool's answer (ok, absent, failed, hung, cut, no_driver, not_asked),
-    and ``seconds`` the time that it took. ``truncated`` names the incomplete answers. ``reboots`` counts the
-    reboots because of an XID, by ``GPU/XID``. ``gone_gpus`` and ``gone_ports`` were present in an earlier
-    night, and stay missing until they are back. ``epoch`` and ``booted`` are in seconds since 1970.
+    ``tools`` gives the status of each tool's answer (ok, absent, empty, failed, hung, no_driver, not_asked),
+    and ``seconds`` the time that the tool took. ``truncated`` names the incomplete answers. ``reboots``
+    counts the reboots because of an XID, by ``GPU/XID``. ``gone_gpus`` and ``gone_ports`` were present in an
+    earlier night, and are listed until they are back or others replaced them. ``epoch`` and ``booted`` are in
+    seconds since 1970.
     """
 
     node: str
@@ -253,8 +258,8 @@ class NodeSnapshot(Record):
     serial: str = ""
     identity_serial: str = ""
     identity_gpus: tuple[str, ...] = ()
-    """The node's identity, which is its serial number and the UUIDs of its GPUs. They are from its first
-    night, or as accepted."""
+    """The node's identity, which is its serial number and the UUIDs of its GPUs. They are those that its
+    first nights read, or as accepted, with the GPUs that were added later and replaced none."""
     identity_accepted: bool = False
     foreign_parts: tuple[str, ...] = ()
     """Serial numbers and UUIDs that the node reported although they identify another node. No other
@@ -272,7 +277,7 @@ class NodeSnapshot(Record):
     attached_gpus: int | None = None
     """Number of GPUs that the driver counts, independently of their list."""
     unlisted_gpus: tuple[str, ...] = ()
-    """UUIDs that other nvidia-smi calls report but its list lacks."""
+    """UUIDs that ``nvidia-smi nvlink`` reports, and that the list of ``nvidia-smi -q`` lacks."""
     smi_remarks: tuple[str, ...] = ()
     """Lines that nvidia-smi printed beside its answers. They are warnings with which it still succeeds."""
     ports: tuple[PortSnapshot, ...] = ()
@@ -291,7 +296,7 @@ class NodeSnapshot(Record):
     """The time by the node's clock from which the next night reads the kernel log. At that time, the last
     gathering that read the log began. 0 means the whole boot. None is from an earlier version."""
     late_lines: tuple[str, ...] = ()
-    """Digests of the kernel's lines after that time that a night already judged."""
+    """Digests of the kernel's lines since a minute before ``next_log_since`` that a night already judged."""
     reboots: dict[str, int] = Field(default={})
     versions: dict[str, str] = Field(default={})
     tools: dict[str, str] = Field(default={})
@@ -553,7 +558,10 @@ def _gone_gpus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> 
 
 
 def _gone_ports(ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None) -> tuple[PortSnapshot, ...]:
-    """Return missing ports of earlier nights that no port of another name replaced."""
+    """Return the missing ports of earlier nights, or none if the node has as many ports as it ever had.
+
+    In that case, ports of another name replaced them.
+    """
     if previous is None:
         return ()
     present = {(port.device, port.port) for port in ports}
@@ -587,7 +595,7 @@ def _with_best_states(
 def _read_gpus(
     tools: Mapping[str, Any], speeds: Mapping[str, dict[str, float]], errors: Mapping[str, dict[str, int]]
 ) -> tuple[GpuSnapshot, ...]:
-    """Return the GPUs that nvidia-smi lists, or none if its answer is no XML."""
+    """Return the GPUs that nvidia-smi lists, or none if its answer cannot be read."""
     try:
         gpus = read_gpu_texts(stdout_of(tools, "nvidia_smi_xml").encode("utf-8", "replace"))
     except ValueError:
@@ -664,7 +672,7 @@ def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:
             continue
         answer = mapping_at(tools, tool)
         printed = f"{text_at(answer, 'stdout')}\n{text_at(answer, 'stderr')}"
-        # Most answers are long, and none of their lines needs to be examined.
+        # Answers are long, and most have no such line, so most need not be split into lines.
         lines = printed.splitlines() if " corrupt" in printed else []
         lines = [line for line in lines if inforom_address(line) is not None]
         if not lines and answer.get("rc") == _INFOROM_STATUS:
@@ -797,7 +805,7 @@ def _any_flag(text: Callable[[str], str], *paths: str) -> bool | None:
 def _active_throttles(text: Callable[[str], str]) -> tuple[str, ...] | None:
     """Return why clocks are reduced now, or None if the driver does not report it."""
     known = {reason: _throttle_state(text, reason) for reason in _THROTTLES}
-    # Each version of the driver lists other reasons. All versions list these two.
+    # The versions of the driver list different reasons. All versions list these two.
     if known["hw_slowdown"] is None or known["sw_power_cap"] is None:
         return None
     return tuple(reason for reason, active in known.items() if active)
@@ -917,11 +925,15 @@ def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | 
 def _open_xids(
     new: tuple[XidEvent, ...], gpus: tuple[GpuSnapshot, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[XidEvent]:
-    """Return last night's XIDs that still need their action, to repeat them each night until a boot."""
+    """Return last night's XIDs that still need their action.
+
+    An XID is repeated each night until a boot. One that requires a reset is repeated until the driver
+    requires no more action of its GPU.
+    """
     if previous is None or _has_rebooted(boot_id, previous):
         return []
     repeated = {(event.bus_id, event.xid) for event in new}
-    # A reset leaves no other trace than this.
+    # Nothing but the driver's recovery action shows that a GPU was reset.
     recovered = {gpu.uuid for gpu in gpus if gpu.recovery_action == "None"}
     carried = []
     for event in previous.xids:
@@ -1097,7 +1109,11 @@ def _read_disks(paths: Mapping[str, Any], whole: Collection[str]) -> dict[str, d
 
 
 def _since(log: str, health: Mapping[str, Any], uptime: str) -> str:
-    """Return the lines since the last snapshot from a log that counts seconds since boot (``dmesg``)."""
+    """Return the lines since the last snapshot from a log that counts seconds since boot (``dmesg``).
+
+    Lines without such a time, which are those of a journal, are kept. Without the times of the last snapshot
+    and of the boot, all lines are kept.
+    """
     since, epoch = as_float(health.get("since")), as_float(health.get("epoch"))
     uptime_s = leading_number(uptime)
     if not since or epoch is None or uptime_s is None:
@@ -1182,14 +1198,17 @@ def _lacks_moments(log: str) -> bool:
 
 
 def _first_moment(log: str) -> str | None:
-    """Return the first line that states its time."""
+    """Return the first line that states its time, or None if no line does."""
     return next((line for line in log.splitlines() if _MOMENT.match(line)), None)
 
 
 def _identity(
     serial: str, gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None, accepted: bool
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the serial number and UUIDs that identify the node. A night without readings changes neither."""
+    """Return the serial number and UUIDs that identify the node (:attr:`NodeSnapshot.identity_gpus`).
+
+    A night without readings changes neither.
+    """
     present = tuple(dict.fromkeys(gpu.uuid for gpu in gpus))
     if previous is None:
         return serial, present
@@ -1202,7 +1221,10 @@ def _identity(
 
 
 def _clock_offset(clock: Mapping[str, Any]) -> float | None:
-    """Return how far the node's clock is ahead of the controller's, in seconds."""
+    """Return how far the node's clock is ahead of the controller's, in seconds, or None if unknown.
+
+    The value is negative if the node's clock is behind.
+    """
     asked_at, epoch = as_float(clock.get("asked_at")), as_float(clock.get("epoch"))
     return None if asked_at is None or epoch is None else epoch - asked_at
 
@@ -1312,7 +1334,7 @@ def _service_state(unit: Mapping[str, str]) -> str:
         return active
     if loaded != "loaded":
         return sanitize(loaded or "unknown", 20)
-    # The unit was started, but its condition is false, so it has nothing to do on this node.
+    # systemd tried to start the unit, but its condition is false, so it has nothing to do on this node.
     if unit.get("ConditionResult") == "no" and unit.get("ConditionTimestampMonotonic", "0") not in ("", "0"):
         return "condition"
     restarts = active == "activating" and unit.get("SubState") == "auto-restart"

@@ -33,7 +33,8 @@ _NAMES = {"html": "report.html", "md": "report.md", "junit": "report.junit.xml"}
 def render_markdown(runs: Sequence[Run], title: str = "Runs", results: Path | None = None) -> str:
     """Return the Markdown report on one run, or on a plan of several.
 
-    ``title`` is the heading of a plan. Commands in the report name the folder ``results``, if it is given.
+    ``title`` is the heading of a plan's report. Commands in the report name the folder ``results``, if it is
+    given.
     """
     from rackproof.report.markdown import plan_markdown, run_markdown
 
@@ -118,7 +119,7 @@ def write_run_reports(run: Run, folder: Path) -> dict[str, Path]:
         The paths of the files by form: ``html``, ``md``, ``junit``.
 
     Raises:
-        OSError: The folder cannot be written.
+        OSError: A file cannot be written into the folder.
     """
     return {
         form: _write(folder / name, render([run], form, run.title, folder=folder, results=folder.parent))
@@ -150,7 +151,7 @@ def write_plan_reports(
         The paths of the files by form: ``html``, ``md``, ``junit``.
 
     Raises:
-        OSError: The folder cannot be written.
+        OSError: The folder cannot be created, or a file cannot be written into it.
     """
     from rackproof.report.html import plan_page
     from rackproof.report.junit import junit

@@ -1,5 +1,6 @@
-"""Build the page of a certificate without its JSON and its signature, which are added later.
+"""Build the page of a certificate without its JSON and its signature.
 
+:func:`rackproof.analysis.certificate.page_parts.fill_page` adds these two.
 ``rackproof evidence make`` calls :func:`certificate_shell`. A certificate answers a catalogue of requirements
 with runs and nights as evidence.
 """
@@ -76,7 +77,10 @@ def judged_text(certificate: Certificate) -> str:
 
 
 def _measured_text(certificate: Certificate) -> str:
-    """Return on how many nodes a speed was measured, or "" if runs or nights measured one on each node."""
+    """Return on how many nodes a speed was measured, or "" if runs or nights measured one on each node.
+
+    Only the evidence of the answers counts. Every run with a judgement counts as a measurement of a speed.
+    """
     used = _used_pieces(certificate)
     measured = {name for piece in used for name in piece.measured}
     measured |= {node.name for piece in used if piece.judgements for node in piece.nodes}
@@ -94,7 +98,10 @@ def _used_pieces(certificate: Certificate) -> list[EvidencePiece]:
 
 
 def reasons_text(answer: Answer, most: int, limit: int) -> str:
-    """Return the first reasons of an answer in one text of limited length, and the number of the others."""
+    """Return the first reasons of an answer in one text, and the number of the others.
+
+    ``most`` is the largest number of reasons, and ``limit`` their largest number of characters together.
+    """
     more = max(len(answer.reasons) - most, 0) + answer.more_reasons
     text = sanitize("; ".join(answer.reasons[:most]), limit)
     return f"{text}; and {more} more" if more else text
@@ -213,7 +220,7 @@ def _finding_texts(piece: EvidencePiece) -> list[str]:
 
 
 def _judgement_table(certificate: Certificate) -> Table:
-    """Return the table of the judged measurements that count."""
+    """Return the table of the judged measurements that count for their run's verdict."""
     rows = [
         (
             verdict_cell(judgement.verdict),

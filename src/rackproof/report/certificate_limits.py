@@ -31,7 +31,7 @@ def limit_table(certificate: Certificate) -> Table:
 
 
 def limits_text(certificate: Certificate) -> str:
-    """Return a text about the limits of a certificate's nights, or "" if all are the defaults."""
+    """Return a text about changed and unknown limits of a certificate's nights, or "" if there are none."""
     names = sorted({name for _, (name, _, _) in _grouped(_limit_cells(certificate))})
     changed = [sanitize(name, 100) for name in names if name != _NOT_KNOWN]
     texts = []
@@ -61,7 +61,7 @@ def _grouped(pairs: Iterable[tuple[str, tuple[str, ...]]]) -> list[tuple[str, tu
 
 
 def _limit_cells(certificate: Certificate) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each node with name, value and default of each of its limits, or that they are not known."""
+    """Yield each node with name, value and default of each changed limit, or a row for unknown limits."""
     for piece in certificate.evidence:
         for node, limits in piece.limits.items():
             if limits is None:
@@ -83,7 +83,7 @@ def _expectation_cells(certificate: Certificate) -> Iterator[tuple[str, tuple[st
     for piece in certificate.evidence:
         for node, expected in piece.expected.items():
             for name, value in expected.items():
-                # The names differ from node to node, and would fill the table.
+                # Each node expects its own hostname. The names themselves would fill the table.
                 is_own = (name, value) == ("hostname", node)
                 if text := "its name in the inventory" if is_own else _value_text(value):
                     yield node, (name, text)

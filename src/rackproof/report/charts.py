@@ -33,7 +33,8 @@ from rackproof.report.view import first_measurement, label_text, metric_words
 MAX_CHARTS = 12
 # The style sheet defines this many colours (--c0 to --c7), and DASHES this many patterns.
 MAX_LINES = 8
-# A figure is 5.2 inches (374 points) wide, so more vertices would only make the page larger.
+# Largest number of points of a curve. A figure is 5.2 inches (374 points) wide, so more vertices would only
+# make the page larger.
 MAX_POINTS = 400
 # A larger float cannot be placed on an axis, because margins overflow. Such a value counts as NaN.
 _LARGEST = 1e300
@@ -88,7 +89,7 @@ class Chart:
         ticks_are_points: Whether each point has its own tick with a plain number. Otherwise, the ticks of a
             logarithmic axis are sizes in bytes.
         markers: Whether each point has a marker.
-        level: The height of a horizontal line for a bound or an ideal, or None.
+        level: The height of a horizontal line for a bound or an ideal, or None for no line.
         notes: Remarks below the chart.
     """
 
@@ -170,7 +171,7 @@ def _extremes(values: Sequence[float], start: int, stop: int) -> set[int]:
 
 
 def _bounded(lines: Sequence[Line]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """Limit the lines to MAX_LINES. Describe omitted lines, and values that cannot be drawn."""
+    """Return at most MAX_LINES thinned lines, and notes on omitted lines and values that cannot be drawn."""
     notes = []
     if len(lines) > MAX_LINES:
         notes.append(f"{MAX_LINES} of {len(lines)} curves are drawn; run.json has all of them.")
@@ -196,7 +197,7 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def _level(judgements: Iterable[Judgement], name: str, unit: str) -> tuple[float | None, str]:
-    """Return the first bound against which a curve's metric was judged, and its text."""
+    """Return the first bound against which a curve's metric was judged, and its text, or None and ""."""
     for judgement in judgements:
         reference = judgement.reference
         if judgement.metric != name or reference is None or reference.unit not in ("", unit):
@@ -212,14 +213,14 @@ def _single_bound(reference: Reference) -> tuple[float | None, str]:
     fraction = reference.low if reference.low is not None else reference.high
     if fraction is None:
         return None, ""
-    # Relate it to the absolute value, as in view.bounds_text, so that chart and table show the same
+    # The fraction is of the absolute value, as in view.bounds_text, so that chart and table show the same
     # bound.
     bound = reference.value + abs(reference.value) * fraction
     return bound, "at least" if reference.low is not None else "at most"
 
 
 def run_charts(run: Run) -> tuple[Chart, ...]:
-    """Return the charts of one run: curves over time or steps, and sweeps over message size."""
+    """Return the charts of one run, at most MAX_CHARTS: curves over time or steps, then over message size."""
     groups = _curves(run)
     keys = sorted(groups, key=lambda key: (_order(key[0]), key))
     charts = [_curve_chart(run, *key, groups[key]) for key in keys]
@@ -267,7 +268,10 @@ def _capitalized(title: str) -> str:
 
 
 def _size_charts(run: Run) -> list[Chart]:
-    """Return a chart for every metric measured over message sizes (a collective's bus bandwidth)."""
+    """Return a chart for every metric measured over message sizes, such as a collective's bus bandwidth.
+
+    A curve needs three sizes. A metric whose value is constant gets no chart.
+    """
     charts = []
     for (name, unit), points_by_label in sorted(_points_by_size(run).items()):
         lines = [_line_of_points(label, points) for label, points in points_by_label.items()]
@@ -323,8 +327,9 @@ def _line_of_points(label: str, points: Mapping[float, float]) -> Line:
 def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
     """Return the curves of a sweep.
 
-    The curves show throughput and accuracy over batch size. Each combination of the other parameters, such as
-    the number of GPUs, has a line. Repeats of one point are averaged. A run without the metric adds no point.
+    The curves show throughput and accuracy over batch size, for each benchmark. Each combination of the other
+    parameters, such as the number of GPUs, has a line. Repeats of one point are averaged. A run without the
+    metric adds no point. There are at most MAX_CHARTS charts.
     """
     charts: list[Chart] = []
     for benchmark in dict.fromkeys(run.benchmark for run in runs):
@@ -402,7 +407,7 @@ def _batch(run: Run) -> float | None:
 
 
 def _varying(runs: Sequence[Run]) -> frozenset[str]:
-    """Return the parameters that differ between runs, and so distinguish the lines."""
+    """Return the parameters that differ between runs, and so distinguish the lines, except the batch size."""
     names = {name for run in runs for name in run.parameters} - {"batch_size"}
     # Compare by repr: True, 1 and 1.0 are equal in Python but different settings of a workload.
     return frozenset(name for name in names if len({repr(run.parameters.get(name)) for run in runs}) > 1)
@@ -563,7 +568,7 @@ def _set_x_axis(axes: Any, chart: Chart) -> None:
 
 
 def describe_ratios(chart: Ratios) -> str:
-    """Describe a chart of ratios in words."""
+    """Describe a chart of ratios in words, for readers who cannot see it."""
     sentences = []
     for name, points in chart.lines:
         for label, (value, low, high) in zip(chart.labels, points, strict=True):
@@ -633,10 +638,11 @@ def _tick(value: float) -> str:
 def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Markup:
     """Return matplotlib's SVG as a fragment for an HTML page.
 
-    Without a change, its ``<style>`` (a rule for ``*``) would affect the page, and its ids would repeat
+    Without a change, the SVG's ``<style>`` (a rule for ``*``) would affect the page, and its ids would repeat
     from chart to chart.
     """
-    # Otherwise each tag would get a prefix (ns0:svg), and no HTML parser would recognize the drawing.
+    # Without these names, each tag would get a prefix (ns0:svg), and no HTML parser would recognize the
+    # drawing.
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     # matplotlib just wrote this text.

@@ -3,8 +3,8 @@
 ``rackproof compare`` calls one of the functions ``comparison_*``, and task ``report`` of bench.yml calls
 :func:`write_comparison` if a plan ran on 2 to 18 systems. The input is a comparison that
 :mod:`rackproof.analysis.compare` made: of systems, of two single runs (:class:`Comparison`), or of more
-(:class:`SeveralRuns`). Only the page shows charts. The terminal leaves out the list of single runs, and the
-columns of :data:`_PAGE_COLUMNS`.
+(:class:`SeveralRuns`). Only the page shows charts. The terminal leaves out the list of the runs that count,
+and the columns of :data:`_PAGE_COLUMNS`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def comparison_title(comparison: SystemComparison) -> str:
 
 
 def _title(comparison: SystemComparison, several: SeveralRuns | None) -> str:
-    """Return the heading of a page or text. That of several single runs is their number."""
+    """Return the heading of a page or text. The heading of several single runs is their number."""
     return amount(len(several.runs), "run") if several else comparison_title(comparison)
 
 
@@ -71,7 +71,7 @@ def summary_sentence(comparison: SystemComparison) -> str:
 
 
 def table_remarks(comparison: SystemComparison) -> tuple[str, ...]:
-    """Return the remarks that are shown above the tables."""
+    """Return the remarks that are shown above the tables, such as the number of runs that are left out."""
     remarks = []
     kinds = {row.kind for row in comparison.rows}
     if "minutes" in kinds:
@@ -112,7 +112,7 @@ def _value(cell: Value) -> Cell:
 
 
 def _ratio(ratio: Ratio) -> tuple[Cell, Cell, Cell]:
-    """Return the cells with a ratio, its interval and the conclusion."""
+    """Return the cells with a ratio, its interval ("none" without one) and the conclusion."""
     interval = "none"
     if ratio.low is not None and ratio.high is not None:
         interval = f"{number(ratio.low)} to {number(ratio.high)}"
@@ -137,7 +137,7 @@ def means_table(comparison: SystemComparison, kind: Kind) -> Table:
         if row.kind != kind:
             continue
         cells = [_benchmark(row)]
-        # The number of epochs depends on a run's seed, so minutes without it would be misleading.
+        # The number of epochs depends on a run's seed, so minutes without the epochs would be misleading.
         if kind == "minutes":
             cells += _values_with_epochs(row, epochs.get((row.benchmark, row.point)))
         else:
@@ -299,13 +299,13 @@ def difference_table(runs: Comparison | None) -> Table:
 def table_sections(
     comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
 ) -> tuple[tuple[str, str, tuple[Table, ...]], ...]:
-    """Return all tables that have rows, each as (id of the page's section, heading, tables).
+    """Return all tables that have rows, each as (id of the page's section, heading, tuple of one table).
 
     Args:
         comparison: The comparison of the systems.
-        runs: The comparison of two single runs.
-        several: The comparison of more than two single runs. Its tables replace the means, which would
-            repeat the same numbers.
+        runs: The comparison of two single runs, or None.
+        several: The comparison of more than two single runs, or None. Its tables replace the means and the
+            list of runs, which would repeat the same numbers.
     """
     tables = [*several_runs.tables_of_runs(several)] if several else []
     if several is None:
@@ -320,7 +320,7 @@ def table_sections(
 
 
 def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
-    """Return a chart for each table of means with a ratio. It shows each ratio and its interval."""
+    """Return a chart for each table of means with a ratio, which shows the ratios and their intervals."""
     base = sanitize(comparison.systems[0], 40)
     drawn = []
     for kind, heading in _HEADINGS:
@@ -416,7 +416,10 @@ def comparison_page(
 def comparison_markdown(
     comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
 ) -> str:
-    """Return title, summary, remarks and tables as GitHub-flavoured Markdown."""
+    """Return title, summary, remarks and tables as GitHub-flavoured Markdown.
+
+    The arguments are those of :func:`comparison_page`.
+    """
     parts = [f"# {escape(_title(comparison, several))}", escape(summary_sentence(comparison))]
     remarks = () if several else table_remarks(comparison)
     parts.append("\n".join(f"- {escape(remark)}" for remark in remarks))
@@ -432,12 +435,16 @@ def comparison_markdown(
 def comparison_terminal(
     comparison: SystemComparison, width: int = 100, several: SeveralRuns | None = None
 ) -> str:
-    """Return title, summary, remarks and tables as text of ``width`` terminal cells."""
+    """Return title, summary, remarks and tables as text of ``width`` terminal cells, at least 60.
+
+    ``several`` is as in :func:`comparison_page`.
+    """
     lines = [_title(comparison, several), summary_sentence(comparison)]
     if several is None:
         lines += [f"- {remark}" for remark in table_remarks(comparison)]
     for ident, heading, tables in table_sections(comparison, several=several):
-        # The table of counted runs and the columns in _PAGE_COLUMNS are only on the page and in Markdown.
+        # The table of counted runs and the columns in _PAGE_COLUMNS are only on the page and in Markdown. In
+        # the table of the runs, the column "Run" has the ids that the command compared.
         if ident == "s-counted":
             continue
         left_out = () if ident == "s-runs" else _PAGE_COLUMNS
@@ -461,7 +468,7 @@ def _table_lines(shown: Table, width: int, left_out: Sequence[str]) -> list[str]
 
 
 def _plain(cell: Cell) -> str:
-    """Return a cell as text for a terminal."""
+    """Return a cell as text for a terminal, with its note in brackets."""
     text = f"{view.SYMBOLS[cell.verdict]} {cell.verdict.value}" if cell.verdict else cell.text
     return f"{text} ({cell.note})" if text and cell.note else text or cell.note
 
@@ -544,7 +551,7 @@ def _refused_section(comparison: Comparison) -> _Section:
 
 
 def _unmatched_section(comparison: Comparison) -> _Section:
-    """Return the section of the measurements that only one of the runs has."""
+    """Return the section of the measurements without a unique counterpart in the other run."""
     rows: list[tuple[str, ...]] = [
         (
             sanitize(measurement.name, 200),

@@ -40,7 +40,7 @@ def environment() -> Environment:
 @cache
 def style() -> Markup:
     """Return the style sheet of all pages."""
-    # The style sheet is our own file without "</style>". CSS knows no entities, so do not escape it.
+    # The style sheet is our own file without "</style>". CSS has no entities, so do not escape it.
     return Markup(resources.files("rackproof.report").joinpath("style.css").read_text("utf-8"))  # noqa: S704  # nosec B704
 
 
@@ -55,7 +55,7 @@ def run_page(run: Run, log_end: Sequence[str] = (), results: Path | None = None)
 
     Args:
         run: The run to show.
-        log_end: The sanitized last lines of its log, if they explain a failure.
+        log_end: The sanitized last lines of its log, or nothing (:func:`rackproof.report.read_log_end`).
         results: The results folder that commands on the page name, or None.
     """
     return (
@@ -125,7 +125,7 @@ def plan_page(
             next_step=step_after_plan(runs, verdict, results),
             overview=view.overview_table(runs, link),
             left_out=[sanitize(text, 400) for text in left_out],
-            # A single point would only repeat the overview.
+            # The sweep of a single point would only repeat the overview.
             sweep=view.sweep_table(runs) if view.is_training_sweep(runs) else None,
             study=study.tables(runs, link),
             drawn=_draw([*study.scaling_charts(runs), *charts.sweep_charts(runs)]),

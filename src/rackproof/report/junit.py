@@ -2,9 +2,9 @@
 
 :func:`junit` writes one suite per run, for ``report.junit.xml`` of runs and plans and for ``rackproof report
 --format junit``. A night makes its own suites (:mod:`rackproof.jobs.validate.pages`). Each judgement is a
-case. ``fail`` is a failure, and ``unproven`` an error. Such a case that does not count (gate) is skipped
-instead. A degraded case passes with a note. The last case of a run is its verdict, because a log that was cut
-off may have no failed judgement.
+case. ``fail`` is a failure, and ``unproven`` an error. If such a case does not count for the run's verdict,
+it is skipped instead. A degraded case passes with a note. The last case of a run is its verdict, because a
+log that was cut off may have no failed judgement.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def junit_suite(
     """Return a suite with its cases counted.
 
     Args:
-        name: The name of the suite. All texts must be sanitized.
-        cases: The cases.
+        name: The name of the suite. This and all other texts must be sanitized.
+        cases: The cases, in their order.
         ident: The id of the suite, or empty for none.
         properties: The names and values of facts about the suite, or None to write none.
         seconds: The time of the suite in seconds, as text.
@@ -106,7 +106,7 @@ def _add_outcome(element: ElementTree.Element, case: Case) -> str:
 
 
 def _details(judgement: Judgement) -> str:
-    """Return the measured value, its reference, the allowed range and its source, on one line each."""
+    """Return the measured value, the reference, the allowed range and the place in a log, a line for each."""
     reference = judgement.reference
     lines = [f"measured: {quantity(judgement.value, judgement.unit)}"]
     if reference is not None:

@@ -23,7 +23,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>&$@:])")
 
 def escape(text: str) -> str:
     """Escape a text so that Markdown shows it literally, even in a table cell: ``a_b`` becomes ``a\\_b``."""
-    # "<" as an entity, for renderers that pass raw HTML even after a backslash.
+    # Write "<" as an entity, for renderers that pass raw HTML even after a backslash.
     escaped = _SPECIAL.sub(r"\\\1", sanitize(text, 2000))
     escaped = escaped.replace(r"\<", "&lt;").replace(r"\>", "&gt;").replace(r"\&", "&amp;")
     # Mentions and bare links work without markup, so break them at their beginning.
@@ -33,14 +33,14 @@ def escape(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Return a code span that no backtick in the text can end."""
+    """Return a code span that no backtick in the text can end, or "" for an empty text."""
     # In a code span nothing can be escaped, so backticks must be replaced.
     code_text = sanitize(text, 600).replace("`", "\N{MODIFIER LETTER GRAVE ACCENT}")
     return f"`{code_text}`" if code_text else ""
 
 
 def cell_text(cell: Cell) -> str:
-    """Return one cell as Markdown."""
+    """Return one cell as Markdown, with its link and its note in brackets."""
     if cell.verdict is not None:
         text = f"{view.SYMBOLS[cell.verdict]} {cell.verdict.value}"
     elif cell.kind == "code":

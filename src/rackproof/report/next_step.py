@@ -1,8 +1,8 @@
 """Choose the next step after a run or a plan of benchmarks, as one command to type. No I/O.
 
 The HTML and Markdown reports show the result of :func:`step_after_run` or :func:`step_after_plan` below the
-verdict. The command accepts the measured numbers as references (``rackproof accept PLAN``), or repeats runs
-(``rackproof bench -l n07 -e benchmark=gemm``).
+verdict. The command accepts the measured numbers as references (``rackproof accept PLAN``, after a run
+``rackproof accept RUN``), or repeats runs (``rackproof bench -l n07 -e benchmark=gemm``).
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _LONGEST = 1000
 def step_after_run(run: Run, results: Path | None = None) -> tuple[str, str]:
     """Return advice and the command to type after a run.
 
-    Both are "" after a pass or degraded, and for a run that ``rackproof bench`` did not make. The command
-    repeats the run's point, because other runs of its plan may be good.
+    Both are "" after a pass or degraded, and for a run that ``rackproof bench`` did not make. If only
+    references are missing, the command accepts the run's numbers. Otherwise, the command repeats the run's
+    point, because other runs of its plan may be good.
 
     Args:
         run: The run.
@@ -44,8 +45,10 @@ def step_after_run(run: Run, results: Path | None = None) -> tuple[str, str]:
 def step_after_plan(runs: Sequence[Run], verdict: Verdict, results: Path | None = None) -> tuple[str, str]:
     """Return advice and the command to type after a plan, as :func:`step_after_run` does.
 
-    If several runs failed or are unproven, and all runs are of one suite, the command repeats the suite.
-    Without a common suite, it repeats only the benchmarks of those runs.
+    Both are "" if ``rackproof bench`` did not make all of the runs that failed or are unproven. If only
+    references are missing in these runs, the command accepts the plan's numbers. Otherwise, a single such run
+    is repeated. If there are several, and all runs are of one suite, the command repeats the suite. Without a
+    common suite, the command repeats only the benchmarks of those runs.
     """
     gating_runs = [run for run in runs if run.verdict.gates]
     if not verdict.gates or not gating_runs or not all(map(_can_be_repeated, gating_runs)):
@@ -71,7 +74,7 @@ def _again_after_several(runs: Sequence[Run], gating_runs: Sequence[Run]) -> tup
 
 def _can_be_repeated(run: Run) -> bool:
     """Return whether ``rackproof bench`` made the run, so that the same command can make it again."""
-    # Nights and records of re-imaging name no launcher.
+    # The records of nights and of re-imaging have no launcher.
     return run.provenance == "ran" and bool(run.launcher) and bool(run.asked_nodes)
 
 

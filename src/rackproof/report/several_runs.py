@@ -27,7 +27,7 @@ def tables_of_runs(compared: SeveralRuns) -> tuple[tuple[str, str, Table], ...]:
 
 
 def runs_table(compared: SeveralRuns) -> Table:
-    """Return the table of the runs, numbered from 1. The other table's columns have these numbers."""
+    """Return the table of the runs, numbered from 1. The columns of measurements have these numbers."""
     rows = [
         (
             Cell(str(number), "number"),
@@ -68,7 +68,7 @@ def _row(measurement_of_runs: MeasurementOfRuns) -> Iterator[Cell]:
 
 
 def _difference(value: float, base: float | None) -> str:
-    """Return the relative difference of a value from the first, or "" if there is none or it is undefined."""
+    """Return the relative difference of a value from the first, or "" if it is 0 or undefined."""
     if not base or value == base or not math.isfinite(base) or not math.isfinite(value):
         return ""
     return percent((value - base) / abs(base))

@@ -46,7 +46,7 @@ def is_study(runs: Sequence[Run]) -> bool:
 def scaling_tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tuple[Table, ...]:
     """Return the tables of results, one per benchmark, with rate, efficiency, accuracy, logs and notes.
 
-    ``link`` returns the relative link to a run's page, as in all functions here.
+    ``link`` is a function that returns the relative link to a run's page, here and in all functions below.
     """
     every = studies(runs)
     tables = []
@@ -100,10 +100,10 @@ def _row(
 
 
 def _devices_text(row: StudyRow) -> str:
-    """Return the number of devices of a row, and of their nodes."""
+    """Return the number of devices of a row and, if there are several, of their nodes as text."""
     parameters = row.runs[0].parameters
-    # Only an empty parameter means that there is no GPU. A run without the parameter may have used any
-    # number.
+    # Only 0 or an empty parameter means that there is no GPU. A run without the parameter may have used any
+    # number of GPUs.
     on_cpu = "gpus" in parameters and parameters["gpus"] in (0, "", None)
     singular, plural = ("process", "processes") if on_cpu else ("GPU", "GPUs")
     devices = f"{row.devices} {singular if row.devices == 1 else plural}"
@@ -121,7 +121,7 @@ def _details(row: StudyRow, link: Callable[[Run], str] | None) -> Cell:
 
 
 def _notes(row: StudyRow) -> list[str]:
-    """Return notes on omitted runs, causes of bad scaling, the runs' remarks, and a measured network."""
+    """Return notes on runs that do not count, causes of bad scaling, remarks, and a measured network."""
     notes = [sanitize(reason, 200) for reason in row.left_out]
     notes += [_cause_note(cause) for cause in row.explanations]
     for run in row.runs:
@@ -165,7 +165,10 @@ def _efficiency(study: Study, row: StudyRow) -> Cell:
 
 
 def environment_table(runs: Sequence[Run]) -> Table:
-    """Return the table of the runs' software, each version once. A missing part is shown as "not known"."""
+    """Return the table of the runs' software, each version once.
+
+    A missing version is shown as "not known", and a missing container as "none".
+    """
     rows = []
     for title, versions in _stack_versions(runs):
         text = "; ".join(dict.fromkeys(versions)) or "not known"
@@ -191,14 +194,15 @@ def _stack_versions(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _launched_with(runs: Sequence[Run]) -> list[str]:
-    """Return the launchers of the runs."""
+    """Return a text for each launcher of the runs."""
     return [f"launched with {name}" for name in sorted({run.launcher for run in runs if run.launcher})]
 
 
 def _versions(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
     """Return the versions of each software, in the order in which they were found (the values are None).
 
-    The workload's own libraries are marked, because versions in a container differ from its node's.
+    The libraries that a workload reports are marked, because those in a container may differ from the node's.
+    Other software that a workload reports is left out.
     """
     versions: dict[str, dict[str, None]] = {}
     for run in runs:
@@ -272,7 +276,7 @@ def _experiment_row(run: Run, link: Callable[[Run], str] | None) -> tuple[Cell, 
 
 
 def _or_nothing(text: str, limit: int) -> str:
-    """Return a text, or the mark for a missing value."""
+    """Return a sanitized text, or the mark for a missing value if it is empty."""
     return sanitize(text or NOTHING, limit)
 
 
@@ -335,7 +339,7 @@ def _memory(amount: int) -> str:
 
 
 def _varying(related: Sequence[Study]) -> set[str]:
-    """Return the names of the parameters that differ between studies."""
+    """Return the names of the parameters that differ between studies, or that not all of them have."""
     names = {name for study in related for name in study.point}
     return {name for name in names if len({study.point.get(name) for study in related}) > 1}
 
@@ -359,7 +363,7 @@ def cause_table(runs: Sequence[Run]) -> Table:
 
 
 def tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tuple[Table, ...]:
-    """Return all tables of a study, or none if the runs are not a study."""
+    """Return all tables of the studies among runs that have rows, or none if the runs are not a study."""
     if not is_study(runs):
         return ()
     every = (
@@ -400,7 +404,7 @@ def _efficiency_lines(related: Sequence[Study]) -> tuple[Line, ...]:
     """Return a line for each study of a benchmark, labelled with the parameters that differ."""
     varying = _varying(related)
     several_places = len({study.where for study in related}) > 1
-    # The colours of a chart suffice for only so many lines.
+    # A chart has no more colours than this.
     return tuple(_efficiency_line(study, varying, several_places) for study in related[:MAX_LINES])
 
 

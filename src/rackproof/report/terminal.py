@@ -81,13 +81,14 @@ def text_table(
 ) -> list[str]:
     """Return the lines of a table that has a width of at most ``total`` cells.
 
-    The ``flexible`` columns are wrapped to at least 12 cells. A table that is still too wide remains so.
+    The ``flexible`` columns become narrower, but not below 12 cells, and their texts are wrapped. A table
+    that is still too wide remains so.
 
     Args:
         columns: Headings.
         rows: The sanitized texts.
         total: The width of the terminal in cells.
-        flexible: The indices of the columns that may become narrower if there is not enough room.
+        flexible: The indices of the columns that may become narrower, at least one.
         notes: A text for each row. The table shows it, indented, below the row if it is not empty.
     """
     widths = _column_widths(columns, rows, total, flexible)
@@ -126,7 +127,9 @@ def _row_lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
 def terminal_table(
     runs: Sequence[Run], width: int = 100, color: bool = False, *, with_total: bool = True
 ) -> str:
-    """Return the table of runs, with verdict, benchmark, point, main measurements and reason.
+    """Return the table of runs, with verdict, benchmark, point, main measurements and reasons.
+
+    If the column of reasons would be too narrow, the reasons are below the rows.
 
     Args:
         runs: The runs, in their order.

@@ -49,7 +49,7 @@ from rackproof.core.text import (
 )
 
 MAX_ROWS = 400
-"""Largest number of rows in a table. The table states how many more rows are in run.json."""
+"""Largest number of rows in a table. Pages and Markdown state how many rows are left out."""
 
 _MAX_REASONS = 12
 """Largest number of reasons, or of descriptions of runs, at the top of a plan's report."""
@@ -88,11 +88,11 @@ class Cell:
 
     Attributes:
         text: The sanitized text.
-        kind: The style, one of the four below.
+        kind: The style: ``text``, ``number``, ``code`` or ``verdict``.
         verdict: The verdict to show in place of the text, with its symbol.
         href: The target of a link, or "".
         note: A remark in small print, or in brackets.
-        gauge: The position of the value for a bullet chart, which only pages show.
+        gauge: The positions for a bullet chart, which only pages show.
     """
 
     text: str = ""
@@ -187,9 +187,12 @@ def point_text(run: Run, limit: int = 160) -> str:
 
 
 def relative_deviation(judgement: Judgement) -> float | None:
-    """Return the distance of a value from its reference as a fraction of it, or None if it is undefined."""
+    """Return the distance of a value from its reference as a fraction of the reference's absolute value.
+
+    The result is None if it is undefined: without a finite value, without a reference, and for a reference
+    of 0.
+    """
     reference = judgement.reference
-    # A relative distance from a reference of 0 is undefined.
     if judgement.value is None or reference is None or not reference.value:
         return None
     if not math.isfinite(judgement.value):
@@ -198,7 +201,7 @@ def relative_deviation(judgement: Judgement) -> float | None:
 
 
 def bounds_text(reference: Reference) -> str:
-    """Format the allowed range in the reference's unit: ``≥ 744``, ``744 to 944``."""
+    """Format the allowed range in the reference's unit: ``≥ 744``, ``744 to 944``, or "" without bounds."""
     # A fraction is of the absolute value. The lower bound is below the reference even if that is
     # negative.
     low = None if reference.low is None else reference.value + abs(reference.value) * reference.low
@@ -251,7 +254,7 @@ def spread_text(spread: Spread | None) -> str:
 
 
 def _short_spread(spread: Spread | None) -> str:
-    """Write half the width of a spread (``±3 %``), or "" if it is below 0.5 %."""
+    """Write half the width of a spread in per cent of its median (``±3 %``), or "" if it is below 0.5 %."""
     if spread is None or not spread.median:
         return ""
     half = (spread.high - spread.low) / 2 / abs(spread.median)
@@ -315,7 +318,7 @@ def measurement_table(run: Run) -> Table:
 
 
 def finding_table(run: Run) -> Table:
-    """Return the table of findings from logs and nodes, first those that exclude a pass."""
+    """Return the table of findings from logs and nodes, the worst first and remarks last."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3, None: 4}
 
     def weight(finding: Finding) -> str:
@@ -369,7 +372,7 @@ def node_table(run: Run) -> Table:
 
 
 def gpu_table(run: Run) -> Table:
-    """Return the table of GPUs by UUID."""
+    """Return the table of all GPUs of a run's nodes, with their UUIDs."""
     rows = [
         (
             _text(node.name),
@@ -418,7 +421,7 @@ def _nodes_by_version(nodes: Iterable[Node]) -> dict[tuple[str, str], dict[str, 
 
 
 def _where_text(nodes: Sequence[str], total: int) -> str:
-    """Return the nodes of a version, or "every node"."""
+    """Return the names of the nodes with a version, or "every node". A single node is named."""
     if len(nodes) != total:
         return f"{len(nodes)} of {total}: " + sanitize(", ".join(nodes), 200)
     return "every node" if len(nodes) > 1 else sanitize(nodes[0], 80)
@@ -496,7 +499,7 @@ def _time_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
 
 
 def _node_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
-    """Return the names and values of the nodes that a run used, and of those that took no part."""
+    """Return the names and values of the nodes that a run used, and of requested nodes not used by it."""
     hosts = [_node_name(node) for node in run.nodes]
     names = {node.name for node in run.nodes}
     missing = [name for name in run.asked_nodes if name not in names]
@@ -533,7 +536,10 @@ def container_text(run: Run) -> str:
 
 
 def verdict_reasons(run: Run) -> tuple[str, ...]:
-    """Return the reasons for the verdict as text, at least one, the most important first."""
+    """Return the reasons for the verdict as sanitized texts, at least one, the most important first.
+
+    If the record states none, they are the first judgements that count and are not a pass, or one sentence.
+    """
     stated = tuple(sanitize(reason, 1000) for reason in run.reasons if sanitize(reason))
     if stated:
         return stated
@@ -576,7 +582,11 @@ def plan_meaning(runs: Sequence[Run], verdict: Verdict, name: str) -> str:
 
 
 def speeds_not_judged(runs: Iterable[Run], name: str) -> str:
-    """Describe how many speeds were not judged, why, and the remedy, or return "". No I/O."""
+    """Describe how many speeds were not judged, why, and the remedy, or return "". No I/O.
+
+    Measured values whose judgement is unproven and does not count are such speeds. ``name`` is the run or
+    plan, as `rackproof accept` takes it.
+    """
     no_reference, causes = 0, list[str]()
     for run in runs:
         for judgement in run.judgements:
@@ -640,7 +650,7 @@ class Headline:
 def _headline(
     name: str, judgement: Judgement | Measurement, note: str = "", verdict: Verdict | None = None
 ) -> Headline:
-    """Return the headline of a measurement or judgement, with its unit separate from its figure."""
+    """Return the headline of a measurement or judgement. Unit and figure are separate if possible."""
     figure, spread = quantity(judgement.value, judgement.unit), _short_spread(judgement.spread)
     unit_shown = unit_text(judgement.unit)
     if unit_shown and figure.endswith(f" {unit_shown}"):
@@ -651,7 +661,9 @@ def _headline(
 
 
 def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
-    """Return the few numbers that represent a run. Judged ones come first, in a fixed order of names.
+    """Return the few numbers that represent a run.
+
+    Judged numbers come first. Both judged and other numbers are in the order of :data:`_PRINCIPAL`.
 
     The worst judgement that counts represents a metric with several judgements. For other measurements
     with one name, :func:`~rackproof.analysis.representative.pick_representative` chooses.
@@ -697,14 +709,14 @@ def _in_principal_order(headlines: Mapping[str, Headline]) -> list[Headline]:
 
 
 def hardware_text(run: Run) -> str:
-    """Describe a run's hardware briefly, as its nodes by SKU with their GPUs, or its CPU."""
+    """Describe a run's hardware briefly, as its nodes by SKU with their GPUs or CPU, or return ""."""
     kinds = Counter(_node_kind(node) for node in run.nodes)
     kind_texts = [_times(count, kind) if count > 1 else kind for kind, count in kinds.items()]
     return sanitize(", ".join(kind_texts), 200)
 
 
 def _node_kind(node: Node) -> str:
-    """Describe a node by its SKU and GPUs, or by its CPU."""
+    """Describe a node by its SKU, if it has one, and its GPUs or else its CPU."""
     names = Counter(gpu.name or "GPU" for gpu in node.gpus)
     inside = " + ".join(_times(count, name) for name, count in names.items()) or node.cpu or "CPU"
     return f"{node.sku} ({inside})" if node.sku else inside
@@ -737,7 +749,10 @@ def overview_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None
 
 
 def first_measurement(run: Run, *names: str) -> Measurement | None:
-    """Return a run's first measurement with one of the names, if possible one without labels."""
+    """Return a run's measurement of the first name that it measured, or None.
+
+    If there are several, the first one without labels is returned, or else the first.
+    """
     for name in names:
         values = [measurement for measurement in run.measurements if measurement.name == name]
         if values:
@@ -758,7 +773,7 @@ def _model(run: Run) -> str:
 
 
 def is_training_sweep(runs: Sequence[Run]) -> bool:
-    """Return whether runs cover several points with a batch size, so that there is a sweep table."""
+    """Return whether runs cover at least two points with a batch size, so that there is a sweep table."""
     points = {
         (run.benchmark, *sorted(f"{key}={value}" for key, value in run.parameters.items()))
         for run in runs
@@ -806,7 +821,10 @@ def _sweep_place(run: Run) -> tuple[object, ...]:
 
 
 def _cpu_rates(points: Sequence[Run]) -> dict[object, list[float]]:
-    """Return the rates of the CPU runs that count, by the key that other runs must share with them."""
+    """Return the rates of the CPU runs that count, by the key that they share with other runs.
+
+    A run with ``gpus=0`` is a CPU run.
+    """
     rates: dict[object, list[float]] = {}
     for run in points:
         rate = _counted_rate(run)
@@ -826,13 +844,13 @@ def _cpu_key(run: Run) -> object:
 
 
 def _counted_rate(run: Run) -> float | None:
-    """Return the rate of a run that passed or is degraded, or None."""
+    """Return the rate of a run that passed or is degraded, or None for any other run or without a rate."""
     measured = first_measurement(run, "samples_per_second", "images_per_second")
     return measured.value if measured and run.verdict in (Verdict.PASS, Verdict.DEGRADED) else None
 
 
 def _times_cpu(run: Run, cpu_rates: Mapping[object, Sequence[float]]) -> Cell:
-    """Return the ratio of a run's rate to the CPU's. Several CPU runs are averaged."""
+    """Return the cell with the ratio of a run's rate to the CPU's. Several CPU runs are averaged."""
     rate, base = _counted_rate(run), cpu_rates.get(_cpu_key(run))
     return _number(f"{rate / fmean(base):.1f}" if rate and base else NOTHING)
 
@@ -910,7 +928,11 @@ def overall_verdict(runs: Sequence[Run], missing: Sequence[str] = ()) -> Verdict
 
 
 def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the reason why each run is missing or not a plain pass, worst first."""
+    """Return the reason why each run is missing or not a pass, missing runs first, and then the worst.
+
+    At most twelve reasons are returned, and a line with the number of the others. If all runs passed, or
+    nothing ran, the result is one sentence.
+    """
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     ordered = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
     lines = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {verdict_reasons(run)[0]}" for run in ordered]

@@ -256,12 +256,19 @@ class NodeNight(Record):
         return tuple(dict.fromkeys(failed))
 
     def reason_texts(self) -> tuple[str, ...]:
-        """Return the findings as texts, the node's own before those of the whole fleet, the worst first."""
+        """Return why the node does not pass, as texts.
+
+        The first text is why the node did not answer, if it did not. Then come the findings and the
+        measurements, the node's own before those of the whole fleet, and the worst first.
+        """
         texts = tuple(text for _, text in self.reason_texts_by_part())
         return ((self.unreached,) if self.unreached else ()) + texts
 
     def reason_texts_by_part(self) -> list[tuple[tuple[str, str], str]]:
-        """Return the code and part of each finding with its text, in the order of :meth:`reason_texts`."""
+        """Return code and part of each finding and measurement with its text.
+
+        The order is that of :meth:`reason_texts`.
+        """
         texts = [
             (
                 not finding.is_own,
@@ -368,7 +375,7 @@ def read_snapshot(folder: Path, node: str) -> StoredSnapshot | None:
 
 
 def nodes_seen(folder: Path) -> frozenset[str]:
-    """Return the nodes that answered in a night, or an empty set if its record is damaged."""
+    """Return the nodes that answered in a night, or an empty set if its record is missing or damaged."""
     try:
         return frozenset(node.node for node in read_night(folder).nodes if not node.unreached)
     except ResultsError:
@@ -536,9 +543,10 @@ def last_snapshot(folders: Iterable[Path], node: str) -> StoredSnapshot | None:
 
 
 def last_known(folders: Iterable[Path], names: Iterable[str]) -> tuple[dict[str, NodeNight], list[str]]:
-    """Return the last known state of each node, and a remark on each damaged night.
+    """Return the last known state of each node, and a remark on each damaged night that was read.
 
-    The folders of nights are given newest first. If a newer night is damaged, a node has no passes.
+    The folders of nights are given newest first, and are read until all nodes are found. If a newer night is
+    damaged, a node has no passes.
     """
     node_nights: dict[str, NodeNight] = {}
     missing, remarks = set(names), []

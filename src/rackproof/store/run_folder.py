@@ -112,7 +112,11 @@ def load_run(data: bytes, name: str) -> Run:
 
 
 def _open_record(data: bytes, name: str) -> tuple[bytes, dict[str, Any], bool]:
-    """Return a record's text without its digest, its JSON object, and whether it had a digest."""
+    """Return a record's text without its digest, its JSON object, and whether it had a digest.
+
+    Raises:
+        ResultsError: The record was changed, is not whole JSON, or is no JSON object.
+    """
     try:
         loaded = from_json(data)
         sealed = has_digest(data)

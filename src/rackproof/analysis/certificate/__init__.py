@@ -2,5 +2,6 @@
 
 The commands of :mod:`rackproof.cli.evidence` call this package. A certificate is an HTML page that contains
 JSON, and perhaps its signature. The JSON has the catalogue, the pieces of evidence, and the answers.
-:func:`answering.answer_catalogue` alone derives the answers from the rest, both to make and to verify it.
+:func:`answering.answer_catalogue` alone derives the answers from the rest, both to make a certificate and to
+verify it. :mod:`.making` makes one, and :mod:`.verification` verifies it.
 """

@@ -34,7 +34,7 @@ _WHOLE_NUMBER = re.compile(r"([0-9]{1,9})(?:\.0)?")
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of an answer: its verdict, the reason why it is not a pass, and the evidence."""
+    """A part of an answer: its verdict, the reason for it, and the evidence. A pass needs no reason."""
 
     verdict: Verdict
     reason: str = ""
@@ -81,10 +81,9 @@ def whole_verdict(answers: Sequence[Answer]) -> Verdict:
 
 
 def _answer(question: _Question) -> Answer:
-    """Return the answer, with the worst verdict of all requested nodes, and the reasons of failures first."""
+    """Return the answer, with the worst verdict of all requested nodes, and reasons for failures first."""
     parts = [part for name in question.asked for part in _parts_of_node(question, name)]
     measured = worst(part.verdict for part in parts)
-    # The reasons of failures come first.
     parts = sorted(
         [*_unmeasured_parts(question.requirement, measured), *parts],
         key=lambda part: part.verdict is not Verdict.FAIL,
@@ -137,7 +136,7 @@ def _covering(question: _Question, name: str, kind: str, benchmark: str) -> list
     pieces = [
         piece
         for piece in question.evidence
-        # A run whose record is damaged may be of any benchmark.
+        # A run whose record is damaged may be of any benchmark. A night has no benchmark.
         if piece.kind == kind and piece.benchmark in ("", benchmark) and _covers(question, piece, name)
     ]
     return sorted(pieces, key=lambda piece: (piece.moment, piece.id))
@@ -190,10 +189,11 @@ def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
 
 
 def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[EvidencePiece], str]:
-    """Return the newest run of each point, and the doubt about the last run that does not count, or "".
+    """Return the newest run of each point, and the doubt about the last run on other hardware, or "".
 
-    If some points have a recent run, old passes of other points are left out. Other old runs still count. A
-    failure counts beside later runs of its point that never reached the node.
+    Runs on other hardware than the node's present one do not count (:func:`_doubt`). If some points have a
+    recent run, old passes of other points are left out. Other old runs still count. A failure counts beside
+    later runs of its point that never reached the node.
     """
     newest: dict[str, list[EvidencePiece]] = {}
     doubt = ""
@@ -222,7 +222,10 @@ def _not_replaced(
 
 
 def _uses_all_gpus(piece: EvidencePiece, name: str) -> bool:
-    """Return whether a run used all GPUs of its node. Without the parameter ``gpus``, it did."""
+    """Return whether a run used all GPUs of its node.
+
+    A run without the parameter ``gpus`` counts as such. One whose parameter is not a whole number does not.
+    """
     node = piece.node(name)
     if node is None or "gpus" not in piece.parameters:
         return True
@@ -233,7 +236,10 @@ def _uses_all_gpus(piece: EvidencePiece, name: str) -> bool:
 def _parts_of_benchmark(
     question: _Question, location: str, runs: Sequence[EvidencePiece], doubt: str
 ) -> Iterator[_Part]:
-    """Yield a part for each run of a benchmark, or an unproven part if there is none."""
+    """Yield a part for each run of a benchmark, or an unproven part if there is none.
+
+    ``location`` is the beginning of the reasons, and ``doubt`` is the reason why a run does not count, or "".
+    """
     if not runs:
         wide = {"node": "", "pair": " with another node", "rack": " with all the others"}
         why = doubt or f"there is no run{wide[question.requirement.scope]}"
@@ -263,7 +269,10 @@ def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, loc
 
 
 def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece]) -> Iterator[_Part]:
-    """Yield a part for each judgement of a required metric. One must be from a run on all GPUs."""
+    """Yield a part for each gating judgement of a required metric.
+
+    If none of a metric is from a run on all GPUs, yield an unproven part, too.
+    """
     # The absence of a run is already a reason.
     for metric in question.requirement.metrics if runs else ():
         judged = [

@@ -54,8 +54,8 @@ def _parse(data: bytes, name: str) -> Catalogue:
     """Return a catalogue from YAML.
 
     Raises:
-        CertificateError: It is not YAML, has a key twice, breaks the format, or names a code that no night
-            gives.
+        CertificateError: The data is not YAML, has a key twice, breaks the format, or names a code that no
+            night gives.
     """
     try:
         # Of two equal keys, YAML would drop the first, so lines_of_keys refuses them.

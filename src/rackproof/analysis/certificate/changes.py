@@ -12,7 +12,7 @@ from rackproof.analysis.certificate.models import Certificate, EvidencePiece
 from rackproof.core.records import Gpu, Judgement, Node, Record
 
 _Key = tuple[str, str, str]
-"""The identity of a speed: nodes with benchmark and point, metric, and labels."""
+"""The identity of a speed: nodes with benchmark and point, metric, and labels, each as text."""
 
 
 class CertificateChange(Record):
@@ -103,7 +103,7 @@ def _nodes_of(piece: EvidencePiece) -> str:
 def _speed_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
     """Yield the speeds that moved beyond the bounds of their present reference, and those that are gone.
 
-    A speed that only the later certificate has is not a change.
+    A speed with another unit is a change. A speed that only the later certificate has is not a change.
     """
     before, after = _speeds(old), _speeds(new)
     for key in sorted(before):

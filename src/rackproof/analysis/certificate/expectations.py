@@ -78,7 +78,7 @@ def _is_stated(key: str, value: Any) -> bool:
 
 
 def _lacking_names(codes: Sequence[str], expected: Mapping[str, Any]) -> Iterator[_Needed]:
-    """Yield services or versions if the inventory names none that has one of the required codes."""
+    """Yield services or versions if a required code or pattern matches no name that the inventory states."""
     for needed in _NAMED:
         (prefix,) = needed.codes
         patterns = [code for code in codes if code.startswith(prefix) or fnmatchcase(f"{prefix}x", code)]
@@ -88,7 +88,7 @@ def _lacking_names(codes: Sequence[str], expected: Mapping[str, Any]) -> Iterato
 
 
 def _stated_names(key: str, value: Any) -> Iterator[str]:
-    """Yield the names in required services or versions, as their codes have them."""
+    """Yield the names of required services or versions in the spelling of their codes."""
     if key == "versions":
         yield from map(code_name, value if isinstance(value, Mapping) else ())
         return

@@ -1,8 +1,9 @@
 """Gather the evidence for :mod:`.making` from a results folder and its history.
 
 The results folder has the records (``run.json``, ``night.json``), and the history is the database made from
-them. A run of the history whose record is missing or differs in the results folder counts as the history has
-it, and proves nothing. Otherwise, an operator could delete or alter a failed run to get a pass.
+them. If the record of a run is missing from the results folder, or differs from the history, the run counts
+with the verdict in the history, and at best as unproven. Otherwise, an operator could delete or alter a
+failed run to get a pass.
 
 Begin with :class:`Gathered`, which :mod:`.making` makes.
 """
@@ -48,17 +49,20 @@ from rackproof.store.run_folder import (
 )
 
 _MOST_RUNS = 100_000
-"""Number of the history's newest runs among which missing records are found."""
+"""Number of the history's newest runs that are searched for missing records."""
 _REMEMBERED = 64
 """Number of the history's records that are kept in memory."""
 _LONGEST = 500
-"""Longest text that is cut here, in characters. The text of a health finding is limited already."""
+"""Number of characters to which texts are cut here. The text of a health finding is limited already."""
 _MOST_REASONS = 3
 """Largest number of reasons of a run."""
 
 
 class Gathered:
     """The evidence on some nodes, and their hardware as last seen.
+
+    Hardware is seen in records that the history proves. A node in an unproven record has only claimed
+    hardware (:meth:`_present`).
 
     Attributes:
         evidence: The runs and nights, oldest first.
@@ -104,7 +108,10 @@ class Gathered:
     # Runs.
 
     def _newest_runs(self) -> list[Run]:
-        """Return the newest run of each point on each set of nodes with the same hardware."""
+        """Return the newest run of each point of the catalogue's benchmarks on each set of equal nodes.
+
+        Nodes are equal if name, serial number and GPUs are. All runs show the hardware of their nodes.
+        """
         newest: dict[object, Run] = {}
         for run in sorted(self._runs(), key=lambda run: (_moment_of(run), run.run_id)):
             self._see(_moment_of(run), run.nodes, is_proven=run.run_id in self._unchanged)
@@ -116,7 +123,11 @@ class Gathered:
         return list(newest.values())
 
     def _runs(self) -> Iterator[Run]:
-        """Yield the runs on requested nodes. For altered records, the history's rows count."""
+        """Yield the runs on requested nodes, except imported runs and nights.
+
+        Altered records are left out, because the history's rows count instead (:meth:`_gone`). Unreadable
+        records are added to ``_damaged_runs``.
+        """
         for folder in run_folders(self._results):
             try:
                 run = read_run(folder)
@@ -135,7 +146,8 @@ class Gathered:
     def _damaged_run(self, name: str, why: str) -> Iterator[EvidencePiece]:
         """Yield the evidence of a run with an unreadable record, unless the history has its row.
 
-        The name of its folder contains its benchmark. A folder with another name may be of any benchmark.
+        The name of its folder contains its benchmark. A run of a benchmark that the catalogue does not need
+        is left out. A folder whose name has no time may be of any benchmark.
         """
         if self._known(name) or night_store.is_night(name):
             return
@@ -182,7 +194,8 @@ class Gathered:
     def _newest_nights(self) -> Iterator[EvidencePiece]:
         """Yield nights, the newest first, until each requested node was in one, and damaged nights.
 
-        A node that its newest night did not reach is also in the last night that did, if it failed there.
+        Only as many nights are searched as :func:`.night_store.night_folders` returns. A node that its newest
+        night did not reach is also in the last night that did, if the node failed there.
         """
         missing, unreached = set(self._asked), set[str]()
         for folder in night_store.night_folders(self._results):
@@ -217,7 +230,7 @@ class Gathered:
     ) -> EvidencePiece:
         """Return a night as a piece of evidence for the nodes that are in no newer night.
 
-        ``lost`` are requested nodes that it may have had before it was altered. They are unproven.
+        ``lost`` are requested nodes that the night may have had before it was altered. These are unproven.
         """
         snapshots = {
             node_night.node: night_store.read_snapshot(folder, node_night.node) for node_night in node_nights
@@ -264,7 +277,7 @@ class Gathered:
                 yield self._gone_piece(row, moment)
 
     def _see_row(self, row: RunRow) -> None:
-        """Keep the hardware that the history has of a run or night whose record is gone or altered."""
+        """Keep the nodes' hardware in a history's row whose record is not known to be unchanged."""
         names = self._asked & set(row.nodes)
         # The rows come newest first, and an older record shows no newer hardware.
         is_older = row.ended and all(name in self._seen and self._seen[name][0] > row.ended for name in names)
@@ -283,7 +296,7 @@ class Gathered:
         return is_mine and row.provenance == "ran" and row.benchmark in self._benchmarks
 
     def _is_lost(self, run_id: str) -> bool:
-        """Return whether the record of a run is missing or altered, or that of a night is unreadable."""
+        """Return whether the record of a run is missing or altered, or that of a night cannot be read."""
         if run_id in self._unchanged:
             return False
         if not night_store.is_night(run_id):
@@ -296,7 +309,7 @@ class Gathered:
         return False
 
     def _gone_piece(self, row: RunRow, moment: datetime) -> EvidencePiece:
-        """Return a run that only the history has. It is never better than unproven."""
+        """Return a run or night that only the history has as a piece of evidence, at best unproven."""
         is_night = row.benchmark == night_store.BENCHMARK
         names = sorted({*row.nodes, *self._asked}) if is_night or not row.nodes else row.nodes
         verdict = worst([row.verdict, Verdict.UNPROVEN])
@@ -314,7 +327,7 @@ class Gathered:
         )
 
     def _damaged(self, name: str, why: str) -> EvidencePiece:
-        """Return the evidence of an unreadable record of a night, which may have included every node."""
+        """Return an unreadable record as the evidence of a night, which may have included every node."""
         return EvidencePiece(
             id=name,
             kind="night",
@@ -412,9 +425,9 @@ def _changed_limits(stored: StoredSnapshot) -> tuple[ChangedLimit, ...] | None:
 
 
 def _files(folder: Path, record: Run | None, paths: Collection[Path] = ()) -> Iterator[RawFile]:
-    """Yield the record of a run or night, and its other files.
+    """Yield the record of a run or night, and its other files, with their recorded digests.
 
-    If ``paths`` is not empty, yield of the other files only these.
+    If ``paths`` is not empty, only these of the other files are yielded.
     """
     # A missing or different file is already among the objections.
     with contextlib.suppress(OSError):

@@ -31,7 +31,7 @@ def make_certificate(
 
     Args:
         results: The results folder.
-        store: Its history.
+        store: The history of the results folder.
         catalogue: The requirements.
         asked: Names of the nodes.
         now: The time of the answers.
@@ -39,6 +39,7 @@ def make_certificate(
 
     Raises:
         ResultsError: The results folder cannot be listed.
+        HistoryError: The history cannot be read.
     """
     gathered = Gathered(results, store, catalogue, asked, now)
     answers = answer_catalogue(catalogue.requirements, asked, gathered.nodes, gathered.evidence, now)

@@ -27,14 +27,18 @@ class CertificateError(RackproofError):
 class Requirement(Record):
     """One row of a catalogue: the requirement, and the evidence that answers it.
 
-    A run of every benchmark is needed, and each ``metric`` must be judged in one of these runs. With
-    ``night``, the last night of each node counts. With ``codes``, only the night's findings with these codes
-    count, if the tools in ``reads`` answered and the inventory states what these codes compare with
-    (:mod:`.expectations`).
+    A run of every benchmark is needed, and each of the ``metrics`` must be judged in one of these runs. With
+    ``night``, the last night of each node counts. With ``codes``, only the night's findings with these codes,
+    and unproven findings, count. The tools in ``reads`` must have answered, and the inventory must state what
+    these codes compare with (:mod:`.expectations`).
 
     Attributes:
-        scope: The nodes that one run needs: the node alone, the node with another, or all requested nodes.
+        scope: The nodes that a run must include: the node (``node``), the node and another one (``pair``), or
+            all requested nodes (``rack``).
+        max_age_days: The largest age of the evidence.
         area: The heading under which a page shows the row.
+        codes: The codes of findings, or patterns such as ``port_*``.
+        reads: The tools, such as ``kernel_log``, and the parts ``gpus``, ``ports`` and ``disk``.
         unmeasured: What the requirement includes but Rackproof does not measure. The answer is then at
             best unproven, because evidence about a part can only make it a failure.
         measured: The part that the evidence covers, if it covers only a part.
@@ -86,7 +90,7 @@ class Requirement(Record):
 
     @property
     def max_age(self) -> timedelta:
-        """Return the largest allowed age of the evidence."""
+        """Return the largest allowed age of the evidence, or 0 if no evidence answers the requirement."""
         return timedelta(days=self.max_age_days or 0)
 
     def names_code(self, code: str) -> bool:
@@ -121,7 +125,10 @@ class RawFile(Record):
 
 
 class PieceFinding(Record):
-    """A finding of a run or of one node's night. ``code`` of a measurement is ``check:metric``."""
+    """A finding of a run or of one node's night.
+
+    ``node`` is "" for a run. ``code`` is ``check:metric`` for a measurement of a night.
+    """
 
     node: str = ""
     code: str
@@ -141,7 +148,8 @@ class EvidencePiece(Record):
     """One run or night as evidence for requirements.
 
     Attributes:
-        moment: The end of the run or night.
+        moment: The end of the run or night. If it is unknown, the start or the time in the id takes its
+            place.
         verdicts: The verdicts of a night, by node.
         reads: The state of each tool's answer in a night, such as "there" or "cut", by node and tool.
         expected: What the inventory of a night expected of each node (``validate_expect``).
@@ -149,8 +157,8 @@ class EvidencePiece(Record):
             None if the snapshot does not have them.
         measured: The nodes of which a night had measurements of the last 24 hours.
         objections: The reasons why the piece proves nothing, such as a changed file or a missing folder.
-        gone: Whether its record is missing, altered or unreadable. Then only the history's row counts, or for
-            a damaged night its name.
+        gone: Whether its record is missing, altered or unreadable. Then only the history's row counts, or
+            only the folder's name if the history has no row.
     """
 
     id: str
@@ -175,7 +183,7 @@ class EvidencePiece(Record):
 
     @property
     def point(self) -> str:
-        """Return benchmark and point of the matrix, as a key."""
+        """Return benchmark and point of the matrix as text, which is the same for all repeats."""
         return f"{self.benchmark} {json.dumps(self.parameters, sort_keys=True)}"
 
     def node(self, name: str) -> Node | None:
@@ -186,9 +194,9 @@ class EvidencePiece(Record):
 class Answer(Record):
     """The answer to one requirement.
 
-    ``reasons`` has the first reasons, and ``more_reasons`` is the number of further ones. ``by`` has the ids
-    of its evidence. ``until`` is the time at which the oldest evidence expires, or None
-    if the answer does not hold now.
+    ``reasons`` has the first reasons why it is not a pass, and ``more_reasons`` is the number of further
+    ones. ``by`` has the ids of its evidence. ``until`` is the time at which the oldest evidence expires, or
+    None if the answer does not hold now.
     """
 
     id: str
@@ -202,8 +210,9 @@ class Answer(Record):
 class Certificate(Record):
     """A certificate, as stored in its page: the catalogue, the evidence and the answers.
 
-    ``nodes`` is the hardware as last seen. ``page_sha256`` is the digest of the page without this JSON and
-    its signature.
+    ``asked`` are the names of the certified nodes. ``nodes`` is their hardware as last seen, without nodes
+    whose hardware is not known. ``page_sha256`` is the digest of the page without this JSON and its
+    signature.
     """
 
     schema_version: Literal[1] = 1
@@ -236,7 +245,7 @@ def hardware_doubt(before: Node, now: Node | None) -> str:
 
 
 def is_identified(node: Node) -> bool:
-    """Return whether a node is identified by more than its name."""
+    """Return whether more than its name identifies a node: GPU UUIDs, a serial number or a machine id."""
     return bool(_uuids(node) or node.serial or node.machine_id)
 
 

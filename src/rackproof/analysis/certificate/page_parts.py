@@ -82,7 +82,7 @@ def shell_digest(shell: str) -> str:
 
 
 def fill_page(parts: PageParts) -> bytes:
-    """Return the complete page."""
+    """Return the complete page in UTF-8."""
     page = parts.shell.replace(JSON_MARK, JSON_MARK + parts.json.decode("ascii"))
     return page.replace(SIGNATURE_MARK, SIGNATURE_MARK + parts.signature).encode()
 

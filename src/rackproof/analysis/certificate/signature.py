@@ -74,7 +74,7 @@ def signer_of(data: bytes, signature: str, signers: Path) -> str:
 
 
 def _unknown_key(process: subprocess.CompletedProcess[bytes], signers: Path) -> str:
-    """Return the message about a key that ssh-keygen did not find, with the first line it cannot read."""
+    """Return the message about a key that ssh-keygen did not find, with the first line it could not read."""
     found = f"it is signed by a key that {signers} does not name"
     lines = signers.read_bytes().splitlines()
     for match in re.finditer(r":([0-9]{1,9}): .*", process.stderr.decode("utf-8", "replace")):
@@ -103,7 +103,7 @@ def _ssh_keygen(arguments: list[str], data: bytes) -> subprocess.CompletedProces
     """Run ``ssh-keygen -Y`` with the data as its input.
 
     Raises:
-        CertificateError: It is not installed, or did not end in time.
+        CertificateError: ssh-keygen is not installed, or did not end in time.
     """
     try:
         return subprocess.run(  # noqa: S603  (a fixed program, and no shell)

@@ -28,9 +28,10 @@ class Verification(Record):
     """The result of verifying a certificate.
 
     ``verdict`` is the certificate's present verdict, and ``signer`` is the name of the signer, or "".
-    ``objections`` has the reasons why it proves nothing. ``expired`` has the requirements whose evidence
-    is now too old. With an objection, there are no ``answers``, because nothing proves them. If its JSON
-    cannot be read, ``certificate`` is None.
+    ``objections`` has the reasons why the certificate proves nothing. ``expired`` has the requirements that
+    were met, but are no longer met, because their evidence is now too old. ``remarks`` change nothing in the
+    verdict. ``answers`` are those at the present time. With an objection, there are none, because nothing
+    proves them. If the JSON cannot be read, ``certificate`` is None.
     """
 
     verdict: Verdict
@@ -51,7 +52,7 @@ def verify_certificate(
     allow_unsigned: bool = False,
     render: Callable[[Certificate], str] | None = None,
 ) -> Verification:
-    """Verify a certificate's page.
+    """Verify a certificate's page. A page that cannot be read gives an objection, not an error.
 
     Args:
         page: The bytes of the page.
@@ -111,7 +112,8 @@ def _other_text(
     parts: PageParts, certificate: Certificate, render: Callable[[Certificate], str] | None
 ) -> Iterator[str]:
     """Yield an objection if the text that people read is not that of the JSON."""
-    # A signer can write a page by hand, and its digest into the JSON.
+    # A signer can write a page by hand, and its digest into the JSON. Only the same version of Rackproof
+    # writes the same page.
     if render and certificate.rackproof_version == __version__ and render(certificate) != parts.shell:
         yield "the page shows something else than its JSON"
 

@@ -1,6 +1,7 @@
 """Compare runs by measurement, or systems by benchmark over repeats, for ``rackproof compare``.
 
-A comparison of runs gives no verdict. One of systems may judge a system against its published results.
+A comparison of runs gives no verdict. A comparison of systems may judge a system against the system's
+published results.
 """
 
 from rackproof.analysis.compare.runs import (

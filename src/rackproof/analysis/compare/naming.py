@@ -1,7 +1,8 @@
 """Map the different names of a system, benchmark or metric in logs and publications to one name.
 
-Comparisons, scaling studies and job bench find counterparts by this name. The published results are those of
-MLPerf Training. Round 0.6 is of 2019.
+Comparisons, scaling studies and job bench find counterparts by this name. :func:`published_system` maps the
+name of a system, and :func:`canonical_benchmark` that of a benchmark. :data:`THROUGHPUT` has the names of one
+metric. The published results are those of round 0.6 of MLPerf Training, which is of 2019.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ PUBLISHED = "published:"
 def published_system(name: str) -> str | None:
     """Return the published system of round 0.6 that a name means, or None.
 
-    The name of a configuration means the published row that used it. ``LambdaHyperplaneBasic`` is the
-    tuned HyperPlane, and ``DGX1`` the DGX-1. Other names mean the longest system name that they contain.
-    ``DGX100`` and ``4xLambdaHyperplaneBasic`` are other machines.
+    A name means the system whose name or configuration it contains. ``LambdaHyperplaneBasic`` is the
+    configuration of the tuned HyperPlane, and ``DGX1`` is the DGX-1. If a name contains several, it means the
+    longest. ``DGX100`` and ``4xLambdaHyperplaneBasic`` are other machines.
     """
     plain = plain_name(name)
     systems = _published_names()
@@ -50,7 +51,7 @@ def published_system(name: str) -> str | None:
 
 
 def _published_names() -> dict[str, str]:
-    """Return the published systems of round 0.6 by plain configuration and name, longest first."""
+    """Return the published systems of round 0.6 by their plain names and configurations, longest first."""
     rows = find_published(round="0.6")
     named = {plain_name(row.system): row.system for row in rows}
     named |= {plain_name(row.configuration): row.system for row in rows if row.configuration}

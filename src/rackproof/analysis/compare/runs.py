@@ -36,8 +36,8 @@ class ComparedMeasurement(Record):
     """A measurement found in both runs.
 
     ``labels`` are those with the same value in both. ``ratio`` is second / first, and ``difference`` is
-    (second - first) / abs(first). They are ``None`` if the first is 0, or either is NaN or infinite.
-    ``better`` depends on the direction.
+    (second - first) / abs(first). Both are ``None`` if the first value is 0, or either value is NaN or
+    infinite. For extreme values, they may be infinite. ``better`` depends on the direction.
     """
 
     name: str
@@ -61,7 +61,10 @@ class Refused(Record):
 
 
 class Unmatched(Record):
-    """A measurement found in only one of the two runs."""
+    """A measurement of one run without a unique counterpart in the other run.
+
+    If several measurements of a run have the same name and labels, none of them has a counterpart.
+    """
 
     name: str
     labels: dict[str, str]
@@ -140,7 +143,7 @@ def _compared(first: Measurement, second: Measurement) -> ComparedMeasurement:
     if first.finite and second.finite and first.value:
         ratio = second.value / first.value
         difference = (second.value - first.value) / abs(first.value)
-    # Identities that differ are not a label of the pair.
+    # Labels whose values differ, such as the UUIDs of two GPUs, are not labels of the pair.
     labels = {key: value for key, value in first.labels.items() if second.labels.get(key) == value}
     return ComparedMeasurement(
         name=first.name,
@@ -167,7 +170,7 @@ def _better(first: Measurement, second: Measurement, direction: Direction | None
 
 
 def _facts(run: Run) -> dict[str, str]:
-    """Return the compared facts of a run's environment, by name."""
+    """Return the compared facts of a run's environment, by name. Secrets are hidden."""
     # The order of the facts determines the order of the differences in the report.
     facts = {
         "benchmark": run.benchmark,
@@ -238,10 +241,10 @@ def compare(first: Run, second: Run) -> Comparison:
 
     Measurements are matched by name and labels, and the remaining ones again without the UUIDs of
     GPUs, so that GPU 0 of one node is compared with GPU 0 of another. A match must be unique on
-    both sides.
+    both sides. The order is that of the first run.
     """
     first_remaining, second_remaining = list(first.measurements), list(second.measurements)
-    # Find exact matches first. Their measurements are then gone, so that the rest can be unique without
+    # Find exact matches first. They are then removed, so that the other measurements can be unique without
     # UUIDs.
     pairs = _remove_pairs(first_remaining, second_remaining, exact_key) + _remove_pairs(
         first_remaining, second_remaining, anonymous_key

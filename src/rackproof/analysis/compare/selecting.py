@@ -1,8 +1,8 @@
 """Find what a name on the command line of ``rackproof compare`` means.
 
 A name may mean a run, a system's runs, logs from elsewhere, or a publication, as in ``rackproof compare
-published:HyperPlane "logs/DGX1_*.log"``. A system is named by the records of its runs: by the nodes' SKU or
-name, the configuration, the plan, or for imported logs a part of their original path.
+published:HyperPlane "logs/DGX1_*.log"``. The names of a system are in the records of its runs. They are the
+nodes' SKU or name, the configuration, the plan, and for imported logs the parts of their original path.
 
 The command calls :func:`select` for each name. Begin there.
 """
@@ -25,7 +25,7 @@ from rackproof.core.text import sanitize
 from rackproof.store.run_evidence import evidence_remark, judge_by_logs
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, iter_runs_with_folders, read_run
 
-# Matches the number of a repeat in DGX1_2.log, DGX1-03.log, DGX1.4.log, result_0.txt.
+# Matches the number of a repeat in the stem of DGX1_2.log, DGX1-03.log, DGX1.4.log, result_0.txt.
 _TRIAL = re.compile(r"[_.-]\d+$")
 _GLOB = re.compile(r"[*?\[]")
 # Suffixes of files of a results folder that are not logs: the history with its parts, pages and their JSON.
@@ -37,7 +37,11 @@ class NotFoundError(RackproofError):
 
 
 def names_of(run: Run) -> tuple[str, ...]:
-    """Return all names of a run's system. The most specific name is first."""
+    """Return all names of a run's system.
+
+    The SKU comes first, and then the configuration, the node, the parts of an imported log's path and the
+    plan. Runs on nodes of several SKUs have no SKU among their names.
+    """
     skus = {node.sku for node in run.nodes}
     hosts = {node.name for node in run.nodes}
     # A run on several nodes is not named after a single one of them.
@@ -52,7 +56,7 @@ def _only_member(names: set[str]) -> set[str]:
 
 
 def _names_of_import(run: Run) -> list[str]:
-    """Return the names of an imported log: its file without the number of a repeat, and its folders."""
+    """Return the names of an imported log: its file without the number of a repeat, and then its folders."""
     if run.provenance != "imported" or not run.description.startswith(IMPORTED_FROM):
         return []
     path = Path(run.description.removeprefix(IMPORTED_FROM))
@@ -63,7 +67,8 @@ def published(name: str) -> System:
     """Return a published system.
 
     Args:
-        name: Its name, also with its round (``0.6/HyperPlane``), or the name of a study (``p100-host``).
+        name: The name of the system, perhaps after the round (``0.6/HyperPlane``), or the name of a study's
+            system (``p100-host``). Without a round, the newest round that has the system counts.
 
     Raises:
         NotFoundError: No publication has this name. The message lists the names of round 0.6 and of the
@@ -112,12 +117,16 @@ def select(
         find_run: A function that finds a run by its folder, its ``run.json``, or a prefix of its id in the
             results or the history, or raises an error.
         remarks: A list that gets a line for each skipped file, unreadable record, and run without its logs.
-        benchmark: The benchmark whose runs to use, or "" for all.
+        benchmark: The benchmark whose runs to use, or "" for all. A publication and a single run are not
+            restricted to it.
 
     Raises:
-        NotFoundError: A pattern matches nothing, a folder contains no log, or no publication has this name.
+        NotFoundError: A pattern matches nothing, a file or folder contains no log, no publication has this
+            name, or there is no run of ``benchmark``.
         ResultsError: A record cannot be read.
         OSError: A log cannot be read.
+
+    The errors of ``find_run`` are raised, too.
     """
     if name.startswith(PUBLISHED):
         return published(name.removeprefix(PUBLISHED))
@@ -139,9 +148,9 @@ def select(
 
 
 def _is_place_of_logs(name: str) -> bool:
-    """Return whether a name is a file or folder with logs.
+    """Return whether a name is an existing file or folder, but neither a run folder nor a ``run.json``.
 
-    ``find_run`` reads the record of a single run.
+    ``find_run`` reads these two.
     """
     # os.path also answers for a name that is too long for a file.
     is_record = os.path.basename(name) == RECORD_NAME or os.path.exists(os.path.join(name, RECORD_NAME))
@@ -167,7 +176,10 @@ def _runs_of_system(name: str, results: Path, remarks: list[str]) -> tuple[Run, 
 
 
 def by_logs(run: Run, folder: Path, remarks: list[str]) -> Run:
-    """Return a recorded run as its logs allow, with a remark if a log is gone or was changed."""
+    """Return a recorded run with the verdict that its logs still prove.
+
+    ``remarks`` gets a line if a log is gone or was changed.
+    """
     judged = judge_by_logs(run, folder)
     if judged is not run:
         remarks.append(evidence_remark(run, judged))
@@ -175,7 +187,7 @@ def by_logs(run: Run, folder: Path, remarks: list[str]) -> Run:
 
 
 def _pattern_name(pattern: str) -> str:
-    """Return a name for a pattern, which is its last part with more than wildcards."""
+    """Return a name for a pattern: its last part with more than wildcards, without them, or the pattern."""
     for part in reversed(Path(pattern).parts):
         text = _GLOB.sub(" ", re.sub(r"\[[^]]*\]", " ", part.removesuffix(".log").removesuffix(".txt")))
         words = [word.strip("_.-") for word in text.split()]
@@ -201,7 +213,8 @@ def _system_of_places(name: str, places: Sequence[Path], remarks: list[str], ben
 def _without_contained(matches: Iterable[Path]) -> list[Path]:
     """Return the paths of a pattern so that each file is in only one of them.
 
-    A folder with records somewhere below it is replaced by its contents. All others are read as a whole.
+    A folder above another path with records (:func:`_holds_records`) is replaced by its contents, also by
+    hidden ones. All other paths are read as a whole.
     """
     places = list(matches)
     records = [place for place in places if _holds_records(place)]
@@ -248,7 +261,10 @@ def _recorded_runs(path: Path, remarks: list[str]) -> Iterator[Run]:
 
 
 def _logs_beside(path: Path) -> list[str]:
-    """Return a line for each log that lies beside run folders, because only recorded runs are compared."""
+    """Return a line for each log beside the run folders in a path, because only recorded runs are compared.
+
+    A run folder itself gives no lines.
+    """
     if (path / RECORD_NAME).is_file():
         return []
     others = (entry for entry in sorted(path.iterdir()) if not (entry / RECORD_NAME).is_file())
@@ -259,7 +275,11 @@ def _logs_beside(path: Path) -> list[str]:
 
 
 def _only(runs: tuple[Run, ...], benchmark: str, name: str) -> tuple[Run, ...]:
-    """Return the runs of a benchmark, or all if ``benchmark`` is "". Refuse a benchmark without runs."""
+    """Return the runs of a benchmark, or all if ``benchmark`` is "".
+
+    Raises:
+        NotFoundError: There is no run of the benchmark.
+    """
     chosen_runs = tuple(run for run in runs if benchmark in ("", run.benchmark))
     if not chosen_runs:
         names = ", ".join(sorted({run.benchmark for run in runs}))

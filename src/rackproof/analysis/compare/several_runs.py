@@ -22,7 +22,8 @@ class RunValue(Record):
 class MeasurementOfRuns(Record):
     """A measurement of at least one of several runs.
 
-    ``labels`` are those common to its runs. ``values`` contains an entry for each run, in their order.
+    ``labels`` are those with the same value in all runs that measured it. ``values`` contains an entry for
+    each run, in their order.
     """
 
     name: str
@@ -45,7 +46,7 @@ _Key = tuple[object, ...]
 
 
 def compare_several(runs: Sequence[Run]) -> SeveralRuns:
-    """Compare runs.
+    """Compare runs, in the given order.
 
     Measurements are matched by name, unit and labels without GPU UUIDs, so that GPU 0 of one node is compared
     with GPU 0 of another. If some measurements of a run differ only in the UUID, they are matched with the

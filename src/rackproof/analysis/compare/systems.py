@@ -5,8 +5,9 @@ one point are repeats, and a cell is their mean. A run that shows a failure, or 
 well, is never part of a mean (:func:`exclusion_reason`). The comparison lists that run with the reason and
 the line.
 
-A published result is a system too, with one number per benchmark and an unknown number of repeats.
-:mod:`rackproof.core.judging` judges each cell of a system against the system's published counterpart, if any.
+A published system is a system, too. Its cells are published minutes and throughputs, of which the number of
+repeats is unknown. :mod:`rackproof.core.judging` judges each cell of a system against the system's published
+counterpart, if any.
 
 ``rackproof compare`` and job bench call :func:`compare_systems`. Begin there.
 """
@@ -53,7 +54,7 @@ Conclusion = Literal[
 MINUTES, EPOCHS = "time_to_train", "epochs"
 """Metrics of a training's time (in minutes) and length."""
 
-# A number of batches per second means nothing without their size. (maskrcnn's "iterations" are images.)
+# A number of batches per second means nothing without the batch size. (maskrcnn's "iterations" are images.)
 _PER_BATCH = ("batches", "steps")
 _TOLERANCE, _CEILING = 0.07, 0.3
 """Largest loss that does not fail, and largest plausible gain, as fractions of a published value."""
@@ -75,10 +76,12 @@ class ComparisonCell(Record):
     Attributes:
         value: The mean of ``values`` (one per run), or ``None`` if no run counts.
         low, high: The interval of the mean at the comparison's confidence, ``None`` for fewer than two
-        repeats.
-        expected: The relative difference from a published mean that chance alone may cause. For minutes, this
-            is the share of the time between evaluations, divided by the square root of the number of runs.
+            repeats.
+        expected: The relative difference from a published mean that chance alone may cause, or ``None``. For
+            minutes, this is the mean share of the time between evaluations, divided by the square root of the
+            number of runs. It is ``None`` for all other metrics.
         published: Whether the cell is a published mean over an unknown number of runs.
+        judgement: The judgement against the published counterpart, or ``None``.
         left_out: The number of runs that do not count.
     """
 
@@ -161,7 +164,8 @@ class SystemComparison(Record):
     counted: tuple[Counted, ...]
     left_out: tuple[LeftOut, ...]
     unmatched: tuple[str, ...]
-    """Texts about benchmarks that not every system ran."""
+    """Benchmarks that not every system ran, and points of the first system without one counterpart in every
+    other system (``BENCHMARK batch_size=…``)."""
 
     @property
     def judgements(self) -> tuple[Judgement, ...]:
@@ -260,7 +264,10 @@ class _Group(Record):
 
 
 def _groups(system: System) -> dict[str, list[_Group]]:
-    """Return the groups of a system by benchmark. Excluded runs are only counted."""
+    """Return the groups of a system by the canonical name of their benchmark.
+
+    Excluded runs are only counted. Each published result is a group.
+    """
     runs_of: dict[str, dict[_Point, list[Run]]] = {}
     for run in system.runs:
         points = runs_of.setdefault(canonical_benchmark(run.benchmark), {})
@@ -277,7 +284,8 @@ def _groups(system: System) -> dict[str, list[_Group]]:
 def _benchmark_groups(points: Mapping[_Point, list[Run]]) -> list[_Group]:
     """Return a group of counted runs per point.
 
-    If at most one point has any, return only one group, which counts the excluded runs of all points.
+    If at most one point has runs that count, return only one group, which counts the excluded runs of all
+    points.
     """
     groups = []
     for point, runs in points.items():
@@ -295,7 +303,10 @@ _Row = tuple[str, list[_Group]]
 
 
 def _aligned(systems: Sequence[Mapping[str, list[_Group]]]) -> tuple[list[_Row], list[str]]:
-    """Return rows of groups, with one group per system, and the benchmarks and points without such a row."""
+    """Return rows of groups, with one group per system, and the benchmarks and points without such a row.
+
+    Of the points, only those of the first system are listed.
+    """
     rows: list[_Row] = []
     lonely: list[str] = []
     # Use the order of first appearance, so that the rows follow the order of the first system.
@@ -318,7 +329,10 @@ def _is_single_point(groups: Sequence[_Group]) -> bool:
 
 
 def _aligned_points(benchmark: str, of_each: Sequence[list[_Group]]) -> tuple[list[_Row], list[str]]:
-    """Match each of the first system's points with one point of every other system."""
+    """Match each of the first system's points with one point of every other system.
+
+    Return the rows, and texts for the points that have no counterpart, or several, in another system.
+    """
     rows: list[_Row] = []
     lonely: list[str] = []
     first, *other_systems = of_each
@@ -377,9 +391,9 @@ def _values(group: _Group, metric: str) -> tuple[tuple[float, ...], str, Directi
 
 
 def _representative(run: Run, metric: str) -> Measurement | None:
-    """Return one measurement of a name.
+    """Return the measurement that represents all of a name, or None if the run has none.
 
-    The measurement is of the worst GPU, and of the largest size.
+    :func:`pick_representative` chooses, for example the worst GPU and the largest message size.
     """
     values = [measurement for measurement in run.measurements if measurement.name == metric]
     return pick_representative(values) if values else None
@@ -406,8 +420,8 @@ def _common_throughput_name(groups: Sequence[_Group]) -> str:
 def _metrics(groups: Sequence[_Group]) -> list[tuple[Kind, str]]:
     """Return the metrics of a benchmark to compare.
 
-    A training is compared by throughput, minutes and epochs. Otherwise, the metrics are those with a
-    direction that every system with runs measured.
+    A training is compared by throughput, minutes and epochs. For other benchmarks, these are the metrics with
+    a direction that every system with runs measured.
     """
     throughput = _common_throughput_name(groups)
     names = [_measured_names(group) for group in groups if group.runs]
@@ -419,6 +433,7 @@ def _metrics(groups: Sequence[_Group]) -> list[tuple[Kind, str]]:
 
 
 def _is_timed(groups: Sequence[_Group], names: Sequence[set[str]]) -> bool:
+    """Return whether a run measured the minutes of a training, or a system is published."""
     return any(MINUTES in measured for measured in names) or any(group.published for group in groups)
 
 
@@ -434,7 +449,8 @@ def _directed_names(groups: Sequence[_Group]) -> list[str]:
 def _expected(group: _Group, kind: Kind) -> float | None:
     """Return the relative difference from a published mean that chance alone may cause.
 
-    A run ends at an evaluation, so chance may change its time by one interval between evaluations.
+    A run ends at an evaluation, so chance may change its time by one interval between evaluations. The result
+    is None unless the metric is minutes and a run shows its interval.
     """
     if kind != "minutes":
         return None
@@ -444,7 +460,7 @@ def _expected(group: _Group, kind: Kind) -> float | None:
 
 
 def _evaluation_step(run: Run) -> float | None:
-    """Return the time between evaluations as a fraction of the run's time."""
+    """Return the time between evaluations as a fraction of the run's time, or None if it is unknown."""
     minutes, epochs = _representative(run, MINUTES), _representative(run, EPOCHS)
     if minutes is None or not minutes.finite or minutes.value <= 0:
         return None
@@ -473,7 +489,10 @@ def _last_evaluation_gap(run: Run, seconds: float) -> float | None:
 
 
 def _published_value(result: PublishedResult, kind: Kind) -> tuple[float | None, str, Direction | None]:
-    """Return value, unit and direction of a published number. The value is None if it was not published."""
+    """Return value, unit and direction of a published number.
+
+    The value is None if it was not published. Only minutes and throughput are.
+    """
     if kind == "minutes":
         return result.minutes, "min", Direction.LOWER
     if kind == "throughput":
@@ -484,7 +503,7 @@ def _published_value(result: PublishedResult, kind: Kind) -> tuple[float | None,
 def _cell(
     group: _Group, kind: Kind, metric: str, reference: PublishedResult | None, confidence: float
 ) -> tuple[ComparisonCell, Direction | None]:
-    """Return the value of a group (published, or the mean of its runs), and its direction."""
+    """Return the cell of a group (a published number, or the mean of its runs), and its direction."""
     if group.published is not None:
         value, unit, direction = _published_value(group.published, kind)
         return ComparisonCell(
@@ -552,7 +571,10 @@ def _ratio(
     confidence: float,
     obstacle: str,
 ) -> Ratio:
-    """Return the ratio of two cells with its confidence interval. An obstacle makes them incomparable."""
+    """Return the ratio of two cells with its confidence interval.
+
+    ``obstacle`` is the reason why the cells cannot be compared, or "".
+    """
     if cell.value is None or base.value is None:
         return Ratio(conclusion="no ratio", reason="one side has no value")
     # 0 is excluded too, because the interval is computed on logarithms.
@@ -666,7 +688,7 @@ def compare_systems(
     Args:
         systems: Two or more systems with different names.
         reference: The published system of round 0.6 to judge every cell against. The default is the one
-            that the system's name means, or else the published system in the comparison.
+            that the system's name means, or else the first published system in the comparison.
         judge: Whether cells are judged against published systems.
         confidence: The confidence level of the intervals.
 
@@ -707,7 +729,7 @@ def _compared_metrics(
     judged_by: Sequence[PublishedResult | None],
     confidence: float,
 ) -> Iterable[ComparedMetric]:
-    """Yield one row for each metric of a benchmark that at least one system measured or published."""
+    """Yield one row for each metric of a benchmark for which at least one system has a value."""
     for kind, metric in _metrics(groups):
         cells, direction = _cells(groups, kind, metric, judged_by, confidence)
         unit = next((cell.unit for cell in cells if cell.value is not None), None)
@@ -750,9 +772,9 @@ def _ratios(
 
 
 def _with_marked_copies(systems: Sequence[System]) -> list[System]:
-    """Add a finding to each run with a log that is a byte-for-byte copy of an earlier run's log.
+    """Return the systems, with a finding on each run with a log that is a copy of an earlier run's log.
 
-    Two runs would log different times, so a copy proves nothing.
+    A copy has the same bytes. Two runs would log different times, so a copy proves nothing.
     """
     places: dict[str, str] = {}
     marked = []
@@ -767,9 +789,8 @@ def _marked_copy(run: Run, system: str, places: dict[str, str]) -> Run:
 
     ``places`` maps the checksum of a log to the place where it was first read.
     """
-    # Look up earlier runs before this run's logs are added. Otherwise, these would be copies of
-    # themselves.
-    # Empty logs are equal, so they do not show that a run was copied.
+    # Look up earlier runs before this run's logs are added. Otherwise, these would be copies of themselves.
+    # All empty logs are equal, so they do not show that a run was copied.
     logs = [log for log in run.logs if log.size_bytes]
     originals = {places[log.sha256] for log in logs if log.sha256 in places}
     for log in logs:
@@ -792,7 +813,10 @@ def _shared_point(groups: Sequence[_Group]) -> str:
 def _published_counterparts(
     system: System, systems: Sequence[System], reference_name: str | None
 ) -> dict[str, PublishedResult]:
-    """Return the published results to judge a system's cells against, by benchmark."""
+    """Return the published results to judge a system's cells against, by benchmark.
+
+    There are none for a system that is itself published.
+    """
     if system.published:
         return {}
     # A publication may be named with the same prefix as on the command line.
@@ -821,7 +845,10 @@ def _results_of_round(name: str) -> Sequence[PublishedResult]:
 
 
 def _log_name(run: Run) -> str:
-    """Return where a run's log was read. For an imported log, this is its original place."""
+    """Return the path of a run's first log, or "" without one.
+
+    For an imported log, this is the path from which it was imported.
+    """
     if run.provenance == "imported" and run.description.startswith(IMPORTED_FROM):
         return run.description.removeprefix(IMPORTED_FROM)
     return run.logs[0].path if run.logs else ""

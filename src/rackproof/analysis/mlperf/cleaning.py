@@ -1,11 +1,11 @@
 """Copy an MLPerf result log in a form that ``mlperf-logging`` can read safely.
 
 An event is a line such as ``:::MLLOG {"key": "run_start", "value": null, "time_ms": 1720000000000, …}``. The
-time of that tool's parser grows with the square of a line's length. The parser crashes on lines that are
-valid JSON but not events, and uses only the last of two events on one line. The tool's checker opens a rules
-file whose path contains text of the log. The copy therefore contains only checked events, one per line. An
-unreadable event becomes a line that the parser reports as an ordinary error, so that the tool, not this
-module, decides about a damaged log.
+package ``mlperf-logging`` is called the tool here. The time that its parser takes grows with the square of a
+line's length. The parser crashes on lines that are valid JSON but not events, and uses only the last of two
+events on one line. The tool's checker opens a rules file whose path contains text of the log. The copy
+therefore contains only checked events, one per line. An unreadable event becomes a line that the parser
+reports as an ordinary error, so that the tool, not this module, decides about a damaged log.
 
 :mod:`rackproof.analysis.mlperf.worker` copies each log with :func:`clean_log`. The worker of submissions
 calls only :func:`path_problem`.
@@ -29,9 +29,9 @@ from rackproof.logs.opening import LogStream, open_log
 
 # Longer lines are read in parts of this many bytes, so that memory does not grow with the length of a line.
 _MAX_LINE = 1 << 20
-# Lengths are in characters. The tool's time per line grows with the square of its length: 8,000 take 20 ms,
-# 32,000 take 0.4 s. In events above the first limit, long texts and lists are truncated. No rule reads them.
-# An event that is then still above the second limit counts as damaged.
+# Lengths are in characters. The tool's time per line grows with the square of the line's length: 8,000 take
+# 20 ms, and 32,000 take 0.4 s. In events above _LONG_EVENT, long texts and lists are truncated, because no
+# rule reads them. An event that is then still above _MAX_EVENT counts as damaged.
 _LONG_EVENT = 8_000
 _DEEPEST = 50
 """Deepest nesting of a readable event. The tool's parser recurses, and published events have a depth of 3."""
@@ -137,7 +137,11 @@ def _pieces(stream: LogStream, token: str) -> Iterator[tuple[int, str]]:
 
 
 def _cut(text: str, token: str) -> tuple[str, str]:
-    """Return the part of an unfinished line before its last event, and the rest, to read on with."""
+    """Return the part of an unfinished line before its last event, and the rest, to which more text is added.
+
+    If the only event begins the line, the first value is the whole text. Without an event, the text is
+    dropped, except an end that may be the beginning of a token.
+    """
     cut = text.rfind(token)
     if cut < 0:
         # The token itself may span the end of the piece.
@@ -179,7 +183,10 @@ def _note(cleaned: CleanedLog, code: str, message: str, number: int, excerpt: st
 
 
 def _read_json(text: str) -> tuple[str | None, str, str]:
-    """Read an event of 0.7 or later. Return ``(event text or None, rest of the line, problem)``."""
+    """Read an event of 0.7 or later. Return ``(event text or None, rest of the line, problem)``.
+
+    The problem is "" if there is an event.
+    """
     text = text.lstrip()
     try:
         event, end = _DECODER.raw_decode(text)
@@ -253,7 +260,7 @@ def _nesting_problem(value: Any) -> str:
 
 
 def _items(value: Any) -> Iterable[Any]:
-    """Return the values in a dict or list, and none of other values."""
+    """Return the values in a dict or list, or nothing for any other value."""
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()

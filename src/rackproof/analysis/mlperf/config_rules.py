@@ -38,13 +38,14 @@ def config_rules(benchmark: str, ruleset: str, logged: Mapping[str, str]) -> lis
 
     Args:
         benchmark: The name that MLCommons uses.
-        ruleset: The ruleset of the round's closed division, such as ``5.1.0``.
+        ruleset: The ruleset of the round, such as ``5.1.0``. The rules are those of the closed division.
         logged: The config's variable that each log line shows, by the line's key, or two variables with
             ``-``, ``+`` or ``*`` between them.
 
     Returns:
         A dictionary for each rule: its text ``rule``, the sides ``left`` and ``right`` (:data:`Tree`), and
-        the operator ``comparison``. The list is empty if MLCommons' package has no readable rules.
+        the operator ``comparison``. Equal rules occur once. The list is empty if MLCommons' package is not
+        installed or has no readable rules.
     """
     rules: list[dict[str, object]] = []
     for key, checks in _read_checks(benchmark, ruleset):
@@ -114,7 +115,8 @@ def _read_value(key: str, node: ast.expr, logged: Mapping[str, str]) -> tuple[Tr
     """Return one side of a comparison, and its text with the keys of log lines in place of variables.
 
     Raises:
-        _UnreadableError: The side is more than numbers, values of log lines, and their sums and products.
+        _UnreadableError: The side has more than numbers, values of log lines, and their sums, differences and
+            products.
     """
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return float(node.value), f"{node.value:g}" if isinstance(node.value, float) else str(node.value)

@@ -54,13 +54,14 @@ class RunStatements(Protocol):
 
     @property
     def platform(self) -> str:
-        """Return the log's submission_platform, or ""."""
+        """Return the log's ``submission_platform``, or ""."""
 
 
 def description_findings(traces: Sequence[RunStatements], described: DescribedSystem) -> Iterator[Finding]:
     """Yield contradictions between the logs and the description, by which speeds are judged.
 
-    Another GPU in ``submission_platform`` of the first log is only a remark.
+    Logs with the same contradiction share a finding. Another GPU in ``submission_platform`` of the first log
+    is only a remark.
 
     Of 739 published results of rounds 4.0 to 5.1, none contradicts its description in a compared value. 301
     of them print a description, and 318 name a known GPU in their platform, eleven of these a wrong one from
@@ -91,7 +92,10 @@ def _contradiction(message: str, file: str) -> Finding:
 
 
 def _differences(trace: RunStatements, described: DescribedSystem) -> Iterator[tuple[str, str]]:
-    """Yield each difference as a pair of texts: the log's statement with its place, and the description's."""
+    """Yield each difference as a pair of texts: the log's statement with its place, and the description's.
+
+    The description's number of nodes, GPUs and division are compared. A missing statement is no difference.
+    """
     yield from _other_numbers(trace, described)
     for printed in trace.printed:
         yield from _other_counts(printed, trace, described)
@@ -164,7 +168,7 @@ def _is_other(key: str, described: str, seen: str) -> bool:
 
 
 def _division(text: str) -> str:
-    """Return a division by its usual name. Descriptions of round 1.0 have "close", those of 0.7 "Closed"."""
+    """Return a division in a form in which "closed", "close" (round 1.0) and "Closed" (0.7) are equal."""
     return text.casefold().removesuffix("d")
 
 

@@ -38,15 +38,18 @@ _OTHERS = frozenset(
 results. The samples and steps of a training (``train_samples``, ``max_steps``) do differ. Different
 ``global_batch_size`` are a failure of their own."""
 _FREE = frozenset({("stable_diffusion", "opt_learning_rate_warmup_steps")})
-"""The benchmark and the key of which a healthy published result states several values: 999, 1000 and 1200
-steps in Google's of 4.1."""
+"""The benchmark and the key for which a healthy published result states several values: 999, 1000 and 1200
+steps in Google's result of round 4.1."""
 
 Hyperparameters = Mapping[str, frozenset[str]]
 """All values that a log states for each key."""
 
 
 def hyperparameters_of(events: Iterable[tuple[float, str, Any, Mapping[str, Any]]]) -> Hyperparameters:
-    """Return the hyperparameters in the events of a log, as ``(seconds, key, value, metadata)``."""
+    """Return the hyperparameters in the events of a log.
+
+    An event is ``(seconds, key, value, metadata)``.
+    """
     values: dict[str, set[str]] = {}
     for _, key, value, _ in events:
         if key in _OTHERS or _OPTIMIZER.fullmatch(key):

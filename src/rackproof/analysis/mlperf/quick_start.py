@@ -24,7 +24,7 @@ class TTest(NamedTuple):
 def ttest_ind_from_stats(
     mean1: Any, std1: Any, nobs1: Any, mean2: Any, std2: Any, nobs2: Any, equal_var: bool = True
 ) -> TTest:
-    """Return the result of ``scipy.stats.ttest_ind_from_stats``, bit for bit, if variances are equal.
+    """Return the result of ``scipy.stats.ttest_ind_from_stats`` with ``equal_var=True``, bit for bit.
 
     The arguments are the mean, the standard deviation and the number of values of each sample.
 

@@ -83,7 +83,7 @@ _MOST_TIMES, _MOST_VALUES = 120, 20_000
 _EVALUATIONS = frozenset({"eval_accuracy", "eval_error"})
 _SYSTEM = ("submission_platform", "submission_org", "submission_division", "submission_status")
 _COURSE = frozenset({"block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop"})
-"""Events of a training in progress, which must not be before run_start."""
+"""Events of a training in progress. Like evaluations, they must not be before run_start."""
 
 
 @dataclass
@@ -118,6 +118,9 @@ class RunTrace:
         printed: The different descriptions of the system that run scripts printed into the log.
         settings: The values of each hyperparameter.
         scores: Whether the run counts as measured. A failed run counts as the slowest.
+
+    Without a start, the fields from ``early`` on that need it are empty: ``early``, ``times``, ``values``,
+    ``neighbours``, ``course`` and ``amounts``.
     """
 
     file: str
@@ -304,6 +307,8 @@ def compare_runs(
 ) -> list[Finding]:
     """Return evidence that there were fewer runs than claimed, or that runs are too fast or differ.
 
+    Contradictions with the description are among the findings.
+
     Args:
         traces: The traces of all runs that the logs show, including failed runs.
         ruleset: The rules of the round.
@@ -406,8 +411,8 @@ def _hyperparameter_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
     """Yield a finding for each run whose number of nodes differs from that of most runs.
 
-    Of the published results, 408 state the number and 237 list the nodes. None of them mixes two
-    numbers.
+    If more than half of the runs state a number, a run without one has a finding, too. Of the published
+    results, 408 state the number and 237 list the nodes. None of them mixes two numbers.
     """
     usual = next(
         iter(Counter(trace.node_count for trace in traces if trace.node_count).most_common(1)), (None,)
@@ -529,7 +534,8 @@ def _impossible_speeds(
 def _unknown_gpu_findings(traces: Sequence[RunTrace], gpus: tuple[str, int] | None) -> Iterator[Finding]:
     """Yield one remark if neither a peak nor a published result of the accelerator is known.
 
-    The speeds are then not compared with the hardware. ``gpus`` is the model and the total number.
+    The same applies if the description states no accelerators. The speeds are then not compared with the
+    hardware. ``gpus`` is the model and the total number.
     """
     for trace in traces:
         if gpus is None or fastest_published(trace.benchmark, *gpus) is not None:
@@ -594,7 +600,7 @@ def _pair_findings(first: RunTrace, second: RunTrace) -> Iterator[Finding]:
 
 
 def _overlap_s(first: RunTrace, second: RunTrace) -> float:
-    """Return the seconds that both runs share, 0 or less if they share none or a time is unknown."""
+    """Return the seconds that two runs share, or 0 or less if they share none or a time is unknown."""
     bounds = (first.start, second.start, first.stop, second.stop)
     if any(bound is None for bound in bounds):
         return 0.0
@@ -603,7 +609,7 @@ def _overlap_s(first: RunTrace, second: RunTrace) -> float:
 
 
 def _sameness(first: RunTrace, second: RunTrace) -> str:
-    """Describe values that two logs share although two runs cannot share them, or return ""."""
+    """Describe the events or values that two logs share although two runs cannot share them, or return ""."""
     if first.course and first.course == second.course:
         return "the same events at the same intervals"
     shared, possible = _shared_times(first.times, second.times)

@@ -22,7 +22,7 @@ def _scores(trace: RunTrace) -> bool:
 
 
 def _has_stop(trace: RunTrace) -> bool:
-    """Return whether the log of a run that counts must have its own end."""
+    """Return whether a log must have its own start and end: that of a run that counts, except minigo's."""
     # minigo's evaluation, made later, shows when its target was reached.
     return trace.scores and trace.benchmark != "minigo"
 
@@ -30,7 +30,14 @@ def _has_stop(trace: RunTrace) -> bool:
 def _row(
     name: str, code: str, needed: Callable[[RunTrace], bool] = _scores, harmless: str = ""
 ) -> RequiredEvidence[RunTrace]:
-    """Return the row of a field. ``code`` is that of its finding, ``harmless`` why a run may lack it."""
+    """Return the row of a field of :class:`.repeats.RunTrace`.
+
+    Args:
+        name: The name of the field.
+        code: The code of the finding on a run that lacks the field.
+        needed: A function that returns whether a run needs the field.
+        harmless: The reason why a run may lack the field, or "". With a reason, there is no finding.
+    """
     return RequiredEvidence(
         name,
         "the log's events",

@@ -33,7 +33,7 @@ _INFERENCE_TITLE = b"MLPerf Results Summary"
 HPC = frozenset({"cosmoflow", "deepcam", "oc20", "openfold"})
 """Benchmarks of MLPerf HPC, by which :func:`refusal` distinguishes its logs from those of MLPerf Training."""
 _HEAD_BYTES = 4 << 20
-"""This much of each log is searched for its round."""
+"""Number of bytes at the beginning of each log that are searched for its round."""
 
 _ENDS = {
     "0.7.0": "2020-07-31",
@@ -48,7 +48,8 @@ _ENDS = {
     "5.0.0": "2025-05-31",
     "5.1.0": "2025-10-31",
 }
-"""Last day of the runs of each round of Training, unknown for the newest, which the operator must choose."""
+"""Last day of the runs of each round of Training from 0.7 on. That of the newest rounds is unknown, so that
+the operator must choose these."""
 _HPC_ENDS = {"0.7.0": "2020-11-18", "1.0.0": "2021-11-17", "2.0.0": "2022-11-09", "3.0.0": "2023-11-08"}
 """Day on which MLCommons published the results of each round of HPC."""
 _TRAINING = ("0.6.0", *_ENDS, "6.0.0", "6.1.0")
@@ -94,7 +95,7 @@ _FIRST_RUNS = datetime(2018, 9, 1, tzinfo=UTC)
 def round_period(ruleset: str, usage: str = "training") -> tuple[datetime, datetime] | None:
     """Return the period in which the runs of a round were made, or None if it is not known.
 
-    It is known for rounds that are over. Training 0.6 has the period of :data:`_FIRST_RUNS`.
+    The period is known for rounds that are over. That of Training 0.6 begins with :data:`_FIRST_RUNS`.
 
     Args:
         ruleset: The round, such as ``5.1.0``.
@@ -142,7 +143,10 @@ def reference_points(benchmark: str, ruleset: str) -> dict[float, float]:
 
 
 def read_evidence(folder: Path, files: Sequence[Path]) -> RoundEvidence:
-    """Return the evidence for the round in a folder's path and in the first 4 MiB of its logs."""
+    """Return the evidence for the round in a folder's path and in the first 4 MiB of its logs.
+
+    A log that cannot be read is left out.
+    """
     matches = [match for part in folder.absolute().resolve().parts if (match := _FOLDER.search(part))]
     benchmarks: set[str] = set()
     stated: set[str] = set()
@@ -243,7 +247,10 @@ def not_in_round(evidence: RoundEvidence, ruleset: str, usage: str) -> str:
 
 
 def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "training") -> Round:
-    """Return the round of the logs, if they indicate one.
+    """Return the round of the logs or, if they indicate none, a round with only a problem.
+
+    The evidence is used in this order: the folder's path, the launcher's output, the old notation, the
+    benchmarks, and the benchmarks with the date of the runs.
 
     Args:
         evidence: The evidence in the folder.
@@ -275,9 +282,10 @@ def _possible(evidence: RoundEvidence, known: Sequence[str], usage: str) -> list
 
 
 def _round_at(first: float | None) -> str:
-    """Return the round of a run's time, or "" if it is before the first or after the last known end.
+    """Return the round of Training in which a run of this time was made, or "" if that is unknown.
 
-    A run before 2019-08-01 counts as older than round 0.7, the first known one.
+    It is unknown for a run after the last known end of a round. A run before 2019-08-01 counts as older than
+    round 0.7, the first one whose end is known.
     """
     if first is None:
         return ""

@@ -29,7 +29,7 @@ from rackproof.core.text import sanitize
 _MEMORY_BYTES = 8 << 30
 _FILE_BYTES = 2 << 30
 _GRACE_S = 5
-"""The process ends itself this many seconds after the caller's limit, if the caller was killed before."""
+"""The process ends itself this many seconds after the time limit, if the caller was killed before."""
 _TAIL_BYTES = 2000
 """The last error line is searched in this many bytes at the end of standard error."""
 
@@ -37,8 +37,8 @@ _TAIL_BYTES = 2000
 class SandboxExit(NamedTuple):
     """The end of a sandbox's process.
 
-    ``timed_out`` is whether the time limit stopped it, and ``last_error`` is the last line that it printed to
-    standard error.
+    ``timed_out`` is whether the time limit stopped the process. ``status`` is its exit status, or the
+    negative number of the signal that ended it. ``last_error`` is the last line of its standard error.
     """
 
     timed_out: bool
@@ -132,7 +132,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_line(errors: IO[bytes]) -> str:
-    """Return the last line of the process's standard error."""
+    """Return the last line of the process's standard error, or "it printed nothing"."""
     errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TAIL_BYTES))
     lines = errors.read().decode("utf-8", "replace").strip().splitlines()
     return sanitize(lines[-1]) if lines else "it printed nothing"

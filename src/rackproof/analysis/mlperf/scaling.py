@@ -43,7 +43,7 @@ def scaling_efficiency(
     Args:
         rates: The throughput for each number of devices (or nodes), all in the same unit. A sequence lists
             repeats.
-        base: The size to compare with. The default is the smallest.
+        base: The size to compare with. The default is the smallest size in ``rates``.
         confidence: The confidence level of the interval, between 0 and 1.
 
     Raises:

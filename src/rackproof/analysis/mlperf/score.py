@@ -1,9 +1,9 @@
 """Score a folder of MLPerf results by compliance, convergence and minutes.
 
 ``mlperf-logging`` checks compliance, and compares convergence with MLCommons' reference convergence points
-(RCP). It runs in its own process on its own copy of the logs (see :mod:`rackproof.analysis.mlperf.worker`).
-This module computes the score and the verdict. The score is the olympic mean, which is the mean of the runs'
-minutes without the fastest and the slowest, times a factor for convergence that is too fast.
+(RCP). The package runs in its own process on its own copy of the logs (see :mod:`.worker`). This module
+computes the score and the verdict. The score is the olympic mean, which is the mean of the runs' minutes
+without the fastest and the slowest, times a factor for convergence that is too fast.
 
 The command ``rackproof score``, the records of job bench (:mod:`rackproof.jobs.bench.mlperf_checks`) and
 submissions (:mod:`rackproof.analysis.submission`) call :func:`score_folder`.
@@ -42,8 +42,8 @@ Part = Literal["counted", "dropped_fastest", "dropped_slowest", "failed", "not_s
 """The role of a run in the score, or ``not_scored`` if there is no score."""
 
 # The scripts of the rounds name their logs result_0.txt, result_01.txt, result_<stamp>_1.txt or, in the
-# run script's folder, <stamp>_1.log. Any name with a log's suffix is accepted, because a result with an
-# unusual name would otherwise be hidden and make the others look better.
+# run script's folder, <stamp>_1.log. Any name that begins with result_ and has a log's suffix is accepted,
+# because a result with an unusual name would otherwise be hidden, which would make the others look better.
 _RESULT_NAME = re.compile(r"(?i:result_.*\.(?:txt|log))|result_[A-Za-z0-9_.-]*", re.DOTALL)
 _TRIAL_NAME = re.compile(r"\d{6,}_\d+\.log")
 _CHECKER_OUTPUT = re.compile(r"(compliance|rcp|package|system_desc)_?checker|compliance_|slurm-")
@@ -63,7 +63,7 @@ class RunScore(Record):
         messages: The checker's messages against the log.
         convergence: Samples or epochs (see ``RcpResult.unit``) until the target.
         events, damaged_events: The numbers of readable and of damaged MLPerf events.
-        digest: The identity of the events. Equal digests mean that two logs are of one run.
+        digest: The SHA-256 of the events. Equal digests mean that two logs are of one run.
     """
 
     file: str
@@ -83,12 +83,12 @@ class RunScore(Record):
 
     @property
     def success(self) -> bool:
-        """Return whether run_stop reports success after a duration above 0."""
+        """Return whether run_stop reports success, and the duration is known and above 0."""
         return self.status == "success" and self.minutes is not None
 
     @property
     def scores(self) -> bool:
-        """Return whether the run counts as measured. Otherwise, it is a failed run."""
+        """Return whether the run counts as measured. A run that does not is a failed run."""
         return self.success and self.compliant is True
 
 
@@ -113,7 +113,9 @@ class RcpResult(Record):
 class WorkerReport(Record):
     """The facts that the worker process found, without an overall verdict.
 
-    ``runs_needed`` is the number of runs that the rules require. ``error`` is the reason for missing facts.
+    ``runs_needed`` is the number of runs that the rules require, or None if the rules have none for the
+    benchmark. ``folder_scaling_factor`` is the factor in a ``scaling.json`` that counts, or None. ``error``
+    is the reason for missing facts, or "".
     """
 
     runs: tuple[RunScore, ...] = ()
@@ -128,7 +130,8 @@ class FolderScore(Record):
     """The score of one folder, which contains the runs of one benchmark on one system.
 
     Attributes:
-        olympic_mean_minutes: The mean minutes without the fastest and the slowest run.
+        olympic_mean_minutes: The mean minutes without the fastest and the slowest run (for unet3d, without
+            four of each), or ``None`` if the rules allow no score.
         minutes: The olympic mean times ``scaling_factor``, or ``None`` if the rules allow no score. A score
             with the verdict ``fail`` or ``unproven`` is not a result.
         runs_found: The number of runs with events.
@@ -158,7 +161,7 @@ class FolderScore(Record):
 
     @property
     def compliant(self) -> bool | None:
-        """Return whether the number of non-compliant runs is allowed by the rules, or None if unknown."""
+        """Return whether the rules allow the number of non-compliant runs, or None if it is unknown."""
         if not self.runs or any(run.compliant is None for run in self.runs):
             return None
         failed = sum(run.compliant is False for run in self.runs)
@@ -243,7 +246,8 @@ def result_files(folder: Path) -> tuple[Path, ...]:
     Each file may be compressed. Files whose name begins with a dot are left out.
 
     Raises:
-        NotADirectoryError: The folder does not exist.
+        NotADirectoryError: The folder does not exist, or is a file.
+        OSError: A file of the last kind cannot be read.
     """
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder")
@@ -341,7 +345,8 @@ def score_folder(
     Raises:
         ValueError: The usage or ruleset is unknown, nothing shows the round of logs of hpc (both messages
             list the known ones), or the time limit is not positive.
-        NotADirectoryError: The folder does not exist.
+        NotADirectoryError: The folder does not exist, or is a file.
+        OSError: The folder cannot be read.
         ModuleNotFoundError: The package ``mlperf-logging`` is not installed.
     """
     folder = Path(folder)
@@ -421,8 +426,8 @@ def score_of_report(
     Args:
         report: The facts about every run.
         folder: The name to show.
-        ruleset: The requested ruleset.
-        usage: The requested usage.
+        ruleset: The ruleset that the worker used.
+        usage: Either ``training`` or ``hpc``.
     """
     runs = report.runs
     benchmark = _first(run.benchmark for run in runs)
@@ -466,7 +471,10 @@ def score_of_report(
 
 
 def _is_scorable(report: WorkerReport, shown: Sequence[RunScore]) -> bool:
-    """Return whether the logs are one complete result that was checked, even with failed runs."""
+    """Return whether the logs are one complete result that was checked, even with failed runs.
+
+    ``shown`` are the runs with events.
+    """
     runs = report.runs
     if not runs or not report.runs_needed == len(shown) == len(runs):
         return False
@@ -495,7 +503,10 @@ def _scaled(mean: float | None, factor: float) -> float | None:
 
 
 def _remarks(findings: Sequence[Finding]) -> list[str]:
-    """Return the findings that neither fail nor are unproven, as reasons for readers."""
+    """Return the findings that neither fail nor are unproven, as reasons for readers.
+
+    If there are more than five, one line has the number of the others.
+    """
     gates = [finding.verdict is not None and finding.verdict.gates for finding in findings]
     remarks = [_with_source(finding) for finding, bad in zip(findings, gates, strict=True) if not bad]
     if len(remarks) > _MAX_REMARKS:

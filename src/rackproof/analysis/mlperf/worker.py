@@ -1,11 +1,11 @@
 """Check the logs of one result with ``mlperf-logging``, in a process of its own.
 
-:mod:`.score` starts the process (``python -m rackproof.analysis.mlperf.worker``). It reads a job (JSON, see
-:func:`check_logs`) from standard input, and writes a :class:`.score.WorkerReport`, one line of JSON, to
-standard output. It is separate because the tool has global state, prints, may crash, and may take very long
-on hostile logs. The tool gets copies, because it writes into the folder that it reads, and :mod:`.cleaning`
-makes them safe for it. RCP are the reference convergence points with which MLCommons compares a result's
-convergence.
+:mod:`.score` starts the process (``python -m rackproof.analysis.mlperf.worker``). The process reads a job
+(JSON, see :func:`check_logs`) from standard input, and writes a :class:`.score.WorkerReport`, one line of
+JSON, to standard output. It is separate because ``mlperf-logging``, below called the tool, has global state,
+prints, may crash, and may take very long on hostile logs. The tool gets copies, because it writes into the
+folder that it reads, and :mod:`.cleaning` makes them safe for it. RCP are the reference convergence points
+with which MLCommons compares a result's convergence.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ _NODE = re.compile(
 _NODE_LIST = re.compile(rb"^:::DLPAL \S+ \S* (\d{1,6}) ([A-Za-z0-9._,\[\]-]{1,4000})")
 """The run script's line ``:::DLPAL IMAGE JOB 2 n[07-08] …``, with the number and the list of nodes."""
 _MOST_SYSTEM_LINES = 100
-"""Largest number of different ``:::SYSJSON`` lines. Every rank may print one, with its number before it."""
+"""Largest number of different ``:::SYSJSON`` lines that are read. Every rank may print such a line, after the
+rank's number."""
 _UNSCALED = frozenset({"1.0.0", "1.1.0", "2.0.0", "3.0.0"})
 """Rounds of Training in which only scaling.json scaled the score, not the RCP comparison. Of 591 published
 results of 1.0 to 2.0, one has such a file. Of 63 results of 3.0 whose runs converged faster than the
@@ -130,7 +131,7 @@ class _Task:
 
 
 def check_logs(job: Mapping[str, Any]) -> WorkerReport:
-    """Clean, check and compare the logs of a job.
+    """Clean, check and compare the logs of a job, and return the facts about them.
 
     Args:
         job: A mapping with ``folder``, ``files`` (names in it), ``work`` (an empty folder), ``ruleset``
@@ -176,7 +177,7 @@ def check_logs(job: Mapping[str, Any]) -> WorkerReport:
 def _check_runs(task: _Task, folder: Path) -> tuple[list[RunScore], list[RunTrace], list[Finding]]:
     """Clean and check every log.
 
-    The run of a log that cannot be copied has no digest. Its message is the error.
+    A log that cannot be copied gives a run without events, whose message is the error.
 
     Returns:
         All runs in the order of the job's files, the traces of the runs with events, and the findings.
@@ -310,7 +311,7 @@ def findings_of_log(
     Args:
         parsed: The log, as `rackproof parse` reads and judges it.
         scores: Whether the run counts as measured. Otherwise, the run counts as the slowest.
-        stopped: Whether its run_stop reports success. Such a run did not fail, whatever else the log
+        stopped: Whether the log's run_stop reports success. Such a run did not fail, whatever else the log
             contains.
         script_ended: Whether the log contains the end of the run script, and is therefore complete.
     """
@@ -383,6 +384,7 @@ def _launcher_facts(stream: LogStream) -> LauncherFacts:
 
 
 def _value(event: Any) -> Any:
+    """Return the value of an event of any round."""
     return event.value.get("value") if isinstance(event.value, dict) else event.value
 
 
@@ -427,7 +429,8 @@ def _until_stop(starts: Sequence[Any], stop: Any, ruleset: str) -> tuple[float |
 def _until_evaluation(evaluation: Any) -> tuple[float | None, str]:
     """Return the minutes to the target and the status, from the event of minigo's later evaluation.
 
-    Its metadata have the seconds to the target as ``timestamp``. They are 0 or less if it was not reached.
+    The event's metadata have the seconds to the target as ``timestamp``. The number is 0 or less if the
+    target was not reached.
     """
     seconds = _number(_metadata(evaluation).get("timestamp")) if evaluation is not None else None
     if seconds is None:
@@ -644,7 +647,7 @@ def _logged_numbers(records: Sequence[logging.LogRecord]) -> tuple[Mapping[str, 
 def _check_seeds(task: _Task) -> list[Finding]:
     """Return one remark with all messages of the tool's seed checker, or none if it accepts the seeds.
 
-    It is only a remark, because a review may waive this check.
+    The finding is only a remark, because a review may waive this check.
     """
     task.kept.records.clear()
     files = [str(task.copy(index)) for index in range(len(task.names))]

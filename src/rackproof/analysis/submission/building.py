@@ -1,8 +1,9 @@
 """Build a submission package from runs, for ``rackproof submission``.
 
-:func:`build_submission` examines the runs, writes a draft beside the output folder, scores it, asks the
-official checker about it, and renames it if there is no issue. The package is a folder as MLCommons requires
-it: ``SUBMITTER/results/SYSTEM/BENCHMARK/result_0.txt``, ``SUBMITTER/systems/SYSTEM.json``, and the code.
+:func:`build_submission` examines the runs, writes a draft beside the output folder, scores the results in the
+draft, asks the official checker about the draft, and renames it if every issue is only a remark. The package
+is a folder as MLCommons requires it: ``SUBMITTER/results/SYSTEM/BENCHMARK/result_0.txt``,
+``SUBMITTER/systems/SYSTEM.json``, and the code.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def build_submission(
         runs: The records with their folders, of one or several benchmarks.
         system: The operator's statements about the system.
         out: The output folder, which is absent, empty, or a package that Rackproof wrote.
-        ruleset: The round's rules, one of ``known_rulesets()``. Without a ruleset, the logs must state
-            theirs.
+        ruleset: The round's rules, one of ``known_rulesets()``. Without a ruleset, the logs or their folder
+            must show the round.
         timeout_s: Seconds after which each of the official checks is stopped.
         known_issues: Issues that were found when the runs were chosen.
 
@@ -87,7 +88,7 @@ def build_submission(
     draft = draft_beside(out)
     folder = ""
     try:
-        # A benchmark's name becomes a folder of the package, so nothing is written if a name is unfit.
+        # A benchmark's name becomes the name of a folder, so nothing is written if a name is unfit.
         if groups and not unfit_names:
             files, problems = lay_out(system, description, groups, ruleset=ruleset)
             issues += problems
@@ -97,7 +98,7 @@ def build_submission(
             )
             issues += problems
         verdict = _verdict(issues)
-        # That there are no issues is not enough, because the checker does not run if no run can be packed.
+        # A pass is not enough, because without a run that can be packed, the checker does not run.
         if verdict is Verdict.PASS and answer.accepted is True:
             _add_results(draft, system, parts, answer, ruleset)
             put_in_place(draft, out)

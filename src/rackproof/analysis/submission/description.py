@@ -2,7 +2,8 @@
 
 The facts are the operator's file (YAML: ``submitter: Example Cloud``, ``division: closed``, …), the nodes'
 facts in the runs' records, and the descriptions in the runs' logs. :mod:`.building` calls
-:func:`describe_system`. The command reads the operator's file with :func:`load_system_file`, the only I/O.
+:func:`describe_system`. The command reads the operator's file with :func:`load_system_file`, which is the
+only function here with I/O.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ STATUSES = (
 )
 DIVISIONS = ("closed", "open")
 
-# The keys in the order of the rules, and the kind of value for each. "identity" must be known and true.
-# For "answered", the rules require an answer, but an operator may decline to give one. The others may be
-# empty.
+# The keys in the order of the rules, and the kind of value for each. A value of the kind "identity" must be
+# known and true. For "answered", the rules require an answer, but an operator may decline to give one. All
+# others may be empty.
 _NEED = {
     "submitter": "identity",
     "division": "identity",
@@ -79,8 +80,8 @@ _ONLY_THE_OPERATOR_KNOWS = frozenset({"submitter", "division", "status", "system
 # Only one value of each of these keys is true, so another value contradicts it.
 _SINGLE = frozenset({*COUNTS, "accelerator_model_name", "host_processor_model_name"})
 _IN_ALL_PLACES = frozenset({*_SINGLE, "framework", STACK})
-"""Keys that are compared with the nodes' facts and with the log. Others are compared with the first that has
-them."""
+"""Keys that are compared with the nodes' facts and with the log. All others are compared with the nodes'
+facts or, if these do not have the key, with the log."""
 _PROVEN = ("number_of_nodes", "accelerators_per_node", "accelerator_model_name")
 """Keys that the nodes' facts or the log of every run must have."""
 _FILE_BYTES = 65_536
@@ -92,10 +93,11 @@ _STATUS_IN_LOGS = dict(zip(("onprem", "cloud", "research", "preview"), STATUSES,
 
 
 class SystemFile(Record):
-    """The operator's file about the system, given with ``--system``.
+    """The content of the operator's file about the system, given with ``--system``.
 
-    ``file`` is its path. ``system`` and ``implementation`` are names of folders in the package. ``values``
-    has those of :data:`FIELDS`. An empty value means that the operator declines to state it.
+    ``file`` is the path of the file. ``system`` and ``implementation`` are names of folders in the package.
+    ``values`` has the values of :data:`FIELDS` that the file states. An empty value means that the operator
+    declines to state it.
     """
 
     file: str
@@ -167,7 +169,7 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
 
 
 def _key(path: Path, key: object) -> str:
-    """Return a key of the file, or raise a SubmissionError with similar keys if it is unknown."""
+    """Return a key of the file as text, or raise a SubmissionError with similar keys if it is unknown."""
     known_keys = ("system", "implementation", *FIELDS)
     if key in known_keys:
         return str(key)
@@ -243,7 +245,7 @@ def _capacity(size_bytes: int) -> str:
 
 
 def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[dict[str, Any], list[Issue]]:
-    """Return the description, with every key, and issues about missing values and contradictions.
+    """Return the description, which has every key, and issues about missing values and contradictions.
 
     The operator's file comes first, then the nodes' facts, and then the run script's output in the logs.
     Contradictions between these sources are issues.
@@ -275,7 +277,10 @@ def _value_of(
     nodes: Sequence[Mapping[str, Any]],
     printed: Sequence[Mapping[str, Any]],
 ) -> Any:
-    """Return the value of one key from the most trusted source that states it, or ""."""
+    """Return the value of one key from the most trusted source that states it, or "".
+
+    If runs state several values, all are returned as one text, or the first for a key of :data:`_SINGLE`.
+    """
     if key == STACK:
         return _stack(stated.get(key), nodes, printed)
     if key in stated:
@@ -307,7 +312,7 @@ def _stack(stated: object, nodes: Sequence[Mapping[str, Any]], printed: Sequence
 
 
 def _missing(system: SystemFile, description: Mapping[str, Any]) -> Iterator[Issue]:
-    """Yield an issue for each key that nothing states, and a remark on those left empty on purpose."""
+    """Yield an issue for each required key without a value, and a remark on those left empty on purpose."""
     for key in (*IDENTITY, *ANSWERED):
         if description[key]:
             continue
@@ -376,7 +381,11 @@ def _shown_names(names: Sequence[str]) -> str:
 def _contradictions(
     system: SystemFile, description: Mapping[str, Any], chosen_run: ChosenRun
 ) -> Iterator[Issue]:
-    """Yield an issue for each contradiction between the description and a run's facts or its log."""
+    """Yield an issue for each disagreement between the description and a run's facts or its log.
+
+    There are also issues about a log with several descriptions, and about keys of :data:`_PROVEN` that
+    neither the facts nor the log have.
+    """
     if chosen_run.system_conflicts:
         yield _several_systems(chosen_run)
     nodes = facts_of_nodes(chosen_run.run.nodes)
@@ -422,7 +431,10 @@ def _remedy_of_contradiction(system: SystemFile, key: str) -> str:
 
 
 def _only_of_log(printed: Any, nodes: Any) -> Any:
-    """Return the software that a log shows and the nodes' facts do not."""
+    """Return the software in a log that the nodes' facts do not have.
+
+    Without software of either, or if it is one text, the log's value is returned unchanged.
+    """
     if not (isinstance(printed, dict) and isinstance(nodes, dict)):
         return printed
     return {name: version for name, version in printed.items() if name not in nodes}
@@ -441,7 +453,10 @@ def _doubts(key: str, described: Any, seen: Any) -> _Doubts:
 
 
 def _doubts_of_software(described: Any, seen: Any) -> _Doubts:
-    """Yield the versions of the description that differ from those of the nodes and logs."""
+    """Yield the versions of the description that disagree with an observed version of the same software.
+
+    If either side is not a mapping of versions, the sides are unproven unless they are equal.
+    """
     if not described:
         return
     if not (isinstance(described, dict) and isinstance(seen, dict)):

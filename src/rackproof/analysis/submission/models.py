@@ -115,8 +115,8 @@ class ChosenRun:
         folder: The folder of the run.
         log: The log with the MLPerf events.
         moment: The start of the run, in seconds since 1970 (0 if unknown).
-        stated: The values of the log's MLPerf events by key, such as ``submission_benchmark`` and ``seed``.
-        system: The description that the run script printed (``:::SYSJSON``), without empty values.
+        stated: The values that the log states by key, such as ``submission_benchmark`` and ``seed``.
+        system: The first description that the run script printed (``:::SYSJSON``), without empty values.
         system_conflicts: The keys in which several printed descriptions differ.
     """
 
@@ -159,5 +159,5 @@ class CopiedFile:
 
 
 Files = dict[str, bytes | CopiedFile]
-"""The files of a package. The key is the path below the output folder, and the value is the contents or
-the file to copy."""
+"""The files of a package. The key is the path below the output folder, and the value is the content or the
+file to copy."""

@@ -1,7 +1,8 @@
 """Write the files of a package for :mod:`.building`, completely or not at all.
 
-:func:`lay_out` lists the files, :func:`write_draft` writes them into a draft beside the output folder, and
-:func:`put_in_place` renames the draft. Begin with :func:`lay_out`.
+:func:`lay_out` lists the files, :func:`write_draft` writes them into a draft beside the output folder,
+:func:`manifest_of` lists what was written, and :func:`put_in_place` renames the draft. Begin with
+:func:`lay_out`.
 """
 
 from __future__ import annotations
@@ -40,8 +41,11 @@ _GIT_FRIENDLY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z
 def code_files(chosen_run: ChosenRun) -> dict[str, CopiedFile]:
     """Return the configuration and scripts in a run's folder and its subfolders, by their relative path.
 
-    Logs, the record, reports, links, hidden files, and files that are too large for a repository are
-    left out.
+    Files of other kinds than :data:`_CODE`, the run's logs, links, hidden files, and files that are too large
+    for a repository of the round or have a path that is not valid there are left out.
+
+    Raises:
+        OSError: A file cannot be read.
     """
     logs = {log.path for log in chosen_run.run.logs}
     files = {}
@@ -73,7 +77,7 @@ def lay_out(
     *,
     ruleset: str,
 ) -> tuple[Files, list[Issue]]:
-    """Return the files of the package, and issues about its code.
+    """Return the files of the package, and issues about the code in it.
 
     ``scaling.json``, which the official checker writes, and the manifest are added later.
 
@@ -82,6 +86,9 @@ def lay_out(
         description: The system description.
         groups: The runs of each benchmark, in the order of ``result_<i>.txt``.
         ruleset: The ruleset of the round.
+
+    Raises:
+        OSError: A code file in a run's folder cannot be read.
     """
     top = system.submitter_folder
     text = json.dumps(description, indent=4, ensure_ascii=True) + "\n"
@@ -105,7 +112,10 @@ def result_path(system: SystemFile, benchmark: str, index: int) -> str:
 
 
 def _common_code(chosen: Sequence[ChosenRun]) -> tuple[dict[str, CopiedFile], list[Issue]]:
-    """Return all code files of a benchmark's runs, and an issue for each that differs between runs."""
+    """Return all code files of a benchmark's runs, and an issue for each that differs between runs.
+
+    If there are none, the only issue is a remark about this.
+    """
     code: dict[str, CopiedFile] = {}
     owner: dict[str, ChosenRun] = {}
     issues = []
@@ -269,7 +279,9 @@ def refuse_strangers(out: Path) -> None:
 
 
 def _change_since(out: Path) -> str:
-    """Return the first file of a written package that differs from its manifest, ``a link in it``, or "".
+    """Return the first file of a package that differs from its manifest, or ``a link in it``.
+
+    The result is "" if the package is unchanged.
 
     Raises:
         SubmissionError: The folder contains no manifest, so Rackproof did not write it.
@@ -300,8 +312,8 @@ def put_in_place(draft: Path, out: Path) -> None:
     """Rename a complete draft to ``out``. An earlier package by Rackproof is replaced.
 
     Raises:
-        SubmissionError: ``out`` is not a package of Rackproof, or cannot be replaced. The old contents
-            remain.
+        SubmissionError: ``out`` has contents other than an unchanged package of Rackproof, or cannot be
+            replaced. The old contents remain.
     """
     # Check again, because the checks of a package take minutes, and a file may be added meanwhile.
     refuse_strangers(out)

@@ -99,7 +99,7 @@ def _failed(
 ) -> Iterator[Issue]:
     """Yield an issue about each run that is not good.
 
-    It is only a remark if at most as many runs are not good as the score drops at each end.
+    The issue is only a remark if at most as many runs are not good as the score drops at each end.
     """
     bad = []
     for file, chosen_run in by_file.items():
@@ -141,7 +141,7 @@ def _verdict_against(chosen_run: ChosenRun, run: RunScore | None) -> Verdict:
 
 
 def _why_not(run: RunScore) -> str:
-    """Return why a run's log does not count as measured."""
+    """Return why the log of a run that does not count as measured does not count."""
     if not run.events:
         return "its log has no readable MLPerf event"
     if run.status != "success":
@@ -251,7 +251,7 @@ def judge_answer(
     """Return the issues that the package checker found, and an issue for each check that it did not make.
 
     The checker accepts contents that it does not read. For example, it skips benchmarks that are not of the
-    round. Its answer must therefore show that it checked every benchmark and the description.
+    round. The answer must therefore show that the checker read every benchmark and the description.
     """
     if answer.accepted is None:
         return [_no_answer(answer, groups)]

@@ -26,7 +26,7 @@ _RESULT_FORMAT = "mllog"
 _RESULT_NAME = re.compile(r"(?:.*/)?(?:result_[^/]*|\d{6,}_\d+\.log)")
 """The path of a result log: ``logs/result_3.txt``, or ``250612093000_1.log`` as run scripts name it."""
 _FIRST_TIME = re.compile(rb':::MLLOG \{[^\n]{0,200}?"time_ms": ?(\d{12,14})\b')
-"""The time of an MLPerf event, in milliseconds since 1970."""
+"""An MLPerf event up to the end of its time, which is in milliseconds since 1970."""
 
 
 def latest_runs(
@@ -72,7 +72,8 @@ def runs_gone(
         results: The results folder.
         benchmarks: The names of benchmarks.
         chosen: The runs that were found.
-        run_rows: The entries of these benchmarks' runs in the history.
+        run_rows: The entries of these benchmarks' runs in the history. A missing run that is older than all
+            chosen runs of its benchmark is no issue.
     """
     present = {run.run_id for run, _ in chosen}
     oldest = {
@@ -107,7 +108,7 @@ def runs_gone(
 def _folders_without_record(results: Path, benchmarks: Sequence[str]) -> list[Path]:
     """Return folders without run.json that are named as runs of one of these benchmarks.
 
-    A folder without the time of a run was renamed. It counts if its name contains a benchmark's name.
+    A folder whose name has no time was renamed. Such a folder counts if its name contains a benchmark's name.
     """
     slugs = [slug(name) for name in benchmarks]
     return [
@@ -152,7 +153,8 @@ def _first_moment(data: bytes) -> float:
 def result_log(run: Run) -> LogFile | None:
     """Return the log of a run with its MLPerf events, or ``None`` unless there is exactly one.
 
-    If several have such events, only those that are named as result logs count. Without any, all logs do.
+    If several logs have such events, only those that are named as result logs count. If no log counts, all
+    logs do.
     """
     results = [log for log in run.logs if log.format == _RESULT_FORMAT]
     if len(results) > 1:
@@ -165,7 +167,7 @@ def result_log(run: Run) -> LogFile | None:
 def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
     """Return a run with the statements of its result log, or the issue that prevents its use.
 
-    The log's bytes must be those that were recorded.
+    The log's bytes must be those that were recorded, and not too large for a submission.
 
     Args:
         run: The record of the run.

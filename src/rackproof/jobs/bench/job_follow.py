@@ -91,10 +91,11 @@ class PollResult:
 
     Attributes:
         state: The state of the job (state.json) without its token, or None if no job was started.
-        alive: Whether the supervisor is running, or None if its process id was unknown.
-        age_s: The seconds since the job started, by the node's clock, or None if unknown.
+        alive: Whether the supervisor is running, or None if unknown, because there is no job, or because the
+            command was for another process id.
+        age_s: The seconds since the supervisor started, by the node's clock, or None if unknown.
         log_bytes: The size of the log on the node.
-        data: The bytes of the log after the requested offset.
+        data: The bytes of the log after the requested offset, up to the command's limit.
     """
 
     state: Mapping[str, Any] | None
@@ -117,7 +118,7 @@ def parse_poll(text: str, supervisor_pid: int = 0) -> PollResult:
         supervisor_pid: The process id that was passed to :func:`poll_command`.
 
     Raises:
-        ValueError: The answer is truncated or garbled. Poll again.
+        ValueError: The answer is truncated or garbled, or state.json is damaged. Poll again.
     """
     # A terminal in between ends lines with CR LF.
     lines = text.replace("\r", "").splitlines()
@@ -395,7 +396,7 @@ class ProgressPrinter:
         return self._line(parts)
 
     def connection_lost(self, reason: str) -> str | None:
-        """Return the line about a node that does not answer, or None. The job continues."""
+        """Return the line about a node that does not answer, or None if none is due. The job continues."""
         now = self._clock()
         if self._lost is None:
             self._lost = now
@@ -410,7 +411,7 @@ class ProgressPrinter:
         )
 
     def connection_restored(self) -> str | None:
-        """Return the line about a node that answers again, or None if it never stopped."""
+        """Return the line about a node that answers again, or None if the last poll was answered, too."""
         if self._lost is None:
             return None
         gone_s, self._lost = self._clock() - self._lost, None

@@ -44,7 +44,10 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
 
 
 class Site(Record):
-    """The Slurm cluster of a run, from the variables bench_* of the lead."""
+    """The rack, SKU and Slurm cluster of a node, from its variables bench_*.
+
+    A run on a whole rack uses those of the rack's first node, and any other run those of its lead.
+    """
 
     rack: str = ""
     """Group of nodes that share a fabric. Nodes of different racks never share a run."""
@@ -60,14 +63,14 @@ class Site(Record):
     sku_architecture: str = Field(default="", pattern="^(amd64|arm64)?$")
     """Architecture of the SKU's nodes, for a plan of nodes that do not answer yet."""
     architecture: str = ""
-    """Architecture of all its nodes, from their facts, or "" if unknown."""
+    """Architecture of all nodes of the run, from their facts, or "" if unknown."""
     launch_host: str = ""
     """Node that submits the job. Empty means the rack's first node."""
     partition: str = ""
     account: str = ""
     reservation: str = ""
     together: bool = False
-    """True if Slurm runs a benchmark on the nodes together, although each node could run it alone."""
+    """True if Slurm runs a benchmark of round 0.6 on the nodes together, although each could run it alone."""
     repeats: int = Field(default=1, ge=0)
     """Number of repeats. 0 means as many as a publishable result needs."""
     config: str = ""
@@ -113,7 +116,7 @@ class Site(Record):
 
 
 def unreached_obstacle(unreached: Sequence[str]) -> str:
-    """Return why no job can use all nodes of a rack together where some did not answer, or ""."""
+    """Return why no job can use all nodes of a rack together if some did not answer, or ""."""
     # A smaller rack would need another config, so its result would be of another benchmark.
     if not unreached:
         return ""
@@ -164,7 +167,7 @@ def slurm_obstacles(
 
 
 def nodes_by_architecture(nodes: Iterable[Node]) -> dict[str, list[str]]:
-    """Return the names of nodes by architecture. The key is "" if it is unknown. No I/O."""
+    """Return the names of nodes by architecture. The key "" has those of unknown architecture. No I/O."""
     names: dict[str, list[str]] = {}
     for node in nodes:
         machine = node.software.get("machine", "")

@@ -114,7 +114,7 @@ def _unproven(code: str, message: str) -> Finding:
 def _time_findings(
     planned: PlannedRun, started: datetime, ended: datetime, parsed: Sequence[ParsedLog]
 ) -> Iterator[Finding]:
-    """Yield findings on logs whose events lie outside of the job's time."""
+    """Yield findings on logs whose events lie outside of the job's time, or on a time that runs backwards."""
     stating = [log for log in parsed if log.first_event_s is not None]
     if ended < started:
         yield _unproven(
@@ -152,9 +152,10 @@ def _nodes_of_log(log: ParsedLog, nodes: Sequence[Node]) -> Sequence[Node]:
 
 
 def _gpu_findings(planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Yield findings on GPUs that a log or a rule's measurements lack, or that are not in its nodes.
+    """Yield findings on the GPUs that a log, or the measurements for a rule, should name.
 
-    Each node uses as many GPUs as the run was planned for, and its log is about these.
+    A GPU may be missing, may be in none of ``nodes``, or may lack a statement of its other uses. Each node
+    uses as many GPUs as the run was planned for, and its log is about these.
     """
     present = {gpu.uuid for node in nodes for gpu in node.gpus}
     required = planned_gpus(planned, len(present))

@@ -67,7 +67,7 @@ class LauncherEvidence(NamedTuple):
     measurements: Sequence[Measurement]
     container_digest: str
     slurm_start: datetime | None = None
-    """Start of the Slurm job, if Slurm's record gives the job the name of the run."""
+    """Start of the Slurm job, or None if Slurm's record does not show it precisely, or has another name."""
 
 
 class LauncherOutput:
@@ -281,7 +281,10 @@ def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
 def convergence_input_findings(
     planned: PlannedRun, samples: float | None, batch: float | None
 ) -> list[Finding]:
-    """Return findings about missing inputs for the comparison of convergence, if there are references."""
+    """Return a finding if the samples, the batch size or its reference is missing.
+
+    Without them, convergence cannot be compared. A benchmark without references needs none of them.
+    """
     ruleset = planned.result.ruleset
     if not ruleset or not reference_points(planned.benchmark, ruleset):
         return []
@@ -332,7 +335,7 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
     """Return the score of all repeats together according to the rules.
 
     Args:
-        planned: The repeats of one benchmark on one rack. All are recorded.
+        planned: The repeats of one point of a benchmark on the same nodes. All are recorded.
         results: The results folder.
 
     Returns:
@@ -456,5 +459,5 @@ def _earlier_repeats(planned: PlannedRun, results: Path, plan_id: str) -> list[t
 
 
 def _is_same_result(other_run: PlannedRun, planned: PlannedRun) -> bool:
-    """Return whether two runs are repeats of the same result."""
+    """Return whether two runs are of the same benchmark and nodes. Their parameters are not compared."""
     return other_run.benchmark == planned.benchmark and other_run.nodes == planned.nodes

@@ -28,8 +28,8 @@ NETWORKS = ("host", "overlay")
 made for the run."""
 BEFORE_AFTER_S = 900
 """Seconds that are added to the time limit of a job, for the work before and after the job. The sum is the
-lifetime of the run's overlay. It counts from the moment before the overlay is made. Then the node removes the
-overlay, if the playbook did not."""
+lifetime of the run's overlay, from the moment before the overlay is made. After this time, the node removes
+the overlay if the playbook did not."""
 COLD = 0.01
 """Largest share of the sampled data that may be in memory if the cache counts as emptied."""
 LEAST_BYTES = 1 << 20

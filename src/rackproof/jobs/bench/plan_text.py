@@ -46,7 +46,8 @@ def describe_plan(plan: Plan, baselines: Sequence[SkuReference] = ()) -> str:
 def lacking(plan: Plan) -> list[str]:
     """Return the obstacles to the plan's runs, each listed once.
 
-    Each line states one reason and its benchmarks. The reasons with the most benchmarks come first.
+    Each line states one reason and its benchmarks. The reasons with the most benchmarks come first. A last
+    line names the hosts that did not answer, unless another line names them.
     """
     lacking_by_node: dict[str, dict[str, None]] = {}
     for run in plan.runs:

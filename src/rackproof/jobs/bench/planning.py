@@ -130,7 +130,7 @@ class PlannedRun(Record):
     """The number of this repeat, from 1, or 0 if nothing is repeated."""
     repeats: int = 0
     would: tuple[str, ...] = ()
-    """Lines about the actions that it would perform on a cluster, such as the pull of an image."""
+    """Lines about the actions that the run would perform, such as the pull of an image."""
     published_references: bool = True
     container: str = ""
     sku: str = ""
@@ -140,7 +140,7 @@ class PlannedRun(Record):
     node_skus: dict[str, NodeSku] = {}  # noqa: RUF012  (pydantic copies defaults)
     """The SKU of each node. Old plans state none, and all their nodes are of the lead's SKU."""
     result: Result
-    """Rules for reading and judging its log, as the definition had them at planning."""
+    """Rules for reading and judging the run's log, as the definition had them at planning."""
     definition_path: str
     """The file's path on the controller. Records state :attr:`definition_name` instead."""
     definition_sha256: str
@@ -168,7 +168,10 @@ class PlannedRun(Record):
 
 
 class Skipped(Record):
-    """A point of a suite that a node cannot run, for example for want of a second GPU. This is no fault."""
+    """A point or benchmark that a node cannot run, for example for want of a second GPU. This is no fault.
+
+    ``node`` is the first node of a rack if the rack cannot run the point.
+    """
 
     benchmark: str
     node: str
@@ -182,7 +185,10 @@ class Plan(Record):
     title: str
     created: datetime
     fingerprint: str
-    """Digest of the runs, skipped points and unreached nodes, equal for plans of the same request."""
+    """Digest of title, runs, skipped points and unreached nodes, equal for plans of the same request.
+
+    The digest does not cover missing programs and interpreters, which task ``plan`` adds later as obstacles.
+    """
     runs: tuple[PlannedRun, ...]
     skipped: tuple[Skipped, ...] = ()
     unreached: tuple[str, ...] = ()
@@ -234,7 +240,8 @@ class Plan(Record):
     def result_of(self, run: PlannedRun) -> str:
         """Return the name of the result that a run repeats.
 
-        If several nodes make the same benchmark separately, each gives its own result.
+        If several nodes make the same benchmark separately, each gives its own result. The points of one
+        benchmark have the same name.
         """
         alone = all(
             other_run.nodes == run.nodes for other_run in self.runs if other_run.benchmark == run.benchmark
@@ -268,7 +275,7 @@ class Plan(Record):
 
     @property
     def unused(self) -> dict[str, str]:
-        """Return the nodes on which no run was possible, with the reasons. Their state is unproven."""
+        """Return the nodes of :attr:`skipped` that no run uses, with the reasons. They are unproven."""
         reasons: dict[str, list[str]] = {}
         for point in self.skipped:
             if all(point.node not in run.nodes for run in self.runs):
@@ -328,7 +335,8 @@ def make_plan(
         addresses: The address of each node on the training network.
 
     Raises:
-        DefinitionError: An override is not a parameter, or a definition uses an unknown variable.
+        DefinitionError: An override is not a parameter or has a wrong value, a definition uses an unknown
+            variable or lacks a part that its launcher needs, or a point's number of nodes is not positive.
     """
     now = now or datetime.now(UTC)
     planner = _Planner(
@@ -451,7 +459,7 @@ class _Planner:
             self._add_multi_node_runs(loaded)
 
     def _add_single_node_runs(self, loaded: LoadedDefinition, name: str) -> None:
-        """Add the runs of one node."""
+        """Add the runs of one benchmark that one node makes alone, or note why they are skipped."""
         if self._needs_whole_rack(loaded):
             return
         definition, gpus_there = loaded.definition, len(self.nodes[name].gpus)
@@ -470,7 +478,7 @@ class _Planner:
     def _add_single_node_point(
         self, loaded: LoadedDefinition, name: str, point: Parameters, gpus_there: int
     ) -> None:
-        """Add the run of one point on one node, or note why it is skipped."""
+        """Add the run of one point on one node, or its repeats, or note why the point is skipped."""
         gpus, lacks_gpus = point.get("gpus", 0), _lacks_gpus(point, gpus_there)
         if lacks_gpus and "gpus" not in self.overrides:
             self._skip(loaded, name, f"gpus={gpus}: {name} has {gpus_there}")
@@ -507,7 +515,7 @@ class _Planner:
     def _add_grouped_point(
         self, loaded: LoadedDefinition, members: Sequence[str], point: Parameters, gpus_there: int
     ) -> None:
-        """Add the run of one point on the first nodes of a rack, or note why it is skipped."""
+        """Add the run of one point on the first nodes of a rack, or note why the point is skipped."""
         node_count, gpus = _node_count(loaded, point), point.get("gpus", 0)
         overrides = self._own_overrides(loaded)
         lacks_nodes, lacks_gpus = node_count > len(members), _lacks_gpus(point, gpus_there)
@@ -527,7 +535,7 @@ class _Planner:
         self.runs.append(run)
 
     def _add_rack_runs(self, loaded: LoadedDefinition, members: Sequence[str]) -> None:
-        """Add the repeats of a benchmark on a whole rack."""
+        """Add the repeats of each point of a benchmark on a whole rack."""
         site = self.sites.get(members[0], Site())
         lead, obstacle = _rack_lead(site, members)
         for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=site.sku_gpus):
@@ -552,7 +560,8 @@ class _Planner:
     ) -> tuple[Site, tuple[str, ...]]:
         """Return a rack's cluster with the architecture of its nodes, and the reasons against a run.
 
-        The architecture is the SKU's only if no node answered.
+        The architecture is the SKU's only if no node answered. It is "" if it is unknown, or if the nodes
+        have different architectures.
         """
         names = launch_slurm.nodes_by_architecture(self.nodes[name] for name in members if name in self.nodes)
         names = names or ({site.sku_architecture: []} if site.sku_architecture else {})
@@ -861,7 +870,8 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
         The plan to carry out, and whether it is an earlier one.
 
     Raises:
-        ResultsError: The results folder cannot be written.
+        ResultsError: A record of the earlier plan is damaged or belongs to another run, or the results folder
+            cannot be written.
     """
     earlier_plan = _newest_of_request(plan, results) if resume else None
     if earlier_plan is not None and _is_unfinished(earlier_plan, results):

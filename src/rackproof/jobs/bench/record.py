@@ -62,7 +62,8 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 # Exit statuses of Rackproof's own workloads (docs/extending/workloads.md), with their meanings. They prove
 # neither success nor failure. Any other status except 0 and WRONG_ARGUMENTS means that something failed while
-# the workload ran. For a site's own program, run_command.py replaces every other status by 1.
+# the workload ran. For a site's own program, run_command.py replaces every other status by 1. mnist_torch.py
+# also ends with 6 if it misses its target, which is not distinguished here.
 COULD_NOT_RUN = {
     4: "a GPU that was requested is absent",
     5: "the data is missing or damaged",
@@ -73,7 +74,10 @@ COULD_NOT_RUN = {
 }
 
 WRONG_ARGUMENTS = 2
-"""Exit status of Rackproof's own programs for a wrong value of a parameter, which is no fault."""
+"""Exit status of Rackproof's own programs for a wrong value of a parameter, which is no fault.
+
+With the launchers that :data:`~rackproof.jobs.bench.log_checks.BY_ITSELF` does not list, it is a failure.
+"""
 _LINES_READ = 20
 """Number of last lines of a log to search for the reason why its program ended."""
 
@@ -112,9 +116,9 @@ class RecordedRun(Record):
 def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
     """Return the findings that follow from the job's end, not from its log.
 
-    Without a finding, the job belongs to this run, and ended by itself with exit status 0 on the requested
-    nodes. The state comes from a node, so its values may be absent or damaged.
-    :func:`~rackproof.jobs.bench.required_evidence.machine_lacks` reports these.
+    If the state of the job is complete and there is no finding, the job belongs to this run, and ended by
+    itself with exit status 0 on the requested nodes. The state comes from a node, so any of its values may be
+    absent or damaged. :func:`~rackproof.jobs.bench.required_evidence.machine_lacks` reports these.
     """
     job = evidence.job
     findings = []
@@ -160,7 +164,7 @@ def part_findings(run_id: str, jobs: Mapping[str, Any]) -> list[Finding]:
 
 
 def _is_damaged(job: Mapping[str, Any]) -> bool:
-    """Return whether a job's state differs from its seal. Only the state of an ended job must have one."""
+    """Return whether a job's state differs from its seal, or the state of an ended job has no seal."""
     return bool(job.get("seal", job_seal(job) if job.get("phase") != "ended" else "") != job_seal(job))
 
 
@@ -361,7 +365,8 @@ def _expected_baselines(
 ) -> list[SkuReference]:
     """Return the SKU's references for which a run needs a measurement.
 
-    The preflight's reference is left out if it was measured, was planned to be off, or has its own finding.
+    The preflight's reference is left out if the preflight was measured, was planned to be off, or has its own
+    gating finding.
     """
     # For a missing or failed preflight, a gating finding names cause and remedy.
     explained = any(
@@ -452,10 +457,10 @@ def judge_folder(
 ) -> tuple[Run, str]:
     """Return a run's record from the logs under ``folder/logs``, and why references may be missing, or "".
 
-    No file is written.
+    No file of the results is written.
 
     Args:
-        planned: The run as planned.
+        planned: The run as it was planned.
         evidence: The other evidence about the run.
         folder: The folder ``results/RUN_ID``.
         history: The history, with the accepted references of this hardware.
@@ -534,7 +539,7 @@ class _Logs:
 
 
 def _read_logs(planned: PlannedRun, evidence: Evidence, folder: Path) -> _Logs:
-    """Parse the logs of the run's nodes, and check that they are the files that the job wrote."""
+    """Parse the logs of the run's nodes, and check that the lead's is the file that its job wrote."""
     logs = _Logs()
     paths, findings = _own_logs(planned, folder / "logs")
     # Without a job there are no logs, and another finding already states that it was not started.

@@ -118,9 +118,9 @@ class SlurmJob:
 
     @property
     def has_record(self) -> bool:
-        """Return whether Slurm keeps a record of the job.
+        """Return whether the job ran under Slurm and the launcher reported its end, which has Slurm's record.
 
-        In round 0.6, a run on one node does not use Slurm.
+        In round 0.6, a run on one node does not use Slurm. Another row is about a missing report.
         """
         by_slurm = self.planned.launcher != "docker" or len(self.planned.nodes) > 1
         return by_slurm and bool(self.output.end)
@@ -216,12 +216,12 @@ _AGAIN = "run the benchmark again"
 
 
 def _started(run: MachineRun) -> bool:
-    """Return whether a job was started."""
+    """Return whether no obstacle kept the job from being started, or from being followed to its end."""
     return not run.known.could_not_start
 
 
 def _ended(run: MachineRun) -> bool:
-    """Return whether a job was started and ended."""
+    """Return whether a job was started, and its state reports the end."""
     return _started(run) and run.known.job.get("phase") == "ended"
 
 
@@ -388,7 +388,7 @@ def _was_taken(job: SlurmJob) -> bool:
 
 
 def _has_record(job: SlurmJob) -> bool:
-    """Return whether Slurm must keep a record of the job."""
+    """Return whether the job was accepted, and must have a record of Slurm."""
     return _was_taken(job) and job.has_record
 
 

@@ -4,9 +4,10 @@ A runtime is a pinned environment of Python under workloads/. Its runtime.json s
 
     {"oldest": "3.10", "newest": "3.11", "imports": ["numpy"], "libraries": {"libgomp.so.1": "libgomp1"}}
 
-Task ``plan`` of bench.yml calls these functions with the answers of the nodes. :func:`program_obstacle` and
-:func:`interpreter_obstacle` return why a run is unproven. :func:`describe_lacking` returns the other lacking
-parts for the text of the plan, with the packages that contain them.
+Task ``select`` of bench.yml calls :func:`read_needs`. Task ``plan`` calls all functions, with the answers of
+the nodes. :func:`program_obstacle` and :func:`interpreter_obstacle` return why a run is unproven.
+:func:`describe_lacking` returns the other lacking parts for the text of the plan, with the packages that
+contain them.
 """
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ def read_needs(workloads: Path, names: Iterable[str]) -> dict[str, RuntimeNeeds]
 
 
 def _version(text: str) -> tuple[int, int]:
-    """Return a version such as ``3.10`` or ``3.10.4`` as two numbers. Any other form raises ValueError."""
+    """Return the first two numbers of a version such as ``3.10`` or ``3.10.4``.
+
+    Raises:
+        ValueError: The text has another form.
+    """
     major, minor = text.split(".")[:2]
     return int(major), int(minor)
 

@@ -1,9 +1,10 @@
 """Run the tasks select, plan, record and report of bench.yml.
 
-The action of each task (plugins/action/rackproof_bench_*) calls one function: :func:`select_benchmarks`,
-:func:`plan_runs`, :func:`record_run` and :func:`report_plan`, in this order. The actions check the arguments,
-and turn :class:`BenchError` into a failed task. Raw facts are a node's answer as the module rackproof_facts
-returns it.
+The action of each task (plugins/action/rackproof_bench_*) calls the function of that task, in this order:
+:func:`select_benchmarks`, :func:`plan_runs`, :func:`record_run` and :func:`report_plan`. The action of record
+also calls :func:`abandoned_results`, after which the playbook omits repeats of an invalid result. The actions
+check the arguments, and turn :class:`BenchError` into a failed task. Raw facts are a node's answer as the
+module rackproof_facts returns it.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ No rack contains more nodes, and more columns are hard to read. `rackproof compa
 
 
 _LARGEST_VALUE = 2**63
-"""Bound for integer parameters, because the database stores integers in 64 bits. Numbers in texts are not
-checked."""
+"""Bound of the absolute value of an integer parameter, so that the integer fits into 64 bits. A number in a
+text is not checked."""
 
 
 class BenchError(RackproofError):
@@ -167,8 +168,8 @@ def select_benchmarks(
         variables: Variables of the command line, perhaps with a parameter among them by mistake.
 
     Raises:
-        BenchError: A name is unknown, a definition or reference is wrong, a host is claimed, or the
-            folder is not writable.
+        BenchError: A name is unknown, a definition, parameter or reference is wrong, a parameter is given
+            as a variable, a host is claimed, or the results folder is not writable.
     """
     try:
         chosen = definitions.select_benchmarks(
@@ -288,7 +289,8 @@ def plan_runs(
         workloads: The folder of the workloads on this machine, which has the needs of their runtimes.
 
     Raises:
-        BenchError: A definition uses an unknown variable, a node lacks a variable, or the plan cannot be
+        BenchError: A definition or reference is wrong, a definition uses an unknown variable, a node lacks a
+            variable or has an invalid one, a record of the continued plan is damaged, or the plan cannot be
             written.
     """
     assumed = assumed or {}
@@ -457,7 +459,7 @@ def _lacking_for_runtimes(
 def _runtimes(
     runs: Sequence[PlannedRun], answered: Mapping[str, NodeAnswer]
 ) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Return the runtimes that each host needs for the runs, without duplicates."""
+    """Return the runtimes of the runs that nodes start together, by host, without duplicates."""
     names: dict[str, dict[str, None]] = {}
     for run, host in _setups(runs):
         names.setdefault(host, {})[run.runtime] = None
@@ -494,7 +496,7 @@ def planned_run(results: Path, plan_id: str, run_id: str) -> PlannedRun:
     """Return one run of a stored plan.
 
     Raises:
-        BenchError: The plan or the run does not exist.
+        BenchError: The plan does not exist or is damaged, or the plan lacks the run.
     """
     try:
         for run in planning.read_plan(results, plan_id).runs:
@@ -528,10 +530,10 @@ def record_run(
         results: The results folder.
         plan_id: The id of the plan.
         run_id: The id of the run.
-        facts: The raw facts of the nodes that took part.
+        facts: The raw facts of the nodes that took part. A value that is no mapping counts as empty.
         sku: The SKU of the lead node. The plan states the SKUs of the other nodes.
         sku_gpus: The number of GPUs required of the lead, or 0 if unknown.
-        sku_references: References of the SKU.
+        sku_references: References of the SKU. If one is wrong, none is used, and the run is unproven.
         required: The conditions for judging a speed.
         job: The final state of the job, or empty if none was started.
         failure: The reason why no job was started, or "".
@@ -541,7 +543,8 @@ def record_run(
         jobs: The final state of each node's part of the job, except the lead's.
 
     Raises:
-        BenchError: The record cannot be written.
+        BenchError: The plan or its run cannot be read, the results folder cannot be listed, or the record
+            cannot be written.
     """
     planned = planned_run(results, plan_id, run_id)
     # The facts of a node that was lost during the run are missing, but the run must be recorded.
@@ -666,7 +669,7 @@ def _with_observed_texts(texts: Mapping[str, str], setup: node_setup.SetupEviden
 
 
 def abandoned_results(results: Path, plan_id: str) -> dict[str, str]:
-    """Return a plan's benchmarks whose repeats can no longer become a valid result, with the reasons.
+    """Return a plan's results that can no longer become valid, by :meth:`Plan.result_of`, with the reasons.
 
     Raises:
         BenchError: The plan or one of its records cannot be read.
@@ -770,7 +773,10 @@ def _missing(
 def _scores(
     plan: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
 ) -> dict[str, Verdict | None]:
-    """Return the verdict on each result's repeats, by the line with their score."""
+    """Return the verdict on each result's repeats, by the line with their score.
+
+    Without a verdict (None), the line is a remark (:func:`score_repeats`).
+    """
     scores: dict[str, Verdict | None] = {}
     for members in _repeat_groups(plan, given_up):
         # A score of only some repeats would not be a result. Another line names the missing repeats.
@@ -916,7 +922,8 @@ def _values(name: object, value: Any) -> tuple[Scalar, ...]:
     """Return the values that an operator gave for a parameter.
 
     Raises:
-        BenchError: The name is no text, there is no value, or a value is neither text nor a finite number.
+        BenchError: The name is no text, there is no value, a value is neither text nor a finite number, or an
+            integer does not fit into 64 bits.
     """
     if not isinstance(name, str):
         raise BenchError(f"bench_parameters: no parameter `{name}`: a parameter's name is text")
@@ -958,7 +965,11 @@ def _number_in_text(text: str) -> int | float | None:
 
 
 def _sku_references(raw: Sequence[Mapping[str, Any]]) -> list[SkuReference]:
-    """Return the references of the SKU. If one is wrong, raise a BenchError."""
+    """Return the references of the SKU.
+
+    Raises:
+        BenchError: A reference is wrong.
+    """
     references = []
     for number, reference in enumerate(raw, 1):
         entry = f"bench_sku_references: entry {number}"

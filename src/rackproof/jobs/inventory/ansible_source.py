@@ -43,13 +43,16 @@ _GPU_GROUP = re.compile(r"(?<![a-z])(?<!no[-_])(?<!non[-_])gpus?(?![a-z])", re.I
 
 
 def read_ansible_nodes(path: Path) -> AdoptedSource:
-    """Return the hosts of an inventory.
+    """Return the hosts of an inventory, without localhost and hosts with unusable names.
+
+    If the inventory states GPUs for any host, a host gets 0 GPUs if no variable and no group names any for
+    it.
 
     Args:
-        path: Output of ``ansible-inventory --list``, or any inventory that Ansible reads.
+        path: Output of ``ansible-inventory --list`` (a file ``*.json``), or any inventory that Ansible reads.
 
     Raises:
-        AdoptError: The path is neither of these, or contains no hosts.
+        AdoptError: The path is neither of these, or contains no such host.
         InventoryError: Ansible cannot read the inventory.
     """
     inventory = _load_inventory(path)
@@ -87,9 +90,10 @@ def _names_gpus(node: AdoptedNode) -> bool:
 
 
 def _without_gpus(node: AdoptedNode, groups: Sequence[str]) -> AdoptedNode:
-    """Return a host with 0 GPUs if nothing names any, in an inventory that states GPUs for other hosts.
+    """Return a host with 0 GPUs if no variable and no group names any, or else unchanged.
 
-    Such hosts are file servers and login hosts.
+    In an inventory that states GPUs for other hosts, such hosts are, for example, file servers and login
+    hosts.
     """
     if _names_gpus(node) or any(map(_GPU_GROUP.search, groups)):
         return node
@@ -97,7 +101,7 @@ def _without_gpus(node: AdoptedNode, groups: Sequence[str]) -> AdoptedNode:
 
 
 def _only_controls(groups: Collection[str]) -> bool:
-    """Return whether a host's only group is that of the Slurm controller."""
+    """Return whether a host's only group, apart from ``all``, is that of the Slurm controller."""
     return set(groups) - {"all"} == {"slurm_controller"}
 
 
@@ -139,7 +143,7 @@ def _shape_problem(listed: Mapping[str, Any]) -> str:
 
 
 def _controller(inventory: Inventory) -> str:
-    """Return the host of slurmctld, or ""."""
+    """Return the first host of the group slurm_controller, which nights query for Slurm's states, or ""."""
     hosts = inventory.groups.get("slurm_controller", ())
     return hosts[0] if hosts and not name_problem(hosts[0]) else ""
 
@@ -213,7 +217,10 @@ def _rack(values: Mapping[str, Any], groups: Sequence[str]) -> str:
 
 
 def _sku(groups: Sequence[str]) -> str:
-    """Return the longest group of a SKU, or "". A slice is in the group of its whole machine, too."""
+    """Return the group of a host's SKU, or "".
+
+    Of several such groups, return the longest, because a slice is in the group of its whole machine, too.
+    """
     skus = (group for group in groups if group.startswith("sku_") and SKU_NAME.fullmatch(group))
     return max(skus, key=len, default="")
 

@@ -110,22 +110,25 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "ipmi",
     ),
 }
-"""Headings of a column by its meaning, the best first, in lower case. Other characters than letters and
-digits count as underscores."""
+"""Headings of a column by the column's meaning, the best first, in lower case. Other characters than letters
+and digits count as underscores. If a file has several of the headings of a meaning, only the best column is
+read."""
 _EMPTY = frozenset({"-", "--", "?", "n/a", "na", "nan", "none", "null", "tbd", "unknown"})
 """Words that tables have in cells without a value, in lower case."""
 _SUMS = frozenset({"total", "totals", "sum", "summe", "gesamt"})
 """Words in the column of names of a line that adds up the others."""
 _MOST_TITLES = 10
-"""Number of lines at the start of a file that are searched for the headings. A title may come first."""
+"""Number of lines at the start of a file that are searched for the headings, because a title may come
+first."""
 _MOST_FIELD = 10_000
-"""Characters of the longest cell that is read."""
+"""Largest number of characters of a cell."""
 _MOST_GPUS = 1024
-"""Largest number of GPUs of a node. A larger number is not read as one."""
+"""Largest number in a variable or field that :func:`stated_gpu_count` reads as the number of a node's
+GPUs."""
 
 
 def stated_gpu_count(values: Mapping[str, Any]) -> int | None:
-    """Return the number of GPUs from the first numeric variable or field with that meaning, or None.
+    """Return the number of GPUs from the first numeric variable or field with that meaning, or None. No I/O.
 
     A number that is negative or too large for GPUs also gives None.
 
@@ -148,11 +151,12 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
     """Return the nodes of a CSV file with a line of headings.
 
     Raises:
-        AdoptError: The file cannot be read, lacks a column of names, or contains an unusable line. The
-            message gives the line's number.
+        AdoptError: The file cannot be read or is not CSV, lacks a column of names, names too many nodes, or
+            contains an unusable line. The message about a line gives the line's number.
     """
     text = read_text(path)
-    # The limit belongs to the whole process, which also reads other tables.
+    # The limit belongs to the whole process, which may also read other tables, so the old limit is set again
+    # below.
     limit_before = csv.field_size_limit(_MOST_FIELD)
     above, delimiter = _find_heading(text)
     body = text.split("\n", above)[above]
@@ -175,7 +179,8 @@ def _find_heading(text: str) -> tuple[int, str]:
     """Return the number of lines above the headings, and the delimiter.
 
     Excel writes its separator into a line of its own, and a title may contain the heading of a column. Among
-    the first lines, the line with the most known headings counts, or the first line if none has any.
+    the first lines with a heading of the column of names, the line with the most known headings counts. If
+    there is no such line, the first line counts.
     """
     headings: list[tuple[int, int, str]] = []
     for row_index, line in enumerate(text.split("\n", _MOST_TITLES)[:_MOST_TITLES]):
@@ -208,7 +213,7 @@ def _numbered(reader: Any, above: int) -> Iterator[tuple[int, list[str]]]:
 
 
 def _columns(heading: Iterable[str], path: Path, line: int) -> tuple[dict[str, int], list[str]]:
-    """Return the index of each column by its key in :data:`COLUMNS`, and the unknown headings.
+    """Return the index of each column by its key in :data:`COLUMNS`, and the headings of all other columns.
 
     Raises:
         AdoptError: No column has names.
@@ -236,9 +241,10 @@ def _columns(heading: Iterable[str], path: Path, line: int) -> tuple[dict[str, i
 def _nodes(
     rows: Iterable[tuple[int, list[str]]], columns: Mapping[str, int], path: Path, sums: list[str]
 ) -> Iterator[AdoptedNode]:
-    """Yield the nodes of each line, and refuse a node that is on two lines.
+    """Yield the nodes of each line. The numbers of lines with sums are added to ``sums``.
 
-    The numbers of lines with sums are added to ``sums``.
+    Raises:
+        AdoptError: A line is unusable, a node is on two lines, or there are too many nodes.
     """
     lines: dict[str, int] = {}
     for line, row in rows:
@@ -261,7 +267,10 @@ def _nodes(
 
 
 def _cell(column: str, text: str) -> str:
-    """Return the text of a cell, or "" if it only says that there is no value."""
+    """Return the text of a cell in a plain form, or "" if the text only says that there is no value.
+
+    A cell in the column of names is not changed.
+    """
     plain = text.strip()
     if column == "name":
         return plain
@@ -277,7 +286,11 @@ def _cell(column: str, text: str) -> str:
 
 
 def _names(cells: Mapping[str, str], where: str) -> tuple[str, ...]:
-    """Return the names of a line's nodes. Unusable names raise AdoptError."""
+    """Return the names of a line's nodes.
+
+    Raises:
+        AdoptError: There is no name, a name is unusable, or several nodes share a value of one machine.
+    """
     text = cells["name"]
     if problem := hostlist_problem(text, MOST_NODES):
         raise AdoptError(f"{where}: {sanitize(text, 80)}: {problem}")
@@ -298,7 +311,11 @@ def _partitions(text: str) -> tuple[str, ...]:
 
 
 def _check_cells(cells: Mapping[str, str], where: str) -> None:
-    """Refuse an invalid address or name, and a number of GPUs that is no number."""
+    """Check the address, the own host name, and the number of GPUs of a line.
+
+    Raises:
+        AdoptError: One of them is invalid.
+    """
     address = cells.get("address", "")
     if address and (problem := address_problem(address)):
         raise AdoptError(f"{where}: address {sanitize(address, 60)!r}: {problem}")
@@ -311,7 +328,11 @@ def _check_cells(cells: Mapping[str, str], where: str) -> None:
 
 
 def _node(name: str, cells: Mapping[str, str], where: str) -> AdoptedNode:
-    """Return the node of a line. A cell that does not fit its column raises AdoptError."""
+    """Return the node of a line.
+
+    Raises:
+        AdoptError: A cell does not fit its column.
+    """
     _check_cells(cells, where)
     address, count = cells.get("address", ""), cells.get("gpus", "")
     hints = [
@@ -342,7 +363,11 @@ def _node(name: str, cells: Mapping[str, str], where: str) -> AdoptedNode:
 
 
 def _sku(text: str, where: str) -> str:
-    """Return the SKU of a line, and refuse a text that cannot be one."""
+    """Return the SKU of a line, or "".
+
+    Raises:
+        AdoptError: The text cannot be the name of a SKU.
+    """
     if text and not SKU_NAME.fullmatch(text):
         raise AdoptError(f"{where}: {sanitize(text, 60)!r} is not a SKU: letters, digits, '-' and '_'")
     return text

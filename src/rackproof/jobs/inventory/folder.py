@@ -1,8 +1,8 @@
 """Write an adopted inventory into its folder, and keep changes by hand.
 
-``rackproof adopt`` calls :func:`plan_change`, :func:`lint_change` and :func:`write_change`, in this order.
-The folder's ``.adopted`` contains the files as they were last written. A line that differs from it was
-changed by hand, and remains.
+``rackproof adopt`` calls :func:`check_folder`, :func:`add_missing_nodes`, :func:`plan_change`,
+:func:`lint_change` and :func:`write_change`, in this order. The folder's ``.adopted`` contains the files as
+adopt rendered them last. A line that differs from this copy was changed by hand, and remains.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rackproof.jobs.inventory.read_file import read_text
 from rackproof.store.run_folder import write_file
 
 _KEPT = ".adopted"
-"""Folder with the files as adopt wrote them last, and the list of their nodes (``nodes.json``)."""
+"""Folder with the files as adopt rendered them last, and the list of their nodes (``nodes.json``)."""
 _NODES = "nodes.json"
 
 
@@ -59,7 +59,7 @@ def check_folder(folder: Path) -> bool:
     """Return whether an earlier adopt wrote a folder, or False if the folder is absent or empty.
 
     Raises:
-        AdoptError: The folder contains files of another origin.
+        AdoptError: The folder contains files of another origin, or cannot be read.
     """
     if (folder / _KEPT).is_dir():
         return True
@@ -80,10 +80,10 @@ def add_missing_nodes(
 ) -> tuple[tuple[AdoptedNode, ...], list[str]]:
     """Return the nodes, and a remark about nodes of the last adopt that no source names now.
 
-    Unless ``remove`` is set, these are added to the nodes.
+    Unless ``remove`` is set, the missing nodes are added to the result.
 
     Raises:
-        AdoptError: The list of the last adopt cannot be read.
+        AdoptError: The list of the last adopt cannot be read, or is damaged.
     """
     path = folder / _KEPT / _NODES
     if not path.exists():
@@ -104,7 +104,11 @@ def add_missing_nodes(
 
 
 def plan_change(folder: Path, rendered: Mapping[str, str]) -> InventoryChange:
-    """Return how a folder's files change. Changes by hand are kept.
+    """Return how a folder's files change. Changes by hand are kept. Nothing is written.
+
+    Args:
+        folder: The folder of the inventory.
+        rendered: The new text of each file (:func:`rackproof.jobs.inventory.inventory_files.render_files`).
 
     Raises:
         AdoptError: A file cannot be read.
@@ -155,10 +159,10 @@ def _unused_files(folder: Path, rendered: Mapping[str, str]) -> list[str]:
 
 
 def skeleton_groups(folder: Path, change: InventoryChange) -> frozenset[str]:
-    """Return the groups of SKUs whose file, after a change, is missing or still a skeleton.
+    """Return the groups of SKUs that adopt rendered as a skeleton, and whose file is not completed yet.
 
-    A file that cannot be read here, such as one with an encrypted value, counts as a skeleton if adopt wrote
-    it as one.
+    A file is not completed if, after the change, it is missing, is still a skeleton, or cannot be parsed
+    here, for example because a value is encrypted.
     """
     groups = set()
     for name, rendered in change.bases.items():
@@ -169,7 +173,10 @@ def skeleton_groups(folder: Path, change: InventoryChange) -> frozenset[str]:
 
 
 def _is_skeleton(text: str, *, if_unreadable: bool) -> bool:
-    """Return whether the variables of a SKU state that they are a skeleton."""
+    """Return whether the variables of a SKU state that they are a skeleton.
+
+    ``if_unreadable`` is the result for a text that cannot be parsed.
+    """
     try:
         values = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError):
@@ -182,6 +189,8 @@ def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[I
 
     Raises:
         AdoptError: Ansible cannot read the folder after the change, or a file in it is not YAML.
+        OSError: The folder cannot be copied, for example because a pipe is in it.
+        ResultsError: The copy cannot be written.
     """
     with tempfile.TemporaryDirectory(prefix="rackproof-adopt-") as draft:
         copy = Path(draft) / "inventory"
@@ -211,6 +220,7 @@ def write_change(folder: Path, change: InventoryChange, nodes: Sequence[AdoptedN
     """Write the changed files, and then the copies of all rendered files and the list of nodes.
 
     Raises:
+        OSError: The folder cannot be created.
         ResultsError: A file cannot be written.
     """
     # Make the folder of copies first, so that a later adopt recognizes the inventory after an interruption.

@@ -1,8 +1,9 @@
-"""Write an adopted cluster as the files of an inventory. No I/O.
+"""Render an adopted cluster as the files of an inventory. No I/O.
 
-``rackproof adopt`` calls :func:`build_cluster` and :func:`render_files`. The files are hosts.yml,
-group_vars/all.yml, and a file with the variables of each SKU in group_vars. For a SKU that Rackproof does not
-ship, this file is a skeleton, with which no node passes.
+``rackproof adopt`` calls :func:`build_cluster` and then :func:`render_files`, and writes the returned texts
+with :mod:`rackproof.jobs.inventory.folder`. The files are hosts.yml, group_vars/all.yml, and a file with the
+variables of each SKU in group_vars. For a SKU that Rackproof does not ship, this file is a skeleton, with
+which no node passes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _RACKS_LINE = re.compile(r"(?m)^slurm_racks:.*$")
 
 
 class AdoptedCluster(Record):
-    """The contents of an inventory: nodes and their SKUs, groups, and the host of slurmctld.
+    """The contents of an inventory: nodes and their SKUs, groups, and the host to query for Slurm's states.
 
     Attributes:
         nodes: The nodes.
@@ -39,7 +40,7 @@ class AdoptedCluster(Record):
         partitions: The nodes of each partition's group.
         controller: The host that returns Slurm's states, or "" without Slurm or if the host is unknown.
         controller_address: The address of this host, if a source states it.
-        controller_variables: Its other variables, such as ansible_user.
+        controller_variables: Other variables of this host, such as ansible_user.
     """
 
     nodes: tuple[AdoptedNode, ...]
@@ -52,11 +53,11 @@ class AdoptedCluster(Record):
 
     @property
     def has_slurm(self) -> bool:
-        """Return whether Slurm lists any of the nodes, so that their own host names are known."""
+        """Return whether Slurm lists any of the nodes, so that the own host names of these are known."""
         return any(node.in_slurm for node in self.nodes)
 
     def skus(self) -> dict[str, list[str]]:
-        """Return the group of each SKU and its nodes."""
+        """Return the nodes of each SKU, by the SKU's group. Nodes without GPUs are left out."""
         hosts: dict[str, list[str]] = {}
         for node in self.nodes:
             if group := self.guesses[node.name].group:
@@ -72,13 +73,13 @@ def build_cluster(
 ) -> AdoptedCluster:
     """Return the cluster with the groups of its nodes.
 
-    The host of slurmctld is no node of it, unless it has GPUs, Slurm lists it as a node, or it is the only
-    host.
+    The controller is no node of the cluster, unless it has or may have GPUs, Slurm lists it as a node, or it
+    is the only host.
 
     Args:
         nodes: The nodes of all sources.
         guesses: The SKU of each node, by its name.
-        controller: The host of slurmctld, or "".
+        controller: The host that nights will query for Slurm's states (:class:`AdoptedSource`), or "".
         controller_address: The address of this host, or "".
     """
     nodes, address, variables = _without_controller(nodes, guesses, controller, controller_address)
@@ -105,10 +106,10 @@ def build_cluster(
 def _without_controller(
     nodes: Sequence[AdoptedNode], guesses: Mapping[str, SkuGuess], controller: str, address: str
 ) -> tuple[Sequence[AdoptedNode], str, dict[str, str | int | bool]]:
-    """Return the nodes without a controller that is no node, and the address and variables of its line.
+    """Return the nodes without a controller that is no node, and the controller's address and variables.
 
-    Both are empty if the controller is a node, because the line of its rack has them. ``address`` is that of
-    a source that does not list the controller as a node.
+    Address and variables are empty if the controller is a node, because its line in the rack has them.
+    ``address`` is the address that a source states for the controller itself.
     """
     host = next((node for node in nodes if node.name == controller), None)
     if host is None:
@@ -142,7 +143,7 @@ def _rack_groups(racks: Collection[str], taken: Collection[str]) -> dict[str, st
 def _group_name(text: str, prefix: str, taken: Collection[str]) -> str:
     """Return the name of a group for a text.
 
-    It has the prefix if the name is taken, begins like another kind of group, or begins with a digit.
+    The name gets the prefix if it is taken, begins like another kind of group, or begins with a digit.
     """
     name = _slug(text) or "unnamed"
     is_free = name not in taken and not name.startswith((PREFIX, _PARTITION)) and not name[0].isdigit()
@@ -158,7 +159,7 @@ def render_files(
         cluster: The cluster.
         shipped: The SKUs that Rackproof ships.
         shipped_all: The text of the shipped group_vars/all.yml.
-        version: Rackproof's version, for the files' headings.
+        version: Rackproof's version, for the headings of the copied files.
     """
     shipped_by_group = {sku.group: sku for sku in shipped}
     files = {
@@ -234,7 +235,7 @@ def _with_parents(skus: Iterable[str], shipped: Mapping[str, ShippedSku]) -> dic
 def _members(
     hosts: Collection[str], racks: Mapping[str, Collection[str]], children: Collection[str] = ()
 ) -> Iterator[str]:
-    """Yield the lines of a group's members: child groups, racks that it contains whole, and other hosts."""
+    """Yield the lines of a group's members: child groups, racks that are wholly in it, and other hosts."""
     names = set(hosts)
     whole_racks = [rack for rack, nodes in racks.items() if names.issuperset(nodes)]
     other_hosts = names.difference(*(racks[rack] for rack in whole_racks))
@@ -249,8 +250,9 @@ def _members(
 def _host_line(node: AdoptedNode, *, is_checked: bool) -> str:
     """Return a host with its variables: ``n07: {ansible_host: 10.0.0.7}``.
 
-    ``is_checked`` means that nights compare each host's own name with the name here. Slurm gives these names,
-    so a node that Slurm does not list gets ``validate_hostname: ""``, which switches the comparison off.
+    ``is_checked`` means that nights compare each host's own name with its name in the inventory, because
+    Slurm states the names. A node that Slurm does not list then gets ``validate_hostname: ""``, which
+    switches the comparison off.
     """
     values: dict[str, str | int | bool] = {"ansible_host": node.address} if node.address else {}
     if node.hostname or (is_checked and not node.in_slurm):
@@ -267,7 +269,7 @@ def _line_with_variables(name: str, values: Mapping[str, str | int | bool]) -> s
 
 
 def _scalar(value: str | int | bool) -> str:
-    """Return a value as YAML in one line. Text that YAML would read as another type is quoted."""
+    """Return a value as YAML in one line. Text is quoted if YAML might read it in another way."""
     if not isinstance(value, str):
         return json.dumps(value)
     is_plain = _PLAIN.fullmatch(value) is not None and value[0].isalnum() and yaml.safe_load(value) == value
@@ -293,7 +295,11 @@ def _controller_lines(cluster: AdoptedCluster) -> Iterator[str]:
 
 
 def _all_vars(cluster: AdoptedCluster, shipped_all: str) -> str:
-    """Return the shipped variables of all hosts, with ``slurm_racks`` set to the racks of nodes in Slurm."""
+    """Return the shipped variables of all hosts, with ``slurm_racks`` set to the racks of nodes in Slurm.
+
+    If Slurm lists none of the nodes, ``validate_hostname`` is added, which switches the check of host names
+    off.
+    """
     of_slurm = {node.name for node in cluster.nodes if node.in_slurm}
     racks = [rack for rack, hosts in cluster.racks.items() if of_slurm.intersection(hosts)]
     line = f"slurm_racks: [{', '.join(_scalar(rack) for rack in racks)}]"
@@ -316,8 +322,7 @@ _SIZES = {
 }
 
 
-# The comments contain no numbers. These would be those of another GPU, and an operator might use them
-# unchanged.
+# These comments contain no example numbers, because an operator might keep the numbers of another GPU.
 _SKELETON_LINES = (
     "# bench_sku_gpu_name: NAME   # words of the product's name that nvidia-smi -L shows",
     "bench_sku_references: []",
@@ -332,7 +337,10 @@ _SKELETON_LINES = (
 
 
 def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
-    """Return the file of an unknown SKU, with the sources' values and no bounds. None of its nodes passes."""
+    """Return the file of an unknown SKU, with the sources' values and no bounds. None of its nodes passes.
+
+    The number of GPUs is that of the first node.
+    """
     guesses = [cluster.guesses[name] for name in hosts]
     guess = guesses[0]
     unsure = dict.fromkeys(text for sku_guess in guesses for text in sku_guess.unsure)
@@ -356,7 +364,7 @@ def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
 
 
 def _size_lines(cluster: AdoptedCluster, hosts: Collection[str]) -> Iterator[str]:
-    """Yield a line for each size that Slurm states for an unknown SKU's nodes.
+    """Yield a line for each size that Slurm states for an unknown SKU's nodes (:data:`_SIZES`).
 
     If the nodes differ, the line is a comment.
     """

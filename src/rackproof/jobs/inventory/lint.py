@@ -1,9 +1,10 @@
 """Find mistakes in an inventory before a playbook runs, without contacting a node.
 
-``rackproof lint-inventory`` and ``adopt`` call :func:`lint_inventory`, which returns the mistakes. The
-inventory comes from ``ansible-inventory``, which :func:`list_inventory` starts as a program. Mistakes are,
-for example, a variable that no role has, a value of a wrong type, or a node without a SKU. The caller hands
-in the checks with which the jobs read nested values (:data:`ValueCheck`).
+``rackproof lint-inventory`` and ``rackproof adopt`` call :func:`list_inventory`, which starts the program
+``ansible-inventory``, and then :func:`lint_inventory`. Both return mistakes, for example a variable that no
+role has, a value of a wrong type, or a node without a SKU. The caller can pass the checks with which the jobs
+read nested values (:data:`ValueCheck`). A new check is a function that yields :class:`InventoryMistake`, and
+that :func:`lint_inventory` calls.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from rackproof.core.text import sanitize
 from rackproof.jobs.inventory.nodes import RESERVED_GROUPS, address_problem
 
 _LIST_S = 600.0
-"""Time limit for ansible-inventory in seconds. It needed 8.3 s of a processor for 992 hosts of a SKU, and an
-inventory may have 10,000."""
+"""Time limit for ansible-inventory in seconds. The program needed 8.3 s of a processor for 992 hosts of a
+SKU, and an inventory may have 10,000 hosts."""
 _NODES = "gpu_nodes"
 """Group of the nodes that the playbooks provision and judge."""
 _SKU = "sku_"
@@ -48,11 +49,12 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "list": (list,),
     "dict": (dict,),
 }
-"""Python's types of the values that each type of an argument spec allows."""
+"""Python's types of the values that each type of an argument spec allows. Any value fits a type that is not
+listed here, such as ``str``."""
 _NO_RACKS = (RESERVED_GROUPS | {"netboot"}) - {"cpu_nodes"}
 """Groups that are no racks.
 
-A host of cpu_nodes alone is in no group that the playbooks use, so cpu_nodes counts as a rack.
+A host that is only in cpu_nodes is in no group that the playbooks use, so cpu_nodes counts as a rack here.
 """
 _CONNECTION = frozenset(
     f"ansible_{name}"
@@ -78,7 +80,7 @@ _SKIPPED = re.compile(r"\[WARNING\]: (Skipping .+)")
 _FOUR_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){3}")
 """Pattern of a text that can only mean an IPv4 address."""
 _TEMPLATE = re.compile(r"\{[{%]")
-"""Pattern of the begin of a template."""
+"""Pattern of the beginning of a template."""
 _BOOLEANS = frozenset({"yes", "no", "true", "false", "on", "off", "1", "0"})
 """Texts that are accepted as a bool."""
 ValueCheck = Callable[[str, Any], object]
@@ -86,11 +88,11 @@ ValueCheck = Callable[[str, Any], object]
 
 
 class InventoryError(RackproofError):
-    """An inventory that cannot be read. The message gives file and line, as Ansible reports them."""
+    """An inventory that cannot be read. The message gives Ansible's error (file and line), or the remedy."""
 
 
 class InventoryMistake(Record):
-    """One mistake in the inventory, with its place and the remedy."""
+    """One mistake in the inventory: ``where`` is its place, and ``what`` describes it with the remedy."""
 
     where: str
     what: str
@@ -101,7 +103,7 @@ class Inventory:
     """The inventory as Ansible reads it.
 
     Attributes:
-        hosts: The variables of each host, without evaluation.
+        hosts: The variables of each host. Templates are not evaluated.
         groups: The hosts of each group, including those of its child groups.
         files: The files and folders in group_vars, by the name of the group that each is for.
     """
@@ -116,8 +118,8 @@ def list_inventory(
 ) -> tuple[Inventory, list[InventoryMistake]]:
     """Return an inventory from Ansible, and the mistakes in its files.
 
-    These are duplicate keys, files that are not YAML, and parts that Ansible skips. If a file is not YAML,
-    the inventory is empty.
+    The mistakes are duplicate keys, files named ``.yml`` or ``.yaml`` that are not YAML, and parts that
+    Ansible skips. If such a file is not YAML, the inventory is empty.
 
     Args:
         path: The folder or file of the inventory.
@@ -125,7 +127,9 @@ def list_inventory(
             of the inventory may need, but no secrets of Rackproof.
 
     Raises:
-        InventoryError: There is no inventory, or Ansible cannot read it.
+        InventoryError: There is no inventory, Ansible cannot read it or takes too long, or there is no
+            ansible-inventory.
+        OSError: A YAML file cannot be read.
     """
     if not path.exists():
         raise InventoryError(f"there is no inventory at {path}")
@@ -164,7 +168,7 @@ def list_inventory(
 
 
 def _first_error(text: str) -> str:
-    """Return the first error that Ansible prints, or else its last lines."""
+    """Return the first error that Ansible printed, or else the last lines of its output."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line_index for line_index, line in enumerate(lines) if "ERROR" in line]
     return " ".join(lines[errors[0] : errors[0] + 3]) if errors else " ".join(lines[-3:])
@@ -186,7 +190,7 @@ def _entries(folder: Path) -> list[Path]:
     """Return the entries of a folder, sorted, or none if it is no folder or cannot be read."""
     try:
         return sorted(folder.iterdir()) if folder.is_dir() else []
-    except OSError:  # Ansible names a folder that it cannot read.
+    except OSError:  # Ansible's own error names a folder that Ansible cannot read.
         return []
 
 
@@ -207,16 +211,19 @@ def _is_endless(path: Path) -> bool:
     """Return whether a file is a pipe, or a device other than /dev/null, which is empty."""
     try:
         status = path.stat()
-    except OSError:  # Ansible names a file that it cannot read.
+    except OSError:  # Ansible's own error names a file that Ansible cannot read.
         return False
     is_null = S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev
     return not (S_ISREG(status.st_mode) or S_ISDIR(status.st_mode) or is_null)
 
 
 def _yaml_mistakes(path: Path) -> Iterator[InventoryMistake]:
-    """Yield each file that is not YAML, and each key that is twice in a mapping, with file and line."""
+    """Yield each file ``.yml`` or ``.yaml`` that is not YAML, and each duplicate key, with file and line.
+
+    The files are the inventory itself or those directly in its folder, and all in group_vars and host_vars.
+    """
     folder = path if path.is_dir() else path.parent
-    # Beside a file, Ansible reads only the variables, and no other inventory.
+    # If the inventory is a file, Ansible reads the folders of variables beside it, and no other inventory.
     files = set(folder.glob("*.y*ml")) if path.is_dir() else {path}
     for pattern in ("group_vars/**/*.y*ml", "host_vars/**/*.y*ml"):
         files |= set(folder.glob(pattern))
@@ -244,7 +251,7 @@ def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[InventoryMista
     queue, seen_nodes = [tree] if tree is not None else [], set()
     while queue:
         node = queue.pop()
-        # An alias leads to a node that was met before.
+        # An alias leads to a part of the file that was checked before.
         if id(node) in seen_nodes:
             continue
         seen_nodes.add(id(node))
@@ -262,7 +269,10 @@ def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[InventoryMista
 
 
 def _variable_files(path: Path) -> dict[str, Path]:
-    """Return the files and folders in group_vars, by the name of the group."""
+    """Return the files and folders in group_vars, by the name of the group that each is for.
+
+    This name is the file's name without ``.yml``, ``.yaml`` or ``.json``.
+    """
     folder = path if path.is_dir() else path.parent
     return {_FORMS.sub("", entry.name): entry for entry in sorted(folder.glob("group_vars/*"))}
 
@@ -284,7 +294,7 @@ def read_inventory(listed: Mapping[str, Any], files: Mapping[str, Path]) -> Inve
 
 
 def _hosts_below(name: str, direct: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Return the hosts of a group and of all groups below it, which may form a loop."""
+    """Return the hosts of a group and of all groups below it. The groups may form a loop."""
     hosts: set[str] = set()
     queue, seen = [name], {name}
     while queue:
@@ -299,7 +309,7 @@ def _hosts_below(name: str, direct: Mapping[str, Mapping[str, Any]]) -> set[str]
 def lint_inventory(
     inventory: Inventory, root: Path, checks: Mapping[str, ValueCheck] | None = None
 ) -> list[InventoryMistake]:
-    """Return all mistakes in an inventory, without duplicates.
+    """Return the mistakes in the names, groups and variables of an inventory, without duplicates.
 
     Args:
         inventory: The inventory.
@@ -323,7 +333,10 @@ def lint_inventory(
 
 
 def _unusable_names(inventory: Inventory) -> Iterator[InventoryMistake]:
-    """Yield each host whose name -l cannot select, or that is also the name of a group or of another host."""
+    """Yield each host whose name -l cannot select, or is also the name of a group.
+
+    Also yield the hosts whose names differ only in case.
+    """
     for host in inventory.hosts:
         if not _HOST_NAME.fullmatch(host):
             text = "no name of a host: use letters, digits, '.', '-' and '_'; its address is ansible_host"
@@ -348,7 +361,7 @@ def _shared_values(inventory: Inventory) -> Iterator[InventoryMistake]:
             # Without an address, the host's name is its address.
             value = variables.get(name, host if name == "ansible_host" else None)
             if isinstance(value, str | int) and str(value).strip() and "{{" not in str(value):
-                # Hosts behind one address differ by their ports.
+                # Several hosts may share one address, if their ports differ.
                 port = variables.get("ansible_port", 22) if name == "ansible_host" else ""
                 owners.setdefault(f"{str(value).strip().lower()}:{port}", []).append(host)
         for key, hosts in owners.items():
@@ -372,7 +385,7 @@ def _unknown_names(inventory: Inventory, root: Path) -> Iterator[InventoryMistak
 
 
 def _connection_names(inventory: Inventory) -> Iterator[InventoryMistake]:
-    """Yield each variable that is nearly one of Ansible's own, such as ``ansible_hots``."""
+    """Yield each ``ansible_…`` variable that is nearly one of Ansible's own, such as ``ansible_hots``."""
     for name, hosts in _owners(inventory).items():
         near = known_variables.nearest(name, _CONNECTION, 0.9) if name not in _CONNECTION else ""
         if near and name.startswith("ansible_"):
@@ -396,7 +409,7 @@ def _some(hosts: Iterable[str]) -> str:
 
 
 def argument_kinds(root: Path) -> dict[str, str]:
-    """Return the type of each variable from the roles' argument specs."""
+    """Return the type of each variable from the argument specs of the roles in a checkout."""
     kinds: dict[str, str] = {}
     for path in sorted(root.glob("roles/*/meta/argument_specs.yml")):
         for spec in yaml.safe_load(path.read_text())["argument_specs"].values():
@@ -406,7 +419,7 @@ def argument_kinds(root: Path) -> dict[str, str]:
 
 
 def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[InventoryMistake]:
-    """Yield each value that is not of its variable's type, and each number beyond its bounds."""
+    """Yield each value that is not of its variable's type, and each host's first number beyond its bounds."""
     wrong: dict[str, list[str]] = {}
     for host, variables in inventory.hosts.items():
         for name, value in variables.items():
@@ -435,7 +448,10 @@ def _wrong_addresses(inventory: Inventory) -> Iterator[InventoryMistake]:
 def _wrong_nested_values(
     inventory: Inventory, kinds: Mapping[str, str], checks: Mapping[str, ValueCheck]
 ) -> Iterator[InventoryMistake]:
-    """Yield each nested value that a job would refuse. A value of a wrong type has its own mistake."""
+    """Yield the first mistake in each nested value that a job would refuse.
+
+    A value of a wrong type is left out, because :func:`_wrong_kinds` yields it.
+    """
     for name, check in checks.items():
         owners: dict[str, list[str]] = {}
         for host, variables in inventory.hosts.items():
@@ -451,7 +467,10 @@ def _wrong_nested_values(
 
 
 def _without_templates(value: object) -> object:
-    """Return a list or mapping without the entries that contain a template, whose value is not known yet."""
+    """Return a list or mapping without the entries that contain a template, because their value is unknown.
+
+    Any other value is returned unchanged.
+    """
     if isinstance(value, dict):
         return {key: entry for key, entry in value.items() if not _TEMPLATE.search(json.dumps([key, entry]))}
     if isinstance(value, list):
@@ -462,7 +481,8 @@ def _without_templates(value: object) -> object:
 def fits_kind(value: object, kind: str) -> bool:
     """Return whether a value is of a type of an argument spec. No I/O.
 
-    A template fits any type. Another text fits no list or mapping, although Ansible would convert it.
+    A template fits any type, and any value fits a type that is not in :data:`_KINDS`, such as ``str``. A text
+    that is no template fits no list or mapping, although Ansible would convert it.
     """
     if kind not in _KINDS or (isinstance(value, str) and "{{" in value):
         return True
@@ -474,7 +494,7 @@ def fits_kind(value: object, kind: str) -> bool:
 
 
 def _text_fits(text: str, kind: str) -> bool:
-    """Return whether a text is a bool or number. A text never fits a list or a mapping."""
+    """Return whether a text fits the type ``bool``, ``int`` or ``float``. A text fits no list or mapping."""
     if kind == "bool":
         return text.lower() in _BOOLEANS
     try:
@@ -497,7 +517,7 @@ def _files_without_group(inventory: Inventory) -> Iterator[InventoryMistake]:
 def _nodes_without_sku(inventory: Inventory) -> Iterator[InventoryMistake]:
     """Yield nodes without a SKU or with several, and racks in ``slurm_racks`` without nodes.
 
-    Nodes of the group new-nodes need no SKU yet.
+    Nodes of the group new-nodes need no SKU yet. A slice and its whole machine count as one SKU.
     """
     skus = {name: set(hosts) for name, hosts in inventory.groups.items() if name.startswith(_SKU)}
     for host in inventory.groups.get(_NODES, ()):
@@ -517,8 +537,8 @@ def _nodes_without_sku(inventory: Inventory) -> Iterator[InventoryMistake]:
 
 
 def _no_nodes(inventory: Inventory) -> Iterator[InventoryMistake]:
-    """Yield a mistake if no playbook would find a node."""
-    # An inventory that could not be read has no groups either, and its own mistake.
+    """Yield a mistake if no host is in the inventory, or if hosts are in racks, but none is in gpu_nodes."""
+    # An inventory that could not be read has no groups, either, and another mistake gives the reason.
     if inventory.groups and not inventory.hosts:
         yield InventoryMistake(where="all", what="no host is in this inventory: list the nodes below a rack")
     racks = [

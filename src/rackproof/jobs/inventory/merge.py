@@ -11,14 +11,17 @@ from typing import NamedTuple
 
 
 class MergedFile(NamedTuple):
-    """The merged text, and the parts that both sides changed, as pairs of the kept and the rejected text."""
+    """The merged text, and the parts that both sides changed, as pairs of the kept and the rejected text.
+
+    A part that both sides changed in the same way is no conflict.
+    """
 
     text: str
     conflicts: tuple[tuple[str, str], ...] = ()
 
 
 def merge_texts(base: str, mine: str, theirs: str) -> MergedFile:
-    """Return a text with the changes of both sides. If both changed the same lines, ``mine`` remains.
+    """Return a text with the changes of both sides. If both changed the same lines, those of ``mine`` remain.
 
     Args:
         base: The text that was written last.
@@ -41,9 +44,9 @@ def merge_texts(base: str, mine: str, theirs: str) -> MergedFile:
 def _common_regions(
     base: Sequence[str], own_lines: Sequence[str], source_lines: Sequence[str]
 ) -> Iterator[tuple[list[str], list[str], list[str]]]:
-    """Yield the parts of the three texts between lines common to all, and these lines, in order.
+    """Yield the lines common to the three texts, and the parts between these lines, in order.
 
-    Each item has the lines of the base, of the own text, and of the new text.
+    Each item has the lines of the base, of the text changed by hand, and of the new text.
     """
     own_place, new_place = _unchanged_lines(base, own_lines), _unchanged_lines(base, source_lines)
     begin = (0, 0, 0)

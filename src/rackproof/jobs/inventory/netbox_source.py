@@ -1,7 +1,8 @@
 """Read devices from a NetBox through its REST API, page by page and without redirects.
 
-``rackproof adopt --netbox`` calls :func:`read_netbox_nodes`. The forms of the answers are those of NetBox 3.7
-and 4.6. A list has the keys ``count``, ``next``, ``previous`` and ``results``. A device in a list is::
+``rackproof adopt --netbox`` calls :func:`read_token` and :func:`read_netbox_nodes`. The forms of the answers
+are those of NetBox 3.7 and 4.6. A list has the keys ``count``, ``next``, ``previous`` and ``results``. A
+device in a list is::
 
     {"id": 7, "name": "n07", "role": {"slug": "gpu-node"}, "device_type": {"model": "DGX H100"},
      "rack": {"id": 3, "name": "A1"}, "primary_ip": {"address": "10.0.0.7/24"}, ...}
@@ -45,14 +46,15 @@ from rackproof.jobs.inventory.slurm_source import rack_of_name
 
 _DEVICES = "/api/dcim/devices/"
 _PAGE = 200
-"""Number of devices that one request fetches."""
+"""Largest number of devices that one request fetches."""
 _MOST_PAGE_BYTES = 32 << 20
 _MOST_DEVICES = 100_000
 """Bounds for the bytes of one page, and for the number of devices that the filters choose."""
 _TIMEOUT_S = 30.0
 """Seconds for which NetBox may be silent."""
 _MOST_PAGE_S = 120.0
-"""Seconds that a whole page may take, so that a server that sends single bytes does not hold the command."""
+"""Seconds that a whole page may take, so that a server that sends single bytes cannot delay the command for
+long."""
 # The name of a filter, such as ``role`` or ``site_id__n``.
 _FILTER = re.compile(r"[a-z][A-Za-z0-9_]{0,60}")
 _NARROWING = frozenset(
@@ -60,7 +62,7 @@ _NARROWING = frozenset(
 )
 """Filters that do not choose a kind of devices. A site contains switches and power strips as well."""
 _NO_VALUE = "rackproof-no-such-value"
-"""Value with which a filter that NetBox does not ignore chooses no device."""
+"""Value with which a filter chooses no device, unless NetBox ignores the filter."""
 _EQUIPMENT = re.compile(
     r"(?<![a-z])(?:switch(?:es)?|leaf|spine|router|firewall|pdu|ups|cdu|cooling|storage|filer|nas|dpu|patch|"
     r"console|kvm|power[ _-]?(?:shelf|shelves|strip|supply|distribution))(?![a-z])",
@@ -73,8 +75,13 @@ NVLink Switch Tray``, and ``AFF A30`` is a storage system."""
 def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
     """Return NetBox's token from the environment, or from a file that only its owner can read.
 
+    Args:
+        path: The file, or None to read the variable :data:`NETBOX_TOKEN`.
+        environment: The environment.
+
     Raises:
-        AdoptError: There is no token, or other users can read the file.
+        AdoptError: There is no token or a malformed one, the file cannot be read or is no regular file, or
+            its mode gives other users any permission.
     """
     if path is None:
         text, origin = environment.get(NETBOX_TOKEN, ""), NETBOX_TOKEN
@@ -101,7 +108,7 @@ def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
 
 
 def read_netbox_nodes(url: str, token: str, filters: Sequence[str]) -> AdoptedSource:
-    """Return the devices of a NetBox that can be nodes, and the reasons why others are left out.
+    """Return the devices of a NetBox that can be nodes, with remarks about the others.
 
     Args:
         url: The address of NetBox, such as ``https://netbox.example.org``.
@@ -109,7 +116,8 @@ def read_netbox_nodes(url: str, token: str, filters: Sequence[str]) -> AdoptedSo
         filters: NetBox's own filters for devices, such as ``role=gpu-node``.
 
     Raises:
-        AdoptError: NetBox does not answer, refuses, redirects, answers in another form, or never ends.
+        AdoptError: The address or a filter is unusable, or two nodes have the same name. NetBox does not
+            answer, refuses, redirects, answers in another form, sends the token back, or never ends.
     """
     pairs = _read_filters(filters)
     netbox = _Netbox(url, token)
@@ -117,7 +125,7 @@ def read_netbox_nodes(url: str, token: str, filters: Sequence[str]) -> AdoptedSo
     keep_all = any(_states_kind(name) for name, _ in pairs)
     chosen, left_out = _choose(netbox.devices(pairs), keep_all=keep_all)
     fitting = [device for device in chosen if not name_problem(_name(device))]
-    # Only the names of nodes count, because two sites may each contain a switch leaf-1.
+    # Only nodes need different names. Two sites may each contain a switch leaf-1.
     _refuse_doubled_names(fitting)
     remarks = [*_misnamed_remarks(chosen), *_left_out(left_out), *_status_remarks(fitting)]
     racks = _rack_names(fitting)
@@ -140,7 +148,7 @@ def _read_filters(filters: Sequence[str]) -> list[tuple[str, str]]:
     """Return the operator's filters as names and values.
 
     Raises:
-        AdoptError: A filter is not of the form NAME=VALUE, or is one that this module sets.
+        AdoptError: A filter is not of the form NAME=VALUE, or is one that this module sets itself.
     """
     pairs = []
     for text in filters:
@@ -165,7 +173,15 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class _Netbox:
-    """A client of one NetBox. Its token is sent to no other server."""
+    """A client of one NetBox. The token is sent to no other server.
+
+    Args:
+        url: The address of NetBox, with or without ``/api``.
+        token: The token.
+
+    Raises:
+        AdoptError: The address is unusable, or is plain HTTP to another machine.
+    """
 
     def __init__(self, url: str, token: str) -> None:
         try:
@@ -197,10 +213,13 @@ class _Netbox:
         self._shown = sanitize(f"NetBox at {self._url}", 120)
 
     def devices(self, filters: Sequence[tuple[str, str]]) -> list[Mapping[str, Any]]:
-        """Return all devices.
+        """Return all devices that filters choose, page by page.
+
+        Args:
+            filters: The names and values of NetBox's filters.
 
         Raises:
-            AdoptError: NetBox does not list all devices, or lists too many.
+            AdoptError: NetBox does not list all of these devices, lists one twice, or lists too many.
         """
         by_id: dict[Any, Mapping[str, Any]] = {}
         while True:
@@ -239,8 +258,11 @@ class _Netbox:
     def refuse_ignored_filters(self, filters: Sequence[tuple[str, str]]) -> None:
         """Refuse filters that NetBox ignores, because it then lists all devices.
 
+        Args:
+            filters: The names and values of NetBox's filters.
+
         Raises:
-            AdoptError: NetBox ignores a filter, or refuses its value.
+            AdoptError: NetBox ignores a filter, or refuses the filter's value.
         """
         total = self._count([]) if filters else 0
         if not total:
@@ -254,7 +276,7 @@ class _Netbox:
                 )
 
     def _ignores(self, name: str, total: int) -> bool:
-        """Return whether NetBox lists all devices for a value of a filter that does not exist."""
+        """Return whether NetBox lists all ``total`` devices for a filter with a value that does not exist."""
         try:
             return self._count([(name, _NO_VALUE)]) == total
         except _WrongRequestError:
@@ -266,7 +288,11 @@ class _Netbox:
         return as_int(self._get(f"{self._url}{_DEVICES}?{query}").get("count")) or 0
 
     def _get(self, url: str) -> Mapping[str, Any]:
-        """Return one page of NetBox's answer."""
+        """Return one page of NetBox's answer.
+
+        Raises:
+            AdoptError: NetBox does not answer with a page. A :class:`_WrongRequestError` means status 400.
+        """
         request = urllib.request.Request(url, headers=self._headers)  # noqa: S310  (the scheme was checked)
         try:
             with self._open(request, timeout=_TIMEOUT_S) as response:
@@ -335,7 +361,11 @@ class _Netbox:
         return f", {sanitize(text, 160)}" if text else ""
 
     def _read_whole(self, response: Any) -> bytes:
-        """Return the bytes of a page, with limits for its size and time."""
+        """Return the bytes of a page.
+
+        Raises:
+            AdoptError: The page is too large, takes too long, or is cut off.
+        """
         parts: list[bytes] = []
         size, end = 0, time.monotonic() + _MOST_PAGE_S
         while part := response.read1(1 << 16):
@@ -367,8 +397,9 @@ def _choose(
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Return the devices that can be nodes, and the others.
 
-    A NetBox lists switches and power strips as well. A device can be a node if it states a GPU, or if another
-    device of its role does. If a filter states the kind of device, every device can be one.
+    A NetBox lists switches and power strips as well. A device can be a node if it states a GPU model, or if
+    another device of its role does. Network, power and storage equipment cannot. With ``keep_all``, because a
+    filter states the kind of device, every device can be a node.
     """
     if keep_all:
         return list(devices), []
@@ -410,7 +441,7 @@ def _role(device: Mapping[str, Any]) -> str:
 
 
 def _misnamed_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
-    """Return a remark for each reason why a node's name cannot be a host's."""
+    """Return a remark for each reason why names of devices cannot be names of hosts."""
     unnamed = sum(not _name(device) for device in devices)
     remarks = [f"left out: {_counted_devices(unnamed)} of NetBox without a name"] if unnamed else []
     names: dict[str, list[str]] = {}
@@ -431,7 +462,7 @@ def _counted_devices(count: int) -> str:
 
 
 def _left_out(devices: Collection[Mapping[str, Any]]) -> list[str]:
-    """Return the remarks about the devices that were left out, by type and role."""
+    """Return remarks about the devices that were left out, with their types and roles."""
     with_gpu = [device for device in devices if _names_gpu(device)]
     without_gpu = [device for device in devices if not _names_gpu(device)]
     remarks = []
@@ -478,8 +509,8 @@ def _rack_id(device: Mapping[str, Any]) -> tuple[str, object]:
 def _rack_names(devices: Collection[Mapping[str, Any]]) -> dict[tuple[str, object], str]:
     """Return a name for each rack, by :func:`_rack_id`.
 
-    Two sites may each contain a rack A01, and so may two halls of one site. The name then has the
-    site, the hall or the rack's id as well.
+    Two sites may each contain a rack A01, and so may two halls of one site. Where necessary, the name
+    therefore also has the site, the hall (NetBox's location) or the rack's id.
     """
     places = {
         _rack_id(device): (_slug_at(device, "site"), _slug_at(device, "location"), _rack_text(device))
@@ -527,7 +558,7 @@ def _slug_at(device: Mapping[str, Any], key: str) -> str:
 
 
 def _node(name: str, device: Mapping[str, Any], rack: str, remarks: list[str]) -> AdoptedNode:
-    """Return a device as a node. Values that do not fit become remarks."""
+    """Return a device as a node. For each value that does not fit, a remark is added to ``remarks``."""
     variables = _fitting_variables(name, device, remarks)
     return AdoptedNode(
         name=name,
@@ -545,7 +576,10 @@ def _node(name: str, device: Mapping[str, Any], rack: str, remarks: list[str]) -
 def _fitting_variables(
     name: str, device: Mapping[str, Any], remarks: list[str]
 ) -> dict[str, str | int | bool]:
-    """Return address, serial number and BMC of a device. A text that cannot be one becomes a remark."""
+    """Return address, serial number and BMC address of a device as variables.
+
+    For each text that cannot be the value of its variable, a remark is added to ``remarks``.
+    """
     variables = {
         "ansible_host": _address(device, "primary_ip"),
         "reimage_serial": text_at(device, "serial").strip(),

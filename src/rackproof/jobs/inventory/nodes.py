@@ -1,7 +1,8 @@
 """Define nodes as the sources of a cluster describe them, check them, and join them by name. No I/O.
 
-To adopt is to make an inventory of an existing cluster. The sources of ``rackproof adopt`` (Slurm, CSV,
-NetBox, Ansible) return :class:`AdoptedSource`. The command joins them with :func:`join_sources`.
+To adopt is to make an inventory of an existing cluster. The modules of the sources of ``rackproof adopt``
+(Slurm, CSV, NetBox, Ansible) return an :class:`AdoptedSource` each. The command joins these with
+:func:`join_sources`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
     "ansible_python_interpreter": re.compile(r"/[A-Za-z0-9_./+-]{1,200}|auto|auto_silent"),
     "reimage_serial": re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/ -]{0,63}"),
 }
-"""Patterns of the values that a source may give to a host's variables. No template matches one."""
+"""Patterns of the values that a source may give to a host's variables. No template matches any of them."""
 BY_NAME = "its name"
 """Origin of a rack that only a node's name suggests. Every other origin is more reliable."""
 NETBOX_TOKEN = "NETBOX_TOKEN"  # noqa: S105  (the variable's name)
@@ -94,7 +95,16 @@ class AdoptedNode(Record):
 
 
 class AdoptedSource(Record):
-    """The nodes of one source, the host of slurmctld with its address (or ""), and remarks."""
+    """The data of one source.
+
+    Attributes:
+        nodes: The nodes.
+        controller: The host that nights will query for Slurm's states, or "" if the source states none. It is
+            the host of slurmctld, this machine if its own scontrol is the source, or the first host of the
+            group slurm_controller of an Ansible inventory.
+        controller_address: The address of that host, or "".
+        remarks: Texts about the parts of the source that were left out or are doubtful.
+    """
 
     nodes: tuple[AdoptedNode, ...]
     controller: str = ""
@@ -123,7 +133,10 @@ def address_problem(address: str) -> str:
 
 
 def _host_of(node: AdoptedNode) -> str:
-    """Return the address or name by which ssh reaches a node. An IP address is normalized."""
+    """Return the address or name by which ssh reaches a node.
+
+    An IP address is normalized, so that two spellings of one address are equal.
+    """
     text = node.address or node.name
     try:
         address = ip_address(text)
@@ -133,9 +146,10 @@ def _host_of(node: AdoptedNode) -> str:
 
 
 def variable_fits(name: str, text: str) -> bool:
-    """Return whether a text can be the value of a variable. Return False if adopt does not take it over.
+    """Return whether a text can be the value of a variable.
 
-    No template is accepted, because Ansible would evaluate it.
+    Return False for a variable that adopt does not take over. No template is accepted, because Ansible would
+    evaluate it.
     """
     if name == "ansible_port":
         return re.fullmatch(r"[0-9]{1,5}", text) is not None and 0 < int(text) < 65_536
@@ -165,6 +179,7 @@ def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
     """Return each node once, by name, with the data of all sources. An earlier source overrides later ones.
 
     A rack that a source only derived from the node's name is replaced by one that a later source states.
+    Lists (partitions, hints) and mappings are joined.
 
     Raises:
         AdoptError: There are no nodes or too many, two nodes have the same address and port, serial number or

@@ -1,6 +1,7 @@
-"""Read a text file for ``rackproof adopt``, such as a list of nodes.
+"""Read a text file for ``rackproof adopt``, such as a list of nodes or a file that adopt wrote earlier.
 
-The sources that read files call :func:`read_text`, which accepts only UTF-8 text of limited size.
+The sources that read files, and ``folder``, call :func:`read_text`, which accepts only UTF-8 text of limited
+size (:data:`MOST_BYTES`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ def read_text(path: Path) -> str:
     """Return a file's text, without a byte order mark.
 
     Raises:
-        AdoptError: The file is missing, too large, no regular file, or no text in UTF-8.
+        AdoptError: The file cannot be read, is too large, is no regular file, or is no text in UTF-8 without
+            NUL characters.
     """
     try:
-        # A FIFO would block the open.
+        # Without O_NONBLOCK, opening a FIFO would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,8 +1,9 @@
 """Guess the SKU (model) of a node from texts of its sources, with the reason and the doubts.
 
-``rackproof adopt`` calls :func:`guess_sku` for each node. The texts are, for example,
-``nvidia_h100_80gb_hbm3`` of Slurm's Gres, or the device type ``DGX H100`` of NetBox. A slice is a virtual
-machine with some GPUs of a whole machine, and has its own SKU. Only the files of the shipped SKUs are read.
+``rackproof adopt`` calls :func:`read_shipped_skus` and :func:`read_sku_rules` once, and :func:`guess_sku` for
+each node. The texts are, for example, ``nvidia_h100_80gb_hbm3`` of Slurm's Gres, or the device type
+``DGX H100`` of NetBox. A slice is a virtual machine with some GPUs of a whole machine, and has its own SKU.
+Only the files of the shipped SKUs are read. To recognize another system by its name, add it to ``_SYSTEMS``.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def read_shipped_skus(checkout: Path) -> tuple[ShippedSku, ...]:
     """Return the SKUs of a checkout's inventory that have a name and GPUs.
 
     Raises:
-        AdoptError: The folder is not a checkout.
+        AdoptError: The folder has no such SKU, so it is not a checkout.
     """
     skus = []
     for path in sorted((checkout / "inventory/group_vars").glob(f"{PREFIX}*.yml")):
@@ -158,13 +159,16 @@ def read_sku_rules(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
 def guess_sku(
     node: AdoptedNode, shipped: Sequence[ShippedSku], rules: Iterable[tuple[str, str]] = ()
 ) -> SkuGuess:
-    """Return the SKU of a node.
+    """Return the SKU of a node. No I/O.
+
+    The first of these that gives a SKU decides: the rules, the SKU that a source states, and the texts that
+    name a GPU model. Without any of them, a node with 0 GPUs has no SKU, and any other node gets a skeleton.
 
     Args:
         node: The node, with the data of its sources.
         shipped: The SKUs that Rackproof ships.
-        rules: Patterns with SKUs. A pattern is for the node's name, or for a text that describes it. The
-            first pattern that fits decides.
+        rules: Patterns with SKUs. A pattern is compared with the node's name, and, regardless of case, with
+            the texts that describe the node. The first pattern that fits decides.
     """
     for pattern, sku in rules:
         if fnmatchcase(node.name, pattern) or any(
@@ -188,7 +192,8 @@ def guess_sku(
 def _models(hints: Sequence[GpuHint]) -> tuple[tuple[str, GpuHint] | None, list[str]]:
     """Return the model, with the text that names it, and a doubt for each text with another model.
 
-    The first text with a model decides. If a later text names the same model more precisely, it is used.
+    The first text with a model decides. If another text names the same model more precisely, that name is
+    used. The name of a whole system, such as ``dgx1``, comes before the names of GPUs.
     """
     models = [(model, hint) for hint in hints if (model := model_of_text(hint.text))]
     if not models:
@@ -227,7 +232,8 @@ def _system(text: str) -> tuple[str, int] | None:
 def _count(node: AdoptedNode, named: tuple[str, GpuHint] | None, unsure: list[str]) -> tuple[int | None, str]:
     """Return the number of GPUs, and its origin with the number (``Gres 8``). Add doubts to ``unsure``.
 
-    The number is None if it is unknown. The origin is "" if a text states the number.
+    The number of a source comes before that in a text. The number is None if it is unknown. The origin is ""
+    if a text states the number, or if the number is unknown.
     """
     if any(_MIG.search(hint.text) for hint in node.hints):
         unsure.append("its GPUs are divided (MIG), so their number is not known")
@@ -262,7 +268,10 @@ def _count_of_text(text: str) -> int | None:
 def _of_model(
     model: str, count: int | None, why: str, unsure: list[str], shipped: Sequence[ShippedSku]
 ) -> SkuGuess:
-    """Return the shipped SKU with a model and number of GPUs, or a skeleton if there is not exactly one."""
+    """Return the shipped SKU with a model and number of GPUs, or a skeleton if there is not exactly one.
+
+    If the model is the name of a shipped SKU, such as ``dgx1``, an unknown number of GPUs fits, too.
+    """
     named = [sku for sku in shipped if sku.name == model]
     fitting = named or [sku for sku in shipped if sku.model == model and sku.gpus == count]
     sku = fitting[0] if len(fitting) == 1 else None
@@ -274,7 +283,7 @@ def _of_model(
 
 
 def _doubts(sku: ShippedSku, model: str, why: str) -> Iterator[str]:
-    """Yield why a node may differ from the shipped SKU with its model and number of GPUs."""
+    """Yield reasons why the node may not be of the shipped SKU with the same model and number of GPUs."""
     if model in MODELS_WITH_BOARDS and not _MODULE.search(why):
         yield f"{model} is taken for the module (SXM), not a card (PCIe, NVL)"
     if sku.parent:
@@ -290,7 +299,10 @@ def _shipped(sku: ShippedSku, why: str, unsure: Sequence[str]) -> SkuGuess:
 
 
 def _skeleton(kind: str, model: str, count: int | None, why: str, unsure: Sequence[str]) -> SkuGuess:
-    """Return a SKU that Rackproof does not ship, named after its model and number (``h100-pcie-x4``)."""
+    """Return a SKU that Rackproof does not ship, named after its model and number (``h100-pcie-x4``).
+
+    If the number of GPUs is unknown, the name ends with ``-unknown``.
+    """
     words = re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-")[:40].strip("-") or "unknown"
     name = f"{words}-x{count}" if count else words if words == "unknown" else f"{words}-unknown"
     return SkuGuess(

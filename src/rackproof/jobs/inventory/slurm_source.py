@@ -39,16 +39,17 @@ _ASK_S = 60.0
 _OF_NIGHTS = ("scontrol", "squeue", "sinfo")
 """The programs of Slurm that a night runs on the host that it queries for Slurm's states."""
 THIS_MACHINE = "localhost"
-"""The host that nights query for Slurm's states, if this machine's own scontrol listed the nodes."""
+"""Name of the host that nights query for Slurm's states, if this machine's own scontrol listed the nodes."""
 
 
 def ask_slurm_listing() -> AdoptedSource:
     """Return the nodes that this machine's scontrol lists, with their racks from the topology.
 
     Raises:
-        AdoptError: There is no scontrol, or it does not answer.
+        AdoptError: There is no scontrol, it does not answer, or it prints nothing or too much.
+        SlurmListingError: The output contains no node, cannot be parsed, or names too many nodes.
     """
-    # Name all missing programs at once. With one in each message, an operator installs them one by one.
+    # Name all missing programs in one message, so that the operator can install them together.
     missing = [program for program in _OF_NIGHTS if shutil.which(program) is None]
     lack = f"this machine ({sanitize(os.uname().nodename, 100)}) has no {', '.join(missing)}"
     if "scontrol" in missing:
@@ -69,10 +70,10 @@ def ask_slurm_listing() -> AdoptedSource:
 
 
 def _ask(argv: Sequence[str]) -> str:
-    """Return a command's output, empty if it failed.
+    """Return a command's output, or "" if the command failed.
 
     Raises:
-        AdoptError: It cannot run, does not end, or prints too much.
+        AdoptError: The command cannot run, does not end, or prints too much.
     """
     try:
         process = subprocess.run(  # noqa: S603  (fixed programs, and no shell)
@@ -94,7 +95,8 @@ def read_slurm_files(paths: Sequence[Path]) -> AdoptedSource:
     """Return the nodes in files: slurm.conf, gres.conf, topology.conf, or output of scontrol and sinfo.
 
     Raises:
-        AdoptError: A file cannot be read, or the files contain no node.
+        AdoptError: A file cannot be read.
+        SlurmListingError: The files contain no node, cannot be parsed, or name too many nodes.
     """
     texts = {path: read_text(path) for path in paths}
     source = _source(read_slurm_listing("\n\n".join(texts.values()), ", ".join(map(str, paths))), "Slurm")

@@ -87,7 +87,8 @@ class _Partitions:
         size, most_out: For each partition, the number of nodes, and of those that may be out of service.
         of: The partitions of each node.
         out: The nodes of each partition that are out of service now.
-        stays_out: The nodes that something other than provision.yml drained, and that it does not resume.
+        stays_out: The nodes that something other than provision.yml drained. provision.yml does not resume
+            them.
     """
 
     def __init__(self, listed: Mapping[str, Mapping[str, str]], limits: WaveLimits) -> None:

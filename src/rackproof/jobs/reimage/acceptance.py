@@ -45,7 +45,7 @@ ACCEPTANCE_CHECKS = (PROBES, PAIR)
 WAIT_S = 120
 """Seconds that the node's half of a pair waits for a partner. The program itself waits no longer."""
 _PARTNER_START_S = 45
-"""Seconds in which Slurm starts or refuses a partner. In this last part of the wait, none is requested."""
+"""Seconds in which Slurm starts or refuses a partner. No partner is requested this late in the wait."""
 
 
 def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[str, ...]:
@@ -219,7 +219,11 @@ def node_limit_s(plan: ProbePlan) -> int:
 
 
 def _script(plan: ProbePlan, nodes: tuple[str, str], limit: int) -> str:
-    """Return the script of one half of a pair, and translate errors."""
+    """Return the script of one half of a pair.
+
+    Raises:
+        ReimageError: The program cannot be read.
+    """
     try:
         return job_script(plan, [FABRIC_PROBE], nodes, limit)
     except ProbeError as error:
@@ -249,6 +253,9 @@ def run_partner(
         partners: The possible partners, best first.
         gpus: The number of GPUs of a partner.
         jobs: The runner of jobs.
+
+    Raises:
+        ReimageError: The program of the half cannot be read.
     """
     if not partners:
         return PartnerHalf(
@@ -300,7 +307,8 @@ def record_pair(context: NightContext, node: str, half: PartnerHalf, output: str
         status: The exit status of the node's half, or "" if unknown.
 
     Raises:
-        ReimageError: The result cannot be stored.
+        ReimageError: The references of the SKU or the earlier nights cannot be read, or the result cannot be
+            stored.
     """
     result, reason = None, ""
     if not half.partner:

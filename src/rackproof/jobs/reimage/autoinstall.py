@@ -28,7 +28,7 @@ from pydantic import ConfigDict, Field, model_validator
 from rackproof.core.records import Record
 
 DISK: Literal["/dev/rackproof-names-this-disk"] = "/dev/rackproof-names-this-disk"
-"""Path that stands for the disk. The program on the machine replaces it with the path of the disk it found.
+"""Placeholder for the disk's path. The program on the machine finds the disk, and writes its path there.
 
 The path contains no wildcard such as ``*``, because the installer would match it with other disks.
 """

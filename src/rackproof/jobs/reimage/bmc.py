@@ -6,7 +6,7 @@ a :class:`Machine` by the protocol ``redfish`` or ``ipmi``. The plugins ``rackpr
 ``rackproof_reimage_record`` use its :class:`Access`.
 
 Every wait is limited. An error gives the node or the address, the BMC's answer, and a remedy if there is one.
-Each setting is read back, so that a BMC that ignores an accepted request is noticed at once.
+Power and boot target are read back, because some BMCs accept a request and ignore it.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Machine(Protocol):
     """
 
     def power(self) -> str:
-        """Return ``On``, ``Off``, or another state that the BMC reports."""
+        """Return ``On``, ``Off``, another state that the BMC reports, or "" if it is unknown."""
 
     def read_status(self) -> PowerStatus:
         """Return power, boot target and serial number."""
@@ -168,7 +168,7 @@ class Machine(Protocol):
         """Request the next boot from the network."""
 
     def boot_as_set_up(self) -> None:
-        """Cancel a request to boot from the network."""
+        """Cancel a request to boot from the network, or request a boot from disk instead."""
 
 
 OpenMachine = Callable[[], AbstractContextManager[Machine]]
@@ -223,10 +223,11 @@ def set_boot(node: str, open_machine: OpenMachine, target: Literal["pxe", "disk"
     Args:
         node: The name of the node.
         open_machine: The function that opens it.
-        target: ``pxe`` for the next boot only, or ``disk``, which cancels that.
+        target: ``pxe`` for the next boot only, or ``disk``, which cancels a boot over the network.
 
     Raises:
-        BmcError: The BMC does not answer, refuses, or reports another value than the one that was set.
+        BmcError: The BMC does not answer, refuses, or reports another value than the one that was set. For
+            ``disk``, an unknown value is accepted.
     """
     with open_machine() as machine:
         if target == "pxe":

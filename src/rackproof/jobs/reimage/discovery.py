@@ -108,7 +108,8 @@ def expand_addresses(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
             networks (``10.0.0.0/24``).
 
     Raises:
-        DiscoveryError: There are no addresses or too many, or a range is invalid.
+        DiscoveryError: There are no addresses or too many, or an address is empty, or a range or network is
+            invalid.
     """
     in_range: dict[str, bool] = {}
     for word in words:
@@ -130,7 +131,7 @@ def _expand_range(word: str) -> Iterable[str] | None:
     """Return the addresses of a range or a network, or None for a single address or name.
 
     Raises:
-        DiscoveryError: The text is empty, or is neither a valid range nor a name.
+        DiscoveryError: The text is empty, or is an invalid range or network.
     """
     if not word:
         raise DiscoveryError("discover_addresses: an address is empty")
@@ -182,7 +183,7 @@ def ask_bmcs(
         addresses: The addresses of the BMCs.
         access: The settings to reach them, without the address.
         list_systems: A function that queries one BMC.
-        parallel: The largest number of queries at a time.
+        parallel: The largest number of queries at a time, at least 1. An abandoned query does not count.
         timeout_s: The number of seconds for each query. A query that takes longer is abandoned.
         clock: A function that returns the time in seconds.
     """

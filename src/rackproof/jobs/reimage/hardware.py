@@ -350,8 +350,10 @@ def record_hardware(
         expected: The requirements of its model, which apply after imaging.
 
     Raises:
-        ReimageError: The machine is not the one in the inventory, or parts are missing. A requirement is not
-            met or unknown. The record cannot be stored.
+        ReimageError: The machine is not the one in the inventory, or the record cannot be stored. Before
+            imaging, the nights of a node that does not answer cannot be read. After imaging, the node does
+            not answer, the earlier record is damaged, parts are missing, or a requirement is not met or
+            unknown.
     """
     expected = expected or HardwareExpectation()
     if which == "before":
@@ -413,6 +415,9 @@ def _hardware_before(
     """Return a node's current hardware.
 
     If the node does not answer, return that of its last night or None, with a remark.
+
+    Raises:
+        ReimageError: The nights cannot be read.
     """
     if facts is not None:
         return node_from_facts(node, facts, sku), []
@@ -424,7 +429,11 @@ def _hardware_before(
 
 
 def _last_night_record(results: Path, node: str) -> Node | None:
-    """Return the record of a node in the newest night with a record, or None."""
+    """Return the record of a node in the newest night with a record, or None.
+
+    Raises:
+        ReimageError: The nights cannot be read.
+    """
     try:
         stored = night_store.last_snapshot(night_store.night_folders(results), node)
     except ResultsError as error:
@@ -512,7 +521,11 @@ def check_first_boot(run: ReimageContext, node: str, facts: Mapping[str, Any]) -
 
 
 def _read_boot_id(folder: Path, node: str) -> str:
-    """Return the boot id from before imaging, or "" if it is unknown."""
+    """Return the boot id from before imaging, or "" if it is unknown.
+
+    Raises:
+        ReimageError: The file cannot be read.
+    """
     path = boot_id_path(folder, node)
     try:
         return path.read_text().strip()
@@ -526,7 +539,7 @@ def read_record(folder: Path, which: str, node: str) -> Node | None:
     """Return the record of a node in a run, or None if there is none.
 
     Raises:
-        ReimageError: The record is damaged.
+        ReimageError: The record cannot be read, or is damaged.
     """
     path = _record_path(folder, which, node)
     try:
@@ -588,7 +601,11 @@ def _to_json(node_record: Node) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file, and translate errors."""
+    """Write a file.
+
+    Raises:
+        ReimageError: The file cannot be written.
+    """
     try:
         write_file(path, data)
     except ResultsError as error:

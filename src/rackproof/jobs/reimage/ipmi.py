@@ -42,7 +42,7 @@ _PXE, _DISK = 1, 2
 
 @contextmanager
 def open_machine(node: str, access: Access) -> Iterator[IpmiMachine]:
-    """Yield a node's BMC.
+    """Yield a node's machine.
 
     Each request opens its own session, so nothing must be closed.
 
@@ -56,7 +56,7 @@ def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
     """Return the machine of a BMC as the only entry of a tuple. IPMI lists no MAC address for it.
 
     Raises:
-        BmcError: The BMC does not answer, or refuses.
+        BmcError: The address is invalid, ipmitool is not installed, or the BMC does not answer, or refuses.
     """
     with open_machine(node, access) as machine:
         return (
@@ -90,7 +90,7 @@ class IpmiMachine:
         self._command += ["-N", "2", "-R", "3"]
 
     def power(self) -> str:
-        """Return the power state of the node."""
+        """Return the power state of the node, or "" if ipmitool prints none."""
         output = self._ask("chassis", "power", "status")
         state = re.search(r"Chassis Power is (\w+)", output)
         return state[1].capitalize() if state else ""
@@ -143,7 +143,7 @@ class IpmiMachine:
             needed: Whether a refusal of the command (not of the session) is an error.
 
         Raises:
-            BmcError: There is no session, or the BMC refuses.
+            BmcError: There is no session, the BMC refuses, or ipmitool is not installed.
         """
         process = self._run(words)
         output, error = process.stdout.decode("utf-8", "replace"), process.stderr.decode("utf-8", "replace")

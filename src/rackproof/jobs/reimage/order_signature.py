@@ -57,7 +57,11 @@ def sign_order(order: str, report: str, path: Path) -> str:
 
 
 def _read_nonce(report: str) -> str:
-    """Return the random number that a ramdisk requires in the signature of its order."""
+    """Return the random number that a ramdisk requires in the signature of its order.
+
+    Raises:
+        SignatureError: The report states no such number.
+    """
     try:
         report_fields = json.loads(report)
     except (ValueError, RecursionError):

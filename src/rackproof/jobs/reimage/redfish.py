@@ -36,8 +36,8 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
     """Open a session with a BMC, yield sushy's object for the root, and translate errors.
 
     Raises:
-        BmcError: The BMC does not answer, refuses, or does not support Redfish. Later requests may raise
-            it too.
+        BmcError: sushy is not installed, the address is malformed or would get the password unencrypted, or
+            the BMC does not answer, refuses, or does not support Redfish. Later requests may raise it too.
     """
     try:
         import sushy
@@ -144,7 +144,7 @@ def _untrusted(node: str, access: Access) -> BmcError:
 
 @contextmanager
 def open_machine(node: str, access: Access) -> Iterator[RedfishMachine]:
-    """Open a session with a node's BMC.
+    """Open a session with a node's BMC, and yield the node's machine.
 
     Raises:
         BmcError: As in :func:`open_root`, or the BMC lists several systems and the node's is not given.
@@ -164,10 +164,10 @@ def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
 
 
 def _members(node: str, collection: Any) -> list[Any]:
-    """Return the members of a collection. A BMC may list any number of them.
+    """Return the members of a collection.
 
     Raises:
-        BmcError: There are too many.
+        BmcError: The BMC lists more than :data:`redfish_http.MOST_MEMBERS`.
     """
     count = len(collection.members_identities)
     if count > redfish_http.MOST_MEMBERS:
@@ -192,7 +192,10 @@ def _identify(node: str, system: Any) -> MachineIdentity:
 
 
 def _macs(node: str, system: Any) -> dict[str, bool | None]:
-    """Return the MAC addresses of a system, each with whether its link is up, or None if that is unknown."""
+    """Return the MAC addresses of a system, each with whether its link is up, or None if that is unknown.
+
+    Return none if the BMC does not list the system's interfaces.
+    """
     from sushy import exceptions
 
     links = {"LinkUp": True, "LinkDown": False, "NoLink": False}
@@ -232,7 +235,11 @@ def read_settings(
 
 
 def _bios(node: str, system: Any) -> dict[str, str | int | float | bool]:
-    """Return the BIOS settings that a BMC shows. If it shows none, raise a BmcError."""
+    """Return the BIOS settings that a BMC shows.
+
+    Raises:
+        BmcError: The BMC shows none.
+    """
     from sushy import exceptions
 
     try:

@@ -214,7 +214,11 @@ def _endless(access: Access) -> str:
 
 
 def _read_whole(response: Any, limit: int, access: Access) -> bytes:
-    """Return an answer's bytes, with limits for its size and time."""
+    """Return an answer's bytes.
+
+    Raises:
+        RequestException: The answer has more than ``limit`` bytes, or takes too long.
+    """
     from requests.exceptions import RequestException
 
     parts: list[bytes] = []
@@ -231,7 +235,7 @@ def _read_whole(response: Any, limit: int, access: Access) -> bytes:
 
 
 def read_fingerprint(access: Access) -> str:
-    """Return the SHA-256 of a BMC's certificate as pairs with colons, or ""."""
+    """Return the SHA-256 of a BMC's certificate as pairs with colons, or "" if it cannot be read."""
     parts = urlsplit(redfish_url(access.address))
     try:
         # The connection is not trusted. Its certificate is only shown.

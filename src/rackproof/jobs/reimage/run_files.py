@@ -162,6 +162,7 @@ def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[
 
     Raises:
         ReimageError: The results folder cannot be listed.
+        JournalError: A wanted name cannot be used for a file.
     """
     nodes_left = None if wanted is None else set(wanted)
     journals: dict[str, Path] = {}
@@ -372,6 +373,10 @@ def _add(handle: int, entry: Entry, name: str) -> None:
     """Write an entry after the last complete line, and remove it if it cannot be written completely.
 
     An incomplete last line is removed first.
+
+    Raises:
+        JournalError: The journal is damaged or too large.
+        OSError: The entry cannot be written.
     """
     size = os.fstat(handle).st_size
     if size > _LARGEST:

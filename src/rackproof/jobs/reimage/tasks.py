@@ -43,13 +43,13 @@ from rackproof.store.sealed_json import seal_json
 METHODS = ("image", "autoinstall", "rack")
 """Values of ``reimage_method``: write an image, run Ubuntu's installer, or recreate a test rack's node."""
 UNKNOWN = "unknown"
-"""Name of the partition that stands for all nodes that Slurm does not list."""
+"""Name of a partition for all nodes that Slurm does not list. Its limit holds for them together."""
 MAX_REASONS = 50
 """Largest number of reasons in a run's record. The summary at the end shows all."""
 
 
 class NodeStatus(Record):
-    """The progress of a node according to its newest journal, as ``text`` too, and the command to type."""
+    """The progress of a node according to its newest journal, also as ``text``, and the command to type."""
 
     node: str
     run_id: str
@@ -74,8 +74,8 @@ class RunSummary(Record):
 class _Takeover:
     """The steps of a node that a new run need not repeat, and the run that completed them.
 
-    ``attempt`` is the number of the new attempt. ``earlier`` is the folder of the run that recorded the
-    node's hardware before its imaging, or None.
+    ``attempt`` is the number of the new attempt. ``earlier`` is the folder of that run if it has the record
+    of the node's hardware from before the imaging, or None.
     """
 
     run_id: str = ""
@@ -127,8 +127,8 @@ def begin_run(
         again: Whether to start from the first step, and ignore the journals.
 
     Raises:
-        ReimageError: Another playbook works on one of the nodes, the options are unusable, or a file
-            cannot be written.
+        ReimageError: Another playbook works on one of the nodes, the options or a node's name are unusable,
+            the results cannot be read, or a file cannot be written.
     """
     _check_method(method)
     images = images or {}
@@ -243,7 +243,10 @@ def _plan_waves(
     per_rack: int,
     per_partition: int,
 ) -> list[list[str]]:
-    """Return the nodes of each wave, so that no rack and no partition lacks too many nodes at a time."""
+    """Return the nodes of each wave, so that this run takes few nodes of a rack and partition at a time.
+
+    Other nodes that are out of service do not count.
+    """
     partitions = read_partitions(members)
     groups = {
         name: {
@@ -419,7 +422,11 @@ def _run_record(
 
 
 def _newest_record(folder: Path, node: str) -> list[Node]:
-    """Return a node's hardware from after imaging, or else from before, or nothing."""
+    """Return a node's hardware from after imaging, or else from before, or nothing.
+
+    Raises:
+        ReimageError: A record cannot be read.
+    """
     # For a node that failed half-way, no record from after imaging exists.
     record = hardware.read_record(folder, "after", node) or hardware.read_record(folder, "before", node)
     return [record] if record is not None else []
@@ -486,7 +493,9 @@ def read_progress(
         now: The current time.
 
     Raises:
-        ReimageError: The results cannot be read.
+        ReimageError: The results cannot be listed.
+        JournalError: A wanted name cannot be used for a file.
+        ResultsError: The host claims cannot be read.
     """
     moment = now or datetime.now(UTC)
     living = host_claims.claimed_hosts(results / CLAIMS)
@@ -513,7 +522,7 @@ def unfinished_imaging(results: Path, wanted: Iterable[str]) -> dict[str, str]:
         wanted: The names of the nodes.
 
     Raises:
-        ReimageError: The results cannot be read.
+        ReimageError, JournalError, ResultsError: As in :func:`read_progress`.
     """
     return {
         node.node: node.text for node in read_progress(results, wanted) if node.progress.state != "returned"

@@ -1,4 +1,4 @@
-"""Define the error that the modules of job validate raise. Actions of validate.yml show its text."""
+"""Define the error that most modules of job validate raise. Actions of validate.yml show its text."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 ``rackproof explain NODE`` prints the :class:`Explanation`, and the pages of a night show it. The explanation
 lists the findings, the actions so far, and the next commands, all from the nights' records. The node is not
-contacted. The module also describes findings' codes for ``rackproof explain CODE``.
+contacted. :func:`code_text` describes a finding's code for ``rackproof explain CODE``.
 :mod:`rackproof.jobs.validate.rma` makes the packet for a vendor.
 """
 
@@ -42,13 +42,14 @@ _INSPECTED: Mapping[str, str] = {
     r"slurm_drained_itself": "the reason in Slurm",
     r"xid_.*": "seat, power, cooling",
 }
-"""The parts to look at, by a pattern of the code of a finding that requires an inspection."""
+"""The parts to look at, by a pattern of the code of a finding that requires an inspection. The first pattern
+that fits the whole code counts."""
 _UUID = re.compile(r"GPU-[0-9A-Fa-f-]{8,60}")
 """Pattern of a GPU's UUID, the only name of a part that is put into a command to type."""
 
 
 class ExplainError(RackproofError):
-    """A node without records. The message gives the searched folder and the remedy."""
+    """A node that is in no readable night. The message gives the searched folder and the remedy."""
 
 
 class Explanation(Record):
@@ -56,11 +57,11 @@ class Explanation(Record):
 
     Attributes:
         night_id: The newest night that includes the node, to which ``verdict`` and ``when`` belong.
-        service: Lines about the node's state in Slurm.
-        wrong: Its findings and the measurements that do not pass.
-        tried: Earlier failures and actions.
-        next: The commands to type next.
-        nights: The time, verdict and first reason of each night, newest first.
+        service: Lines about the node's state in Slurm, and the night's plan for the node.
+        wrong: The node's findings, and the measurements that do not pass.
+        tried: How often the present failures occurred, and the earlier actions.
+        next: The commands to type next, or advice where no command helps.
+        nights: The time, verdict and first reason of each of the last nights, newest first.
     """
 
     node: str
@@ -103,7 +104,10 @@ def explain_node(results: Path, node: str) -> Explanation:
 
 
 def build_explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explanation:
-    """Explain a node from the nights that include it, newest first. There must be at least one."""
+    """Explain a node from the nights that include it, newest first. There must be at least one. No I/O.
+
+    The commands name no results folder and no inventory. The caller adds them.
+    """
     night, node_night = nights[0]
     return Explanation(
         node=node_night.node,
@@ -198,7 +202,7 @@ def _limit_text(code: str) -> str:
 def _service_lines(night: NightRecord, node_night: NodeNight) -> list[str]:
     """Return lines about the node's state in Slurm, and the night's plan for it."""
     state = node_night.slurm
-    # Without Slurm, `why` says so already.
+    # Without Slurm, the text `why` already says so.
     lines = [] if node_night.why == NO_SLURM else _slurm_lines(state)
     if node_night.plan == "drain" and "drain" not in night.acts:
         lines.append(f"not drained: {DRAINING_OFF}; it would be drained for {node_night.why}")
@@ -320,7 +324,11 @@ def _is_of_fleet(finding: HealthFinding, node_night: NodeNight) -> bool:
 
 
 def _out_of_service_step(node_night: NodeNight) -> str:
-    """Return how to take a node with a certain fault out of service by hand, or "" if it is already."""
+    """Return how to take a node with a certain fault out of service by hand, or "" if there is no need.
+
+    There is no need if the node takes no jobs already. Without Slurm, return the advice for that case. If the
+    node's state in Slurm is unknown, return "".
+    """
     if node_night.why == NO_SLURM:
         return NO_SLURM
     state, codes = node_night.slurm, node_night.codes()
@@ -366,11 +374,12 @@ _NO_ROLE: Mapping[str, str] = {
 def _finding_command(node_night: NodeNight, finding: HealthFinding) -> tuple[str, str]:
     """Return the command or advice for a finding's action, or "" for actions that need none.
 
-    The second text is the end of the command's remark, which begins with the codes of the findings.
+    The second text is the end of the remark after the command. The remark begins with the codes of the
+    findings.
     """
     node = node_night.node
     sudo = "sudo " if node_night.asked_as_root is False else ""
-    # The command is entered into a shell, and the text comes from a node.
+    # An operator enters the command into a shell, and the name of the part comes from a node.
     gpu = finding.name if _UUID.fullmatch(finding.name) else ""
     place = f"{finding.name or node} {finding.place}".strip()
     if step := _NO_ROLE.get(finding.code):

@@ -1,10 +1,10 @@
 """Find parts that two nodes report in one night, although only one of them owns the part.
 
 The measuring and the judging of a night call :func:`settle_foreign_parts` before they use the snapshots. The
-faults and numbers of a node that reports another's serial number or GPUs would count for the other node. The
-part is therefore removed from the reporting node's snapshot. A part is the serial number of a machine or the
-UUID of a GPU. A node's identity is the set of parts that earlier nights found in it, or that an operator
-accepted for it.
+faults and numbers of a node that reports the serial number or a GPU of another node would count for that
+other node. The part is therefore removed from the reporting node's snapshot. A part is the serial number of a
+machine or the UUID of a GPU. A node's identity is the set of parts that earlier nights found in it, or that
+an operator accepted for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rackproof.store.night_store import StoredSnapshot
 def settle_foreign_parts(
     folder: Path, past: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]
 ) -> dict[str, StoredSnapshot]:
-    """Store and return a night's snapshots without the parts that identify another node.
+    """Return a night's snapshots without the parts that identify another node, and store the changed ones.
 
     Args:
         folder: The folder of the night.
@@ -82,8 +82,9 @@ def _owners(
 ) -> set[str]:
     """Return the nodes that may own a part, or an empty set if the part identifies no node.
 
-    A node's known identity comes before the reports of last night, because an owner that was off did not
-    report.
+    These rules decide, in this order: an operator accepted the node's identity, the part belongs to the
+    node's identity, or the node's last snapshot has the GPU. The identity comes before the last snapshots,
+    because an owner that was off has reported nothing since.
     """
     owners = set(names)
     owners_of_parts = (
@@ -111,7 +112,7 @@ def _shared_parts(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str
 
 
 def _without(stored: StoredSnapshot, parts: Sequence[str]) -> StoredSnapshot:
-    """Return a snapshot without the given parts."""
+    """Return a snapshot without the given parts and their events. The field ``foreign_parts`` lists them."""
     snapshot, node = stored.snapshot, stored.about
     node = without_parts(node, parts)
     own_parts = {

@@ -1,8 +1,8 @@
 """Read the expectations of nodes from the inventory's variables, and check them. No I/O.
 
-The tasks of validate.yml call :func:`parse_node_expectation` and :func:`parse_limits` before they store,
-measure or judge a node. The night's measurements and probes use :func:`references_by_sku`. The variables are,
-for example::
+The jobs' modules call :func:`parse_node_expectation` and :func:`parse_limits` when they store, measure or
+judge a node, and ``rackproof lint-inventory`` calls them before. The night's measurements and probes use
+:func:`references_by_sku`. The variables are, for example::
 
     validate_expect: {gpus: 8, ports: 8, services: [slurmd], mounts: [/data], versions: {driver: "580.95"}}
 """
@@ -84,8 +84,12 @@ _FSTYPES = {"nfs": "nfs", "s3fs": "fuse.s3fs"}
 def _expected_mounts(values: Any) -> tuple[str | ExpectedMount, ...]:
     """Return the expected mounts.
 
-    Each is a path, a mapping of path, fstype, source and options, or an entry of role storage (with
-    ``kind``). Entries of the kind ``folder`` are no mounts, and are left out.
+    Each value is a path, a mapping of path, fstype, source and options, or an entry of role storage (with
+    ``kind``). A path remains a text, and any other value becomes an :class:`ExpectedMount`. Entries of the
+    kind ``folder`` are no mounts, and are left out.
+
+    Raises:
+        TypeError, ValueError: The list, or a value in it, is unusable.
     """
     if not isinstance(values, list | tuple):
         raise TypeError(f"mounts: {values!r:.60} is not a list")
@@ -104,15 +108,19 @@ def _expected_mounts(values: Any) -> tuple[str | ExpectedMount, ...]:
 
 def _mount_of_storage(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry of role storage as an expected mount."""
-    # The kernel's table shows other options, and the sources of buckets and labelled disks, in another
-    # form.
+    # The kernel's table of mounts has options other than ``ro``, and the sources of buckets and labelled
+    # disks, in another form than the inventory, so these are not compared.
     options = [option for option in value.get("options") or () if option == "ro"]
     mount = {"path": value.get("path"), "fstype": _FSTYPES.get(str(value["kind"]), ""), "options": options}
     return mount | ({"source": value.get("source") or ""} if value["kind"] == "nfs" else {})
 
 
 def _expected_mount(value: Mapping[str, Any]) -> ExpectedMount:
-    """Return one expected mount, and refuse unknown keys and relative paths."""
+    """Return one expected mount.
+
+    Raises:
+        ValueError: A key is unknown, the path is not absolute, or a text is unusable.
+    """
     if unknown := sorted(set(map(str, value)) - set(_MOUNT_KEYS)):
         raise ValueError(f"mounts: unknown {', '.join(unknown)}; there are {', '.join(_MOUNT_KEYS)}")
     path, options = value.get("path"), value.get("options") or ()
@@ -141,8 +149,12 @@ def _text(name: str, value: Any) -> str:
 
 
 def _amount(name: str, value: Any, *, whole: bool) -> float:
-    """Return a number of 0 or more, and refuse text that Python would read as a number by chance."""
-    # Python reads "8_00" as 800, and no number is less than NaN. Neither must disable a check.
+    """Return a number of 0 or more, which may be given as text in decimal digits.
+
+    Raises:
+        ValueError: The value is not such a number.
+    """
+    # Python would read "8_00" as 800, and no number is less than NaN. Neither must disable a check.
     text = str(value)
     if isinstance(value, bool) or not re.fullmatch(
         r"[0-9]{1,15}" if whole else r"[0-9]{1,15}([.][0-9]{1,15})?", text
@@ -178,8 +190,9 @@ def references_by_sku(
 ) -> dict[str, list[SkuReference]]:
     """Return the references of each SKU, as the inventory gave them for the night's snapshots.
 
-    A night stores the numbers of all its programs under one name and without parameters. So a reference
-    that applies to a program's benchmark and parameters is also returned for that name.
+    A night stores the numbers of all its programs under one benchmark name (``probes``) and without
+    parameters. So a reference that applies to a program's benchmark and parameters is also returned for that
+    name. If nodes of a SKU have different references, those of the last node count.
 
     Args:
         snapshots: The night's snapshots.
@@ -206,7 +219,10 @@ def references_by_sku(
 def _with_program_references(
     references: Sequence[SkuReference], points: Mapping[str, Parameters], gpus: int
 ) -> list[SkuReference]:
-    """Return references, and a copy for nights of each that applies only to one of a night's programs."""
+    """Return references, and a copy for nights of each that applies to a night's program but not to nights.
+
+    ``gpus`` is the largest number of GPUs of the SKU's nodes.
+    """
     of_programs = [
         reference.model_copy(update={"benchmark": PROBES, "parameters": {}})
         for reference in references

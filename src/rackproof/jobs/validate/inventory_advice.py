@@ -1,8 +1,8 @@
 """Name the change of the inventory, or the command that accepts changed parts, for a finding. No I/O.
 
-Most of these findings say that the inventory is incomplete or wrong, so no playbook that changes the node
-can cure them. :mod:`rackproof.jobs.validate.explain` shows the text of :func:`inventory_advice` in place of
-another command.
+Most findings with such advice say that the inventory is incomplete or wrong, so no playbook that changes the
+node can cure them. :mod:`rackproof.jobs.validate.explain` shows the text of :func:`inventory_advice` in place
+of another command.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _ADVICE: Mapping[str, str] = {
     f"validate_expect ({_EXPECTATIONS})",
     "nvlink_inactive": f"set `nvlinks` in validate_expect in {{group_vars}} ({_EXPECTATIONS})",
 }
-"""The cure of a finding, by its code."""
+"""The change of the inventory that ends a finding, by the code of the finding."""
 _IDENTITY_CODES = ("gpu_new", "gpu_replaced", "machine_changed", "parts_moved")
-"""The codes of findings on changed parts, which an operator accepts."""
+"""The codes of findings on changed parts, which an operator can accept."""
 
 
 def inventory_advice(node: str, sku: str, finding: HealthFinding) -> str:

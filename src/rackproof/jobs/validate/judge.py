@@ -1,9 +1,9 @@
 """Judge a night of the fleet.
 
 After all snapshots and measurements are stored, the action plugin ``rackproof_validate_judge`` calls
-:func:`judge_fleet`, which returns a :class:`NightDecision` with the nodes to drain and to resume. Its phases
-are findings (of health checks), numbers (measurements), verdicts, decisions, and the record ``night.json``.
-A hold is a drain by nights, with the codes that must pass before the node is resumed.
+:func:`judge_fleet`, which returns a :class:`NightDecision` with the nodes to drain and to resume. The phases
+of the judgement are findings (of health checks), numbers (measurements), verdicts, decisions, and the record
+``night.json``. A hold is a drain by nights, with the codes that must pass before the node is resumed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,11 @@ from rackproof.store.run_folder import ResultsError, stamp_of
 
 
 class NodeHealth(Record):
-    """The findings of the health checks on a node as texts. ``reasons`` gate, and ``remarks`` do not."""
+    """The findings of the health checks on a node as texts, without the node's measurements.
+
+    ``verdict`` is the worst of the findings. ``reasons`` are the findings that gate, and ``remarks`` the
+    others. A node without a snapshot is unproven, and its reason says why there is none.
+    """
 
     node: str
     verdict: Verdict
@@ -74,7 +78,8 @@ class NightDecision(Record):
     """The decision of a night.
 
     ``drain`` has a mapping for each node to drain, with ``node`` and ``reason`` (the text for Slurm).
-    ``resume`` lists the nodes to resume, ``message`` the lines for the operator, and ``health`` all nodes.
+    ``resume`` lists the nodes to resume, ``message`` the lines for the operator, and ``health`` the findings
+    of all nodes. Both lists of nodes are plans, whether or not the acts are permitted.
     """
 
     night_id: str
@@ -85,7 +90,7 @@ class NightDecision(Record):
 
 
 def night_policy(*, false_alarms: float = 0.1, require_references: bool = True) -> AnomalyPolicy:
-    """Return the limits of a night's comparisons.
+    """Return the limits of a night's comparisons. No I/O.
 
     Args:
         false_alarms: How many of 1,000 healthy nodes may fail per night in comparison with the fleet and
@@ -116,7 +121,7 @@ def judge_fleet(
     measuring: str | None = None,
     link: str = "",
 ) -> NightDecision:
-    """Judge a night, decide the acts, and store both.
+    """Judge a night, decide the acts, and store both in ``night.json``.
 
     Args:
         context: The context of the night.
@@ -127,7 +132,8 @@ def judge_fleet(
         benchmarks: The folder of the definitions, whose parameters decide which references apply.
         slurm: The state of each node, as ``rackproof_slurm_node`` returns it, or None if Slurm was not
             queried or did not answer.
-        members: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.
+        members: The output of ``sinfo --noheader --Node --format=%N|%R|%E``, with each node's partitions and
+            the reason of its drain.
         slurm_remark: The reason why Slurm did not answer, or "".
         share: The largest share of a partition to drain. A finding on a larger share of the nodes counts as
             fleet-wide.
@@ -141,8 +147,8 @@ def judge_fleet(
         link: The web address of the results folder, for reasons in Slurm.
 
     Raises:
-        ValidateError: The night cannot be stored, a definition of a night's program cannot be read, or an
-            option is unusable.
+        ValidateError: The night cannot be stored, the results folder cannot be listed, a definition of a
+            night's program cannot be read, or an option or a value of the inventory is unusable.
     """
     if not 0 < share <= 1:
         raise ValidateError(
@@ -215,9 +221,10 @@ def judge_fleet(
 class _NightInputs:
     """The input of a night's judgement: tonight's snapshots, earlier nights, and Slurm's answers.
 
-    ``asked`` maps each requested node to the reason why it has no snapshot. ``past`` lists the folders of
-    earlier nights, newest first. ``before`` is the last known state of each node, ``damaged`` lists remarks
-    on unreadable nights, and ``states`` has None for a node about which Slurm gave no answer.
+    ``now`` is the time of the judgement. ``asked`` maps each requested node to the reason why it has no
+    snapshot, or to "". ``past`` lists the folders of earlier nights, newest first. ``before`` is the last
+    known state of each node, ``damaged`` lists remarks on unreadable nights, and ``states`` has None for a
+    node about which Slurm gave no answer.
     """
 
     folder: Path
@@ -234,7 +241,10 @@ class _NightInputs:
 def _read_inputs(
     context: NightContext, asked: Mapping[str, str], slurm: Mapping[str, Any] | None
 ) -> _NightInputs:
-    """Read the snapshots, the earlier nights and Slurm's answers for the judgement of the night."""
+    """Read the snapshots, the earlier nights and Slurm's answers for the judgement of the night.
+
+    Parts of other nodes are removed from the snapshots (:func:`settle_foreign_parts`).
+    """
     folder, results = Path(context.folder), Path(context.results)
     # Use one time for all phases, so that the windows of 24 hours and of earlier nights do not shift.
     now = datetime.now(UTC)
@@ -264,10 +274,13 @@ def _read_inputs(
 
 
 def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | None:
-    """Return the night's own measurements, or None if none were requested."""
+    """Return the night's own measurements, or None if none were requested.
+
+    If the record of requested measurements is missing or damaged, return one with which every node with a
+    snapshot is unproven.
+    """
     probed = read_probes(inputs.folder)
     if probed is None and (measuring is not None or probes_are_lost(inputs.folder)):
-        # If the record of the measurements is missing or damaged, every node is unproven.
         return unmeasured_night(
             0.0, inputs.snapshots, measuring or "its record of measurements cannot be read"
         )
@@ -275,7 +288,7 @@ def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | No
 
 
 def _holds(inputs: _NightInputs, night_id: str) -> dict[str, Hold]:
-    """Return the drain by nights of each node that has one, and that has a snapshot tonight."""
+    """Return the hold of each node that nights drained and that has a snapshot tonight."""
     return {
         name: hold
         for name, state in inputs.states.items()
@@ -305,7 +318,7 @@ def _judge_numbers(
         inputs.now,
         require_measurements,
         policy,
-        # The folder of a dry run is outside of the results.
+        # The argument ``dry``: the folder of a dry run is outside of the results.
         inputs.folder.parent != inputs.results,
         SuspectNumbers(_probe_keys(inputs, once), _probe_keys(inputs, set(retested) - once)),
         night_store.read_conditions(inputs.past, inputs.snapshots.values(), inputs.now, policy.nights),
@@ -446,7 +459,12 @@ def _unless_imaged(node: NodeNight, being_imaged: Mapping[str, str]) -> NodeNigh
 
 
 def _health_findings(inputs: _NightInputs) -> list[HealthFinding]:
-    """Return the findings on the snapshots: those of the health checks, and lost, foreign or moved parts."""
+    """Return the findings on the snapshots.
+
+    These are the findings of the health checks, and those on lost snapshots, foreign or moved parts, unknown
+    SKUs, and machines with two names. A node that reports foreign parts has only this finding and those on
+    lost snapshots, because its other values may be another node's.
+    """
     snapshots = inputs.snapshots
     majorities = majority_versions(stored.snapshot for stored in snapshots.values())
     nodes_of_sign = _nodes_of_signs(snapshots)
@@ -478,7 +496,7 @@ def _checked_findings(
 ) -> list[HealthFinding]:
     """Return the findings of the checks on a node.
 
-    If they cannot process its answer, the node is unproven.
+    If the checks cannot process the node's answer, the only finding is that the node is unproven.
     """
     expected = parse_node_expectation(name, stored.expected)
     limits = parse_limits(name, stored.limits)
@@ -536,7 +554,10 @@ def _moved_findings(inputs: _NightInputs, strange: Mapping[str, str]) -> Iterato
 
 
 def _slurm_findings(inputs: _NightInputs, remark: str, *, asked_slurm: bool) -> list[HealthFinding]:
-    """Return the findings on the Slurm states of nodes with a snapshot, or none if there is no Slurm."""
+    """Return the findings on the Slurm states of nodes with a snapshot, or none if there is no Slurm.
+
+    ``asked_slurm`` is whether Slurm answered. Otherwise, a remark means that it should have answered.
+    """
     if not asked_slurm and not remark:
         return []
     findings: list[HealthFinding] = []
@@ -568,7 +589,7 @@ def _mark_fleetwide(
 
 
 def _nodes_of_signs(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
-    """Return the nodes with each sign of a machine. Several nodes with one sign are one machine."""
+    """Return the nodes by each sign of a machine (:func:`_machine_signs`)."""
     homes: dict[str, list[str]] = {}
     for name, stored in snapshots.items():
         for sign in _machine_signs(stored):
@@ -577,7 +598,10 @@ def _nodes_of_signs(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[s
 
 
 def _machine_signs(stored: StoredSnapshot) -> set[str]:
-    """Return the properties that identify a machine. Two names with a common property are one machine."""
+    """Return the signs of a machine: its GPUs' UUIDs, and its serial number together with its boot ID.
+
+    Two nodes with a common sign are one machine.
+    """
     snapshot = stored.snapshot
     # Trays of a chassis may share their serial number, but not their boot ID.
     boot = {f"{snapshot.serial} {snapshot.boot_id}"} if snapshot.serial and snapshot.boot_id else set()
@@ -587,13 +611,13 @@ def _machine_signs(stored: StoredSnapshot) -> set[str]:
 def _is_idle(state: SlurmState | None) -> bool:
     """Return whether it is certain that no job runs on the node.
 
-    If Slurm does not answer, a job may use the GPU memory.
+    If Slurm does not answer, a job may run there and use GPU memory.
     """
     return state is not None and state.known and not state.jobs
 
 
 def _last_night(inputs: _NightInputs) -> dict[str, StoredSnapshot | None]:
-    """Return the nodes' snapshots of last night."""
+    """Return each node's snapshot of the newest earlier night, or None if it has none there."""
     return {
         name: night_store.read_snapshot(inputs.past[0], name) if inputs.past else None
         for name in inputs.snapshots
@@ -603,9 +627,9 @@ def _last_night(inputs: _NightInputs) -> dict[str, StoredSnapshot | None]:
 def _lost_snapshots(
     inputs: _NightInputs, newest: Mapping[str, StoredSnapshot | None]
 ) -> Iterator[HealthFinding]:
-    """Yield a finding for each node whose snapshot of last night is lost.
+    """Yield a finding for each node whose snapshot of the newest earlier night is lost.
 
-    An older snapshot is then used for comparison, but it lacks the findings that were open last night.
+    An older snapshot is then used for comparison, but it lacks the faults that were found in that night.
     """
     if not inputs.past:
         return
@@ -686,7 +710,10 @@ def _new_gpus(
 def _failures_elsewhere(
     night: NightRecord, node: NodeNight, arrived: Mapping[str, tuple[str, GpuSnapshot]]
 ) -> Iterator[HealthFinding]:
-    """Yield the failures in a node of an earlier night whose GPU is in another node now."""
+    """Yield a finding for each failure of a node in an earlier night whose GPU is in another node now.
+
+    ``arrived`` has the new GPUs of nodes, as :func:`_new_gpus` returns them.
+    """
     when = f"{night.ended:%Y-%m-%d}"
     for finding in node.findings:
         if finding.code not in node.codes() or finding.name not in arrived:
@@ -705,7 +732,10 @@ def _node_night(
     state: SlurmState | None,
     read_again: tuple[str, ...],
 ) -> NodeNight:
-    """Return the record of a node in this night, before the decision about its drain."""
+    """Return the record of a node in this night, before the decision about its drain.
+
+    A node without a snapshot is unproven. ``why`` is the reason why it has none.
+    """
     if stored is None:
         # ansible-core 2.19 begins every failure with this text. Operators need only the text after it.
         text = sanitize(why, 300).removeprefix("Task failed: ") or "the playbook took none"

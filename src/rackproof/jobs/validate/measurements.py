@@ -6,7 +6,8 @@ dry run finds none. :func:`runs_since_last_night` always reads the run folders.
 
 A number is a measurement of a run or probe, such as the speed of a GPU. Readings are the numbers of some
 nights as arrays: each row has a node, a part, a quantity, a value, and a night, counted backwards in periods
-of 24 hours (0 is tonight). The hardware key identifies a machine by its serial number, whatever its name.
+of 24 hours (0 is tonight). The hardware key identifies a machine, whatever its name, usually by its serial
+number (:attr:`rackproof.core.records.Node.hardware_key`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ Without the history, only tonight's numbers are judged."""
 ELSEWHERE_DAYS = 60
 """Number of days for which a GPU's failure in another chassis counts."""
 SOAK_S = 600
-"""Shortest duration of a soak that shows how a GPU is cooled. Nights and the benchmark's suites use it."""
+"""Shortest duration of a soak that shows how a GPU is cooled, in seconds. Nights and the suites with the
+benchmark use this duration."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,12 @@ class NightNumbers(Record):
 
     Attributes:
         nodes: The nodes with a number from the last 24 hours.
-        reasons: The reasons against each judged node.
+        reasons: The reasons why a judged node does not pass.
         verdicts: The verdict of each judged node.
-        link_reasons: The reasons against links and groups of nodes.
+        link_reasons: The reasons why links and groups of nodes do not pass.
         elsewhere: The findings about GPUs that failed in another chassis.
         remarks: Remarks that change no verdict.
-        compared: The comparisons that were made for the numbers of each drained node.
+        compared: The comparisons that were made for the numbers of each node that nights hold drained.
     """
 
     nodes: tuple[str, ...] = ()
@@ -165,7 +167,7 @@ def _judged_nodes(
 
 
 def _link_reasons(night: Night, snapshots: Mapping[str, StoredSnapshot]) -> tuple[NightReason, ...]:
-    """Return the reasons against links and groups whose names list only nodes of this night."""
+    """Return the reasons why links and groups do not pass, if their names list only nodes of this night."""
     return tuple(
         night_reason(reason).model_copy(update={"part": sanitize(node.name, 200)})
         for node in night.nodes
@@ -201,10 +203,13 @@ def _read_numbers(
 def _shared_verdict(
     names: Sequence[str], verdict: Verdict, reasons: tuple[NightReason, ...]
 ) -> tuple[Verdict, tuple[NightReason, ...]]:
-    """Return verdict and reasons of the nodes that share one hardware key."""
+    """Return verdict and reasons of each of the nodes that share one hardware key.
+
+    If there are several such nodes, a verdict that gates becomes unproven for all of them.
+    """
     if len(names) < 2 or not verdict.gates:
         return verdict, reasons
-    # Trays share their only serial number. One of them is bad, but it is unknown which.
+    # Trays may share their only serial number. One of them is bad, but it is unknown which.
     shared = tuple(reason.model_copy(update={"verdict": Verdict.UNPROVEN}) for reason in reasons)
     return Verdict.UNPROVEN, shared
 
@@ -237,10 +242,12 @@ def _nodes_in_name(name: str) -> set[str]:
 
 
 def runs_since_last_night(results: Path, past: Sequence[Path], now: datetime) -> list[Run]:
-    """Return the runs that began since the last night ended, without the records of nights themselves.
+    """Return the runs that began since the last night ended, at most those of the last two days.
 
-    The runs of the nights' probes are included. A night judges the numbers of 24 hours, so it may judge a
-    number that the last night already judged. Such a number does not show that a drained node is good again.
+    If the record of the last night is damaged, the runs since that night began are returned. The records of
+    nights themselves are left out, but the runs of the nights' probes are included. A night judges the
+    numbers of 24 hours, so it may judge a number that the last night already judged. Such a number does not
+    show that a drained node is good again.
 
     Args:
         results: The results folder.
@@ -266,7 +273,8 @@ def measured_in(
         runs: The runs since the last night (:func:`runs_since_last_night`).
         probed: The night's own measurements, or None if none were requested.
         snapshots: The snapshots of the nodes.
-        soaked: The GPUs of each node that passed a soak (:func:`soaked_gpus`).
+        soaked: The GPUs of each node that passed a soak (:func:`soaked_gpus`). If a node has such a GPU, its
+            result contains :data:`SOAK`.
         now: The time of the night.
     """
     from rackproof.analysis.anomaly import quantity_name
@@ -294,7 +302,8 @@ def soaked_gpus(
 ) -> dict[str, frozenset[str]]:
     """Return the UUIDs of the GPUs of each node that passed a soak of the usual length, or of a longer one.
 
-    The arguments are those of :func:`measured_in`.
+    A soak counts if ``bench.yml`` ran it and it passed, or if a night ran it and found no fault. The
+    arguments are those of :func:`measured_in`.
     """
     passed = _gpus_with_soak(run for run in runs if _is_passed_soak(run))
     by_night = _gpus_with_soak(run for run in runs if run.benchmark == PROBES_BENCHMARK)
@@ -332,6 +341,8 @@ def _gpus_with_soak(runs: Iterable[Run]) -> frozenset[str]:
 def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: datetime) -> set[str]:
     """Return the nodes with suspect numbers that were measured only once, in nights of the last two days.
 
+    If tonight's measurements of a node are suspect, only they count, and not those of earlier nights.
+
     Args:
         past: The folders of earlier nights, newest first.
         probed: Tonight's own measurements, or None if none were requested.
@@ -340,7 +351,7 @@ def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: da
     names: set[str] = set()
     for folder in past:
         stamp = stamp_of(folder.name)
-        # A night's numbers are newer than its id.
+        # Search more than 24 hours, because a night's numbers are newer than the time in the night's id.
         if stamp is None or now - stamp > timedelta(days=2):
             break
         probes = read_probes(folder)
@@ -438,7 +449,10 @@ def _recent_runs(results: Path, now: datetime) -> list[Run]:
 def _gpus_failed_elsewhere(
     failures: Sequence[Any], snapshots: Mapping[str, StoredSnapshot]
 ) -> list[HealthFinding]:
-    """Return the GPUs that failed in another chassis, with their latest failure."""
+    """Return a finding for each GPU of tonight that failed in another chassis, with its latest failure.
+
+    ``failures`` are those of the history, newest first.
+    """
     nodes_by_gpu = {
         gpu.uuid: (name, gpu) for name, stored in snapshots.items() for gpu in stored.snapshot.gpus
     }

@@ -1,8 +1,8 @@
 """Write a night's messages for operators: the summary, changes, planned actions and reasons. No I/O.
 
-The tasks of validate.yml print the texts of :func:`summarize_night` and :func:`describe_drain_plan`, and
-``rackproof nightly`` sends them. :func:`drain_reason` returns the text that Slurm stores with a drain. A
-summary begins like this::
+The tasks of validate.yml print the texts of :func:`describe_drain_plan` (after the judgement) and
+:func:`summarize_night` (at the end), and ``rackproof nightly`` sends the summary. :func:`drain_reason`
+returns the text that Slurm stores with a drain. A summary begins like this::
 
     FAIL  18 nodes: 1 fail, 17 pass (2026-11-21 06:00:00 UTC)
     changed: n07: pass → fail: GPU-5f3c... (slot 3): XID 79
@@ -29,13 +29,16 @@ _FINDINGS = 10
 _LISTED_NODES = 50
 """Largest number of nodes in the list of a dry run."""
 HEALTH_ONLY = "health only"
-"""The mark of a node without measurements. Its verdict does not cover its speed."""
+"""The mark of a node without measurements. The node's verdict does not cover its speed."""
 _MOST_PRINTED = 12
 """Largest number of changes in a message, and of groups of nodes for each verdict."""
 
 
 def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
-    """Return the operator's summary, with verdict, changes, faults by node, and actions."""
+    """Return the lines of a night's summary: verdict, remarks, changes, faults by node, plans and actions.
+
+    ``changes`` are the lines of :func:`describe_changes`, of which the first are used.
+    """
     nodes_by_verdict = _nodes_by_verdict(night)
     counts = _count_by_verdict(nodes_by_verdict)
     count = amount(len(night.nodes), "node")
@@ -94,7 +97,10 @@ def describe_unmeasured(night: NightRecord) -> list[str]:
 
 
 def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[str]:
-    """Yield a line for each group of nodes with the same reason for a verdict, and one for the others."""
+    """Yield a line for each group of nodes with the same first reason for a verdict.
+
+    If there are too many groups, the last line lists the nodes of all others.
+    """
     groups: dict[tuple[str, int], list[NodeNight]] = {}
     for node in nodes:
         texts = node.reason_texts()
@@ -110,9 +116,9 @@ def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[st
 
 
 def describe_findings(night: NightRecord) -> tuple[str, ...]:
-    """Return lines with the findings of each node that has more of them than its summary shows.
+    """Return lines with the findings of each node that did not pass, if the summary shows only the first.
 
-    A dry run prints these, because it stores nothing that a later command could show.
+    A dry run prints these lines, because it stores nothing that a later command could show.
     """
     nodes = [node for listed in _nodes_by_verdict(night).values() for node in listed if _has_more(node)]
     lines: list[str] = []
@@ -137,9 +143,12 @@ def describe_changes(
 ) -> tuple[str, ...]:
     """Return a line for each node that differs from its last night, the worst verdict first.
 
+    A new node that passes has no line. A last line lists the nodes that only the night before requested. If
+    ``before`` is None, the only line says that there is no earlier night.
+
     Args:
         night: The night.
-        before: The night before, or None if there is none.
+        before: The night before, or None if there is none or if its record cannot be read.
         earlier: The last states of nodes that the night before left out, because it was, for example, a night
             of one rack.
     """
@@ -159,7 +168,6 @@ def describe_changes(
 def _describe_change(node_night: NodeNight, before: NodeNight | None) -> list[str]:
     """Return a line about the change of a node, or nothing if there is none."""
     if before is None:
-        # A new node that passes needs no line.
         if node_night.verdict is Verdict.PASS:
             return []
         return [f"{node_night.node}: {node_night.verdict.value}, not in the night before"]
@@ -177,14 +185,17 @@ def _describe_change(node_night: NodeNight, before: NodeNight | None) -> list[st
 
 
 def _new_reasons(node_night: NodeNight, before: NodeNight) -> list[str]:
-    """Return the texts of reasons that are new since the night before."""
+    """Return the texts of the findings and reasons that the node did not have in its last night."""
     # Compare code and part, because texts contain numbers that differ every night.
     known_keys = {key for key, _ in before.reason_texts_by_part()}
     return [text for key, text in node_night.reason_texts_by_part() if key not in known_keys]
 
 
 def describe_drain_plan(night: NightRecord) -> list[str]:
-    """Return a line for each planned action, with a hint if not allowed, and for each other decision."""
+    """Return a line for each planned drain or resume, and for each node with only a reason.
+
+    The line of a plan that is not allowed names the variable that would allow it.
+    """
     lines = []
     for plan, allowed in (("drain", "drain" in night.acts), ("return", "return" in night.acts)):
         for node in night.nodes:
@@ -196,7 +207,10 @@ def describe_drain_plan(night: NightRecord) -> list[str]:
 
 
 def drain_reason(node_night: NodeNight, night_id: str, results: Path, link: str) -> str:
-    """Return the reason for a drain in Slurm: the failure, and a link or a command that explains it."""
+    """Return the reason for a drain in Slurm: the failures, and a link or a command that explains them.
+
+    ``link`` is the web address of the results folder, or "".
+    """
     where = (
         f"{link.rstrip('/')}/{night_id}/{node_page_path(node_night.node)}"
         if link

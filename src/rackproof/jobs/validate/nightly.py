@@ -1,12 +1,12 @@
-"""Run validate.yml once within limits, clean up after an earlier run, and send messages (a nightly).
+"""Run validate.yml once with a time limit, clean up after an earlier run, and send messages (a nightly).
 
-``rackproof nightly`` calls :func:`run_nightly`, and ends with its exit status. ansible-runner runs the
-playbook as a program, because this package never imports Ansible or its runner.
+``rackproof nightly`` calls :func:`run_nightly`, and ends with the returned exit status. The program
+ansible-runner runs the playbook, because this package never imports Ansible or ansible-runner.
 
-The exit status separates faults of the fleet from faults of the tool. 0 means pass or degraded, 2 a bad node,
-and 3 unproven. 1 means that the playbook did not close the night, even if the night was judged. It is also 1
-if another nightly runs. A pass or degraded night returns 1 if it could not send a message or write the
-metrics.
+The exit status separates faults of the fleet from faults of the tool. It is 0 if the night's verdict is pass
+or degraded, 2 for fail, and 3 for unproven. It is 1 if the playbook did not close the night, even if the
+night was judged, and if :func:`run_nightly` raises an error, for example because another nightly runs. It is
+also 1 after a pass or degraded night if a message could not be sent or the metrics could not be written.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LOCK = ".nightly.lock"
 WEBHOOK, SMTP_USER, SMTP_PASSWORD = NIGHTLY_SECRETS
 """Names of the environment variables with the address of the webhook and the login for mail."""
 _SEND_S, _WHOLE_S = 20, 120.0
-"""Seconds between two bytes of a server that takes messages, and for all of its answers."""
+"""Time limits in seconds for a server that takes messages: between two bytes, and for the whole call."""
 _IDENT = "night"
 """Name of ansible-runner's folder for the output of the playbook."""
 _PRIVATE = "rackproof-nightly-"
@@ -66,17 +66,20 @@ _LATER_S = 300
 _SHOW_S = 0.25
 """Seconds after which new output of the playbook is shown."""
 _PIPE_BYTES = 1 << 20
-"""Size of the pipe of a playbook, which must hold a step of a thousand nodes."""
+"""Size in bytes of the pipe of a playbook, which should hold the events of a step of a thousand nodes."""
 _KEPT_LINES = 30
-"""Number of last lines of Ansible's output that are kept, to explain a playbook that failed."""
+"""Number of last lines of Ansible's output that are kept. The message about a playbook that did not close a
+night shows the last eight of them."""
 _UNJUDGED = {
     *(night_store.SNAPSHOTS_FOLDER, night_store.EARLIER_SNAPSHOTS_FOLDER),
     *(probe_results.DIRECT, probe_results.PROBES_FILE),
 }
 """Names of all files and folders in the folder of a night before its judgement."""
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+"""The escapes of the characters that Slack would interpret."""
 _MOST_TEXT = 3500
-"""Largest number of characters of a message. Slack recommends at most 4000, and escapes add some."""
+"""Largest number of characters of a message to a webhook. Slack recommends at most 4000, and escapes add
+some."""
 
 
 class NightlyError(RackproofError):
@@ -88,6 +91,8 @@ class NightlySettings:
     """The settings of a nightly.
 
     Attributes:
+        results: The results folder.
+        checkout: The checkout whose validate.yml is run.
         limit: A pattern of hosts for Ansible's ``--limit``, or "" for all.
         timeout_s: The seconds after which the playbook is ended.
         variables: Extra variables for the playbook.
@@ -141,9 +146,9 @@ def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
     Raises:
         NightlyError: Another nightly is running, or there is no checkout. The results folder cannot be
             written. A program of Ansible is not installed.
-        ResultsError: The results folder cannot be read.
+        ResultsError: The results folder or its claims cannot be read.
 
-    If it raises, no message is sent.
+    If an error is raised, no message is sent.
     """
     if not (settings.checkout / "validate.yml").is_file():
         raise NightlyError(f"{settings.checkout} has no validate.yml: name a checkout with --checkout")
@@ -173,6 +178,9 @@ def finish_interrupted(results: Path) -> list[str]:
 
     Args:
         results: The results folder.
+
+    Raises:
+        ResultsError: The claims of running playbooks cannot be read.
     """
     remarks: list[str] = []
     if not results.is_dir() or host_claims.claimed_hosts(results / ".nights"):
@@ -204,7 +212,11 @@ def finish_interrupted(results: Path) -> list[str]:
 
 @contextmanager
 def _single_nightly(results: Path) -> Iterator[None]:
-    """Hold a lock, so that only one nightly at a time uses a results folder."""
+    """Hold a lock, so that only one nightly at a time uses a results folder.
+
+    Raises:
+        NightlyError: Another nightly holds the lock, or the results folder cannot be written.
+    """
     try:
         results.mkdir(parents=True, exist_ok=True)
         lock = os.fdopen(open_lock(results / LOCK), "r+")
@@ -227,14 +239,20 @@ def _single_nightly(results: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            # An empty file means that the nightly ended. If a reboot interrupts it, the file is not empty,
-            # and systemd starts the nightly again.
+            # An empty file means that the nightly ended. If a reboot interrupts the nightly, the file is not
+            # empty, and a unit of role nightly starts the nightly again.
             lock.truncate(0)
 
 
 @dataclass(frozen=True)
 class _PlaybookResult:
-    """The end of the playbook: exit status (None after a timeout), last lines, and lost or failed hosts."""
+    """The end of the playbook.
+
+    Attributes:
+        status: The exit status, or None if the playbook was out of time.
+        tail: The last lines of Ansible's output.
+        hosts: A line with the unreachable hosts, and one for each failed task with its hosts.
+    """
 
     status: int | None
     tail: tuple[str, ...]
@@ -242,7 +260,11 @@ class _PlaybookResult:
 
 
 def _program(name: str) -> Path:
-    """Return the path of a program of Ansible, beside this Python or else from PATH."""
+    """Return the path of a program of Ansible, beside this Python or else from PATH.
+
+    Raises:
+        NightlyError: The program is in neither place.
+    """
     beside = Path(sys.executable).with_name(name)
     path = beside if beside.exists() else shutil.which(name)
     if path is None:
@@ -254,7 +276,7 @@ def _program(name: str) -> Path:
 
 
 def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResult:
-    """Run the playbook with ansible-runner within limits, and show it while it runs."""
+    """Run the playbook with ansible-runner and a time limit, and show the playbook's output."""
     runner, playbook = _program("ansible-runner"), _program("ansible-playbook")
     checkout = settings.checkout.resolve()
     variables = {"validate_results": str(settings.results.resolve()), "validate_link": settings.link}
@@ -263,7 +285,7 @@ def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResu
         private = Path(folder)
         (private / "env").mkdir()
         (private / "env/extravars").write_text(json.dumps({**variables, **settings.variables}))
-        # This process limits the playbook. If this process ends, ansible-runner does.
+        # This process ends a playbook that is out of time. If this process was killed, ansible-runner does.
         bounds = {"job_timeout": int(settings.timeout_s + _LATER_S), "pexpect_timeout": 1}
         (private / "env/settings").write_text(json.dumps(bounds))
         events = _EventPipe(private / "events")
@@ -312,7 +334,7 @@ def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResu
 
 
 def _wait(child: subprocess.Popen[str], timeout_s: float, show: Callable[[], None]) -> int | None:
-    """Return the exit status of the playbook, or None if it is out of time."""
+    """Return the exit status of ansible-runner, or None if the playbook is out of time."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         with suppress(subprocess.TimeoutExpired):
@@ -332,13 +354,13 @@ class _EventPipe:
         self.path = path
         os.mkfifo(path, 0o600)
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        # The playbook waits while the pipe is full, so a step of a thousand nodes must fit.
+        # The playbook waits while the pipe is full, so the pipe should hold a step of a thousand nodes.
         with suppress(OSError):
             fcntl.fcntl(self._descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._rest = b""
 
     def read(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the events that came since the last call."""
+        """Yield the events that came since the last call. A line that is no JSON object is left out."""
         while True:
             try:
                 data = os.read(self._descriptor, 1 << 16)
@@ -359,7 +381,7 @@ class _EventPipe:
 
 
 def _remove_private_folders() -> None:
-    """Remove the private folders of nightlies that were killed."""
+    """Remove this user's private folders of nightlies that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PRIVATE}*-*"):
         pid = folder.name.removeprefix(_PRIVATE).partition("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists() and folder.lstat().st_uid == os.geteuid():
@@ -376,10 +398,13 @@ def _environment(checkout: Path, programs: Path) -> dict[str, str]:
 
 
 def _follow(child: subprocess.Popen[str], artifacts: Path, lines: SimpleQueue[str]) -> None:
-    """Read the playbook's output line by line."""
+    """Put each line of the playbook's output into ``lines``, in a thread of its own until the output ends.
+
+    At the first line, remove a file of ansible-runner that contains secrets.
+    """
     for number, line in enumerate(child.stdout or ()):
         if number == 0:
-            # The file contains the whole environment, including the history's address and password.
+            # This file contains the whole environment, including the history's address and password.
             (artifacts / "command").unlink(missing_ok=True)
         lines.put(sanitize(line, 500))
 
@@ -399,9 +424,12 @@ def _failure_lines(failed: Mapping[str, set[str]]) -> Iterator[str]:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """End the playbook with all its processes, and then ansible-runner. Use force if necessary."""
+    """End the playbook with all its processes, and then ansible-runner. Use force if necessary.
+
+    Each of them has 20 seconds to end by itself. If ansible-runner ended already, do nothing.
+    """
     for number, patience in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 20.0)):
-        # The playbook runs in its own session.
+        # The playbook runs in a session of its own, so a signal to ansible-runner's group does not reach it.
         for pid in (*_children(child.pid), child.pid):
             if child.poll() is not None:
                 return
@@ -464,7 +492,7 @@ def _outcome(
 
 
 def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: float) -> NightlyOutcome:
-    """Send message, mail and metrics, and return the outcome with a note about each that failed.
+    """Post the message, send the mail, write the metrics, and return the outcome with a note on each failure.
 
     If one failed, the exit status 0 becomes 1.
     """
@@ -496,7 +524,7 @@ def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: fl
         except (OSError, ValueError, HTTPException, smtplib.SMTPException, ResultsError) as error:
             # An address may contain a secret, so no message may repeat it.
             problems.append(f"note: {name} failed: {sanitize(_without(str(error), url), 300)}")
-    # A bad night is more important than an undelivered message, so its exit status remains.
+    # A bad night is more important than an undelivered message, so the night's exit status remains.
     status = outcome.status if not problems or outcome.status else EXIT_TOOL
     return NightlyOutcome(status, outcome.night, (*outcome.lines, *problems))
 
@@ -511,13 +539,14 @@ def post_webhook(url: str, text: str) -> None:
 
     Raises:
         OSError: The server does not answer, or does not report success.
-        ValueError: The URL is invalid, or does not use http.
+        ValueError: The URL is invalid, or does not begin with ``https://`` or ``http://``.
+        http.client.HTTPException: The URL has an invalid port, or the answer is no HTTP.
     """
     # urllib would also open file:// and ftp://.
     if not url.startswith(("https://", "http://")):
         raise ValueError(f"{WEBHOOK} holds no URL that begins with https://")
-    # Text in angle brackets notifies people and hides the targets of links. A node's text may contain
-    # it.
+    # In Slack, text in angle brackets notifies people and hides the targets of links. A node's text may
+    # contain it.
     body = json.dumps({"text": text[:_MOST_TEXT].translate(_SLACK)}).encode()
     request = urllib.request.Request(  # noqa: S310  (the scheme was checked above)
         url, data=body, headers={"Content-Type": "application/json"}
@@ -534,7 +563,7 @@ def send_mail(settings: NightlySettings, lines: Sequence[str]) -> None:
 
     Raises:
         OSError: The server does not answer.
-        ValueError: The server's name is unusable.
+        ValueError: The server's name or port, or an address, is unusable.
         smtplib.SMTPException: The server refuses.
     """
     server_address = urlsplit(f"//{settings.smtp}")
@@ -560,7 +589,7 @@ def prometheus_metrics(
 ) -> bytes:
     """Return a night in the text format of Prometheus, for ``node_exporter``.
 
-    A line is ``rackproof_nodes{verdict="pass"} 17``.
+    A line is, for example, ``rackproof_nodes{verdict="pass"} 17``.
 
     Args:
         outcome: The outcome of the nightly.
@@ -613,13 +642,17 @@ def prometheus_metrics(
         lines += [f"# HELP {name} {help_text}", f"# TYPE {name} gauge"]
         for labels, value in samples:
             labels_text = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
-            # The six digits of :g would round a million GPU-minutes, and the timestamp to hours.
+            # Six digits (:g) would round a million GPU-minutes, and the timestamp to hours.
             lines.append(f"{name}{{{labels_text}}} {value:.15g}" if labels else f"{name} {value!r}")
     return ("\n".join(lines) + "\n").encode()
 
 
 def _drained_nodes(night: NightRecord, acts: Sequence[AuditEntry]) -> set[str]:
-    """Return the nodes that nights keep drained, from Slurm's answer of this night and later acts."""
+    """Return the nodes that nights keep drained.
+
+    A node of this night has the state of Slurm's answer, changed by later acts. The state of any other node
+    comes from all acts in the audit log.
+    """
     covered = {node.node for node in night.nodes}
     drained = {node.node for node in night.nodes if node.slurm and node.slurm.drained_by == "ours"}
     for act in acts:
@@ -633,5 +666,5 @@ def _drained_nodes(night: NightRecord, acts: Sequence[AuditEntry]) -> set[str]:
 
 def _label(text: str) -> str:
     """Return a label's value in the notation of Prometheus."""
-    # Escape the text for Prometheus. Line feeds were already removed.
+    # A line feed needs an escape, too, but sanitize removes line feeds.
     return sanitize(text, 200).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,8 +1,9 @@
-"""Write the pages of a night.
+"""Write the pages of a night, and its JUnit file.
 
 :mod:`rackproof.jobs.validate.tasks` calls :func:`write_night_pages` when a night closes. One page shows the
-fleet as racks and nodes, with changes at the top. Nodes get a page too: all of a small fleet, or those that
-did not pass. The tables go to the templates ``night.html.j2`` and ``night_node.html.j2`` of the report.
+fleet as racks and nodes, with changes at the top. Nodes get a page, too: all nodes of a small fleet, or else
+those that did not pass. The functions below make the tables, and the templates ``night.html.j2`` and
+``night_node.html.j2`` of the report place them on the pages.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ PAGE = "index.html"
 JUNIT = "report.junit.xml"
 """Names of the fleet's page and of the JUnit file in the night's folder."""
 NODE_PAGES = 64
-"""Largest number of nodes of a fleet in which each node gets a page. In others, only nodes that did not pass
-get one."""
+"""Largest number of nodes of a night in which each node gets a page. In a larger night, only nodes that did
+not pass get one."""
 CHART_NIGHTS = 30
 """Number of nights in a chart."""
 _CHARTS = 6
@@ -53,7 +54,7 @@ _WORDS = {
 
 
 def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str]) -> Path:
-    """Write the pages of a night into its folder. Return the path of the fleet's page.
+    """Write the pages of a night and its JUnit file into its folder. Return the path of the fleet's page.
 
     Args:
         results: The results folder.
@@ -61,7 +62,7 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
         changes: Texts about the changes since the previous night.
 
     Raises:
-        ResultsError: The folder cannot be written.
+        ResultsError: The night's folder cannot be written, or the results folder cannot be listed.
     """
     folder = results / night.night_id
     folders = night_store.night_folders(results)
@@ -107,7 +108,7 @@ def night_page(
     Args:
         night: The record of the night.
         changes: Texts about the changes since the previous night.
-        pages: The page to which each node's cell links.
+        pages: The path of each node's page, relative to this page. The cells of other nodes have no link.
         measured: Texts about the night's own measurements.
     """
     counts = [(verdict, sum(node.verdict is verdict for node in night.nodes)) for verdict in WORST_FIRST]
@@ -154,8 +155,9 @@ def node_page(
         night: The record of the night.
         mine: The node in this night.
         stored: The snapshot of the node, or None if there is none.
-        nights: The nights that include it, newest first.
-        charts: The charts of its measurements over the nights.
+        nights: The nights that include the node, newest first. The newest one is explained. If there are
+            none, ``night`` is.
+        charts: The charts of the node's measurements over the nights.
         results: The results folder that commands on the page name, or None.
     """
     explained_nights = nights or [(night, mine)]
@@ -199,7 +201,10 @@ def _health_only_mark(node_night: NodeNight) -> str:
 
 
 def _short(names: Sequence[str]) -> dict[str, str]:
-    """Return sorted names without their common prefix up to a dash or dot: ``n07`` for ``gpu-r1-n07``."""
+    """Return a short form of each name, without the prefix that all have: ``n07`` for ``gpu-r1-n07``.
+
+    The names are sorted. The prefix ends with a dash or dot.
+    """
     # Names are sorted, so a prefix of the first and the last name is a prefix of all.
     pairs = zip(names[0], names[-1], strict=False) if len(names) > 1 else ()
     common = "".join(letter for letter, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -285,7 +290,7 @@ def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
 
 
 def _acts(night: NightRecord) -> Table:
-    """Return the table of planned and executed drains and returns."""
+    """Return the table of planned and executed drains and resumes, and of the reasons for no action."""
     rows = []
     for node in night.nodes:
         if node.plan or node.why or node.did:
@@ -415,8 +420,8 @@ def _histories(folders: Sequence[Path], names: set[str]) -> dict[str, list[tuple
 class _Series:
     """The measurements of nodes in this night and earlier ones, from the history if there is one.
 
-    Without a history, there are no charts. ``_nodes`` has the number of each node in the readings by hardware
-    key.
+    Without a history, there are no charts. ``_nodes`` has the number of each node in the readings, by the
+    node's hardware key.
     """
 
     def __init__(self, results: Path, night: NightRecord) -> None:
@@ -436,7 +441,10 @@ class _Series:
         }
 
     def charts(self, mine: NodeNight, stored: StoredSnapshot | None) -> tuple[Drawn, ...]:
-        """Return charts of a node's measurements, first those that do not pass."""
+        """Return charts of a node's measurements, first of those that do not pass.
+
+        The result is empty without a history, or if the history or the night has no data of the node.
+        """
         readings = self._readings
         if readings is None or stored is None or mine.hardware_key not in self._nodes:
             return ()
@@ -479,7 +487,7 @@ class _Series:
             order = sorted(points, reverse=True)
             shown_part = readings.parts[part]
             label = f"GPU {shown_part.slot}" if shown_part.kind == "gpu" else sanitize(shown_part.name, 40)
-            # Nights are counted backwards from this one. With a minus sign, time runs to the right.
+            # Nights are counted backwards from this one, and the chart needs time from left to right.
             lines.append(
                 Line(label, tuple(float(-ago) for ago in order), tuple(points[ago] for ago in order))
             )

@@ -3,8 +3,8 @@
 The action plugin ``rackproof_validate_probe`` calls :func:`measure_night`, which measures idle nodes with
 Slurm jobs. Nodes that nights hold drained are measured without Slurm (:func:`direct_script`,
 :func:`store_direct_output`). The numbers become a run of benchmark ``probes`` in the results folder,
-which the night judges like any other run. Immediate faults (values, bits, pairs, programs that do not
-end) are in the night's ``probes.json``.
+which the night judges like any other run. Faults that need no comparison with other numbers (wrong values,
+bits or sums, failed pairs, programs that do not end) are in the night's ``probes.json``.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def check_probe_plan(
 
 
 def check_budget(plan: ProbePlan, gpus: Mapping[str, object]) -> None:
-    """Check that the job of at least one node fits into the budget. No I/O.
+    """Check that the smallest job of the night fits into the budget. No I/O.
 
     Args:
         plan: The plan of the night's measurements.
@@ -145,6 +145,8 @@ def measure_night(
 ) -> tuple[str, ...]:
     """Measure the nodes with a snapshot, store the results, and return lines about them.
 
+    If there is no Slurm, or Slurm's host fails, the stored record states that nothing was measured.
+
     Args:
         context: The context of the night.
         plan: The plan of the measurements.
@@ -155,7 +157,8 @@ def measure_night(
         jobs: A function that creates the runner of the jobs.
 
     Raises:
-        ValidateError: The results cannot be stored, or a definition cannot be read.
+        ValidateError: The results cannot be stored, the results folder cannot be listed, a definition cannot
+            be read, or an expectation or a reference of the inventory is unusable.
     """
     folder, results = Path(context.folder), Path(context.results)
     snapshots = _read_snapshots(folder)
@@ -220,15 +223,22 @@ def _partitions_by_node(members: Mapping[str, Iterable[str]]) -> dict[str, tuple
 def _failed_night(
     plan: ProbePlan, targets: Sequence[ProbeTarget], direct: Collection[str], error: ProbeError, spent: float
 ) -> ProbeNight:
-    """Return the night as unmeasured, because Slurm's host failed."""
-    # Include nodes that were measured without Slurm, because their output was not read.
+    """Return the record of a night without measurements, because Slurm's host failed."""
+    # Include the drained nodes that were measured without Slurm, because their results are not stored.
     names = [target.name for target in targets if not target.busy or target.name in direct]
     # The minutes were used even without a result, so the budget counts them.
     return unmeasured_night(plan.minutes, names, str(error)).model_copy(update={"spent": spent})
 
 
 def nodes_with_parts_of_others(earlier: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]) -> set[str]:
-    """Return the nodes with parts that another node has or had, until an operator accepts the parts."""
+    """Return the nodes that report parts which another node has tonight or had in an earlier night.
+
+    If an operator accepted the parts of a node, those of earlier nights do not count.
+
+    Args:
+        earlier: The folders of earlier nights, newest first.
+        snapshots: The settled snapshots of tonight (:func:`settle_foreign_parts`), by node.
+    """
     return {
         name
         for name, stored in snapshots.items()
@@ -238,8 +248,11 @@ def nodes_with_parts_of_others(earlier: Sequence[Path], snapshots: Mapping[str, 
 
 
 def _suspect_nodes(earlier: Sequence[Path], names: Iterable[str]) -> set[str]:
-    """Return the nodes that failed or were degraded in their last night."""
-    # A node without a recent night counts as new, so older nights need not be read.
+    """Return the nodes that failed or were degraded in their last night.
+
+    Only a few earlier nights are read (:data:`_SUSPECT_NIGHTS`). A node that is in none of them is not
+    suspect.
+    """
     known_nights, _ = night_store.last_known(earlier[:_SUSPECT_NIGHTS], names)
     return {
         name
@@ -262,7 +275,7 @@ def _target(
     if has_parts_of_others:
         busy = "not measured: it names parts of another node"
     elif 0 < expected.gpus < gpus:
-        # Minutes are counted by GPU, so such a node would use the minutes of its neighbours.
+        # Minutes are counted by GPU, so such a node would use minutes that other nodes need.
         busy = f"not measured: it lists {amount(gpus, 'GPU')}, and its SKU has {expected.gpus}"
     elif slurm_answer.get("known") is not True or name not in partitions:
         busy = "it is not in Slurm, or in no partition"
@@ -290,7 +303,7 @@ def _suspect_finder(
 ) -> SuspectFinder:
     """Return a function that finds suspect numbers as the night will judge them, by floors and fleet.
 
-    Another measurement does not help against drift, which needs many nights, or against a loss on many nodes.
+    A suspicion of drift, or of a loss on many nodes, is left out, because a second measurement does not help.
     """
     from rackproof.store.history.readings import readings_of
     from rackproof.store.history.store import HistoryError, open_store
@@ -327,9 +340,20 @@ def _suspect_finder(
 def keep_numbers(
     results: Path, night: ProbeNight, numbers: Sequence[Measurement], nodes: Mapping[str, Node]
 ) -> None:
-    """Store the numbers as a run, which the night judges with all others."""
+    """Store the numbers as a run, which the night judges with all others.
+
+    Args:
+        results: The results folder.
+        night: The record of the measurements.
+        numbers: The measured numbers.
+        nodes: The nodes with a snapshot. Those that were measured become the nodes of the run.
+
+    Raises:
+        ResultsError: The run cannot be written.
+    """
     labelled = {value for number in numbers for value in number.labels.values()}
-    # A node whose last program failed was measured, too. Without that node, its numbers would have no owner.
+    # A node whose job failed after some programs is not in ``measured``, but has numbers, which need an
+    # owner.
     names_of_run = [
         name
         for name, hardware in nodes.items()
@@ -342,7 +366,7 @@ def keep_numbers(
 
 
 def _run(run_id: str, numbers: Sequence[Measurement], nodes: Sequence[Node]) -> Run:
-    """Return numbers as a run. Its own verdict is unproven, because the night judges the numbers."""
+    """Return numbers as a run. The run's own verdict is unproven, because the night judges the numbers."""
     now = datetime.now(UTC)
     return Run(
         run_id=run_id,
@@ -362,7 +386,7 @@ def _run(run_id: str, numbers: Sequence[Measurement], nodes: Sequence[Node]) -> 
 def direct_script(context: NightContext, plan: ProbePlan, node: str) -> str:
     """Return the script that measures a node that nights hold drained.
 
-    Return "" if there is nothing to measure.
+    Return "" if the node has no snapshot, or if no program suits it.
 
     Raises:
         ValidateError: The programs cannot be read.
@@ -379,7 +403,13 @@ def direct_script(context: NightContext, plan: ProbePlan, node: str) -> str:
 
 
 def store_direct_output(context: NightContext, node: str, text: str, status: int) -> None:
-    """Store the output of a measured drained node.
+    """Store the output of a drained node that was measured without Slurm.
+
+    Args:
+        context: The context of the night.
+        node: The node's name in the inventory.
+        text: The output of the script, or the reason why it did not end.
+        status: The exit status of the script.
 
     Raises:
         ValidateError: The output cannot be stored.
@@ -393,7 +423,11 @@ def store_direct_output(context: NightContext, node: str, text: str, status: int
 
 
 def _direct_results(folder: Path, names: Iterable[str]) -> dict[str, JobResult]:
-    """Return how the measurements without Slurm ended, by node. Their files end with ``:::STATUS NUMBER``."""
+    """Return how the measurements without Slurm ended, by node.
+
+    The input is the files of :func:`store_direct_output`. A node without a file was not measured, and is left
+    out.
+    """
     results = {}
     for name in names:
         try:

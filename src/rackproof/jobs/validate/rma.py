@@ -1,7 +1,8 @@
 """Make the packet for an RMA, the return of a part to its vendor.
 
-``rackproof explain NODE --rma FILE`` writes the text of :func:`rma_packet`, all from the nights' records. The
-node is not contacted. A vendor takes an empty place for an answer, so the packet names what was not read.
+``rackproof explain NODE --rma FILE`` writes the text of :func:`rma_packet`, all from the nights' records and
+snapshots. The node is not contacted. A vendor reads an empty cell as an answer, so the packet says of each
+missing value that it was not read.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rackproof.store import night_store
 from rackproof.store.night_store import NightRecord, NodeNight, StoredSnapshot
 
 _NOT_READ = "not read"
+"""Text in place of a value that no tool reported."""
 _PARTNERS_SHOWN = 200
 """Largest number of results with partners in a packet."""
 
@@ -133,7 +135,7 @@ def _hardware_lines(stored: StoredSnapshot | None, node_night: NodeNight) -> lis
 
 
 def _suspect(snapshot: NodeSnapshot, node_night: NodeNight, gpu: GpuSnapshot) -> str:
-    """Return "is missing" for a missing GPU, "yes" for one with a finding, and "" for others."""
+    """Return "is missing" for a missing GPU, "yes" for a GPU with a finding or reason, and "" for others."""
     if any(gone.uuid == gpu.uuid for gone in snapshot.gone_gpus):
         return "is missing"
     bad_parts = {finding.name for finding in node_night.findings if finding.part == "gpu"}
@@ -143,7 +145,10 @@ def _suspect(snapshot: NodeSnapshot, node_night: NodeNight, gpu: GpuSnapshot) ->
 
 
 def _counter_row(snapshot: NodeSnapshot, gpu: GpuSnapshot) -> tuple[Any, ...]:
-    """Return a GPU's error counters, and how many of its NVLinks are up. A missing value is not 0."""
+    """Return a GPU's slot, ECC mode, error counters, and how many of its NVLinks are up.
+
+    A missing value is shown as not read, and not as 0.
+    """
     ecc: Mapping[bool | None, str] = {True: "on", False: "off", None: _NOT_READ}
     links = f"{sum(gpu.links.values())} of {len(gpu.links)}"
     if not gpu.links:
@@ -183,7 +188,13 @@ def _without_root(snapshot: NodeSnapshot) -> str:
 
 
 def _xid_lines(folders: Sequence[Path], nights: Collection[str], node: str) -> list[str]:
-    """Return the timeline of XIDs, and the nights of the node whose kernel log was not read."""
+    """Return the timeline of XIDs, and remarks on the nights in which the node's kernel log was not read.
+
+    Args:
+        folders: The folders of all nights, newest first.
+        nights: The ids of the nights whose record includes the node.
+        node: The name in the inventory.
+    """
     # A night with a damaged record may have a snapshot, too.
     snapshots = {
         folder.name: stored
@@ -241,9 +252,9 @@ def _xid_rows(snapshots: Mapping[str, StoredSnapshot | None]) -> list[tuple[Any,
 def _partner_rows(
     folders: Sequence[Path], nights: Sequence[tuple[NightRecord, NodeNight]], node: str
 ) -> list[tuple[Any, ...]]:
-    """Return the pairs of a node and the bad links to it, newest night first.
+    """Return the node's measurements with other nodes, and the links and groups with it that do not pass.
 
-    A row has the night, the other nodes, the verdict, and the result.
+    A row has the night, the other nodes, the verdict, and the result. The newest night is first.
     """
     from rackproof.store.probe_results import read_probes
 

@@ -1,8 +1,10 @@
 """Run the tasks of validate.yml.
 
-The actions call :func:`begin_night`, then :func:`store_snapshot` for each node, and at the end
-:func:`close_night`. They turn :class:`ValidateError` into a failed task. A night's folder is a run folder,
-``results/NIGHT_ID/``, and the history stores the night's measurements like those of any run.
+The actions ``rackproof_validate_*`` call :func:`begin_night`, then :func:`store_snapshot` for each node, and
+at the end :func:`close_night`. Before the end, ``probes`` measures the nodes and ``judge`` judges them. The
+actions turn an error of these functions into a failed task. The other public functions prepare the arguments
+from the results of earlier tasks, such as the states of the nodes in Slurm. A night's folder is a run folder,
+``results/NIGHT_ID/``, and the history stores the night's numbers like those of any run.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class NightSummary(Record):
         verdicts: The verdict of each node.
         page: The path of the night's report. Empty in a dry run.
         history: The reason why the history did not store the night, or empty. Empty in a dry run.
-        findings: The lines with all findings, only in a dry run. Otherwise the record has them.
+        findings: The lines of :func:`describe_findings`, only in a dry run. Otherwise, the night's record has
+            the findings.
     """
 
     verdict: Verdict
@@ -75,7 +78,8 @@ def begin_night(
         inventory: The inventories that the playbook read, which advised commands name.
 
     Raises:
-        ValidateError: Another night claimed one of the nodes, or the folder cannot be written.
+        ValidateError: Another night claimed one of the nodes, a node's name cannot be the name of a file, the
+            results folder cannot be listed, or the night's folder cannot be written.
     """
     try:
         # Check the names before nodes are claimed, so that an invalid file name does not end the night
@@ -109,16 +113,20 @@ def _context(night_id: str, folder: Path, results: Path, inventory: Sequence[str
 
 
 def _next_id(results: Path) -> str:
-    """Return an id that is later than those of all earlier nights, even if the clock was set back."""
+    """Return an id that is later than those of all finished nights, even if the clock was set back."""
     now, newest = datetime.now(UTC), next(iter(night_store.night_folders(results)), None)
     latest = stamp_of(newest.name) if newest else None
     return new_run_id(night_store.BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)
 
 
 def kernel_log_since(begun: NightContext, node: str) -> float:
-    """Return the time by a node's clock from which a night reads its kernel log, or 0 for the whole boot.
+    """Return the time from which a night reads a node's kernel log, or 0 for the whole boot.
 
-    The time is in seconds since 1970.
+    The time is in seconds since 1970, by the node's clock. It is 0 if no earlier night has a snapshot of the
+    node.
+
+    Raises:
+        ResultsError: The results folder cannot be listed.
     """
     stored = night_store.last_snapshot(
         night_store.night_folders(Path(begun.results), before=begun.night_id), node
@@ -160,6 +168,7 @@ def store_snapshot(
 
     Raises:
         ValidateError: A value of the inventory is unusable, or the snapshot cannot be stored.
+        ResultsError: The results folder cannot be listed.
     """
     parse_node_expectation(node, expected or {})
     parse_limits(node, limits or {})
@@ -175,7 +184,7 @@ def store_snapshot(
     )
     health, node_facts = mapping_at(gathered, "health"), dict(mapping_at(gathered, "node"))
     offset = clock_offset(asked, answered, health.get("begin"), health.get("epoch"))
-    # Never use the node's own statement about both clocks.
+    # The node's own answer about both clocks is never used.
     node_facts["clock"] = {} if offset is None else {"asked_at": asked, "epoch": asked + offset}
     try:
         identity = node_from_facts(node, mapping_at(gathered, "facts"), sku)
@@ -211,12 +220,12 @@ WATCHED_UNITS = (
     *("slurmd.service", "munge.service", "docker.service"),
     *("nvidia-persistenced.service", "nvidia-fabricmanager.service"),
 )
-"""Systemd units that every night queries on every node. An enabled unit must run, even if the inventory does
-not list it."""
+"""Systemd units that every night queries on every node. A unit of them that is enabled must run, even if the
+inventory does not list it."""
 
 
 def units_to_ask(node: str, expected: Mapping[str, Any]) -> list[str]:
-    """Return the systemd units that are queried on a node.
+    """Return the systemd units that are queried on a node: :data:`WATCHED_UNITS` and the expected services.
 
     Raises:
         ValidateError: A value of ``validate_expect`` is unusable.
@@ -234,13 +243,15 @@ def close_night(
     slurm: Mapping[str, Any] | None = None,
     keep: bool = True,
 ) -> NightSummary:
-    """Record the actions, write record, history and pages, and return the night's summary.
+    """Add what was done to the night's record, store the night, write its pages, and return its summary.
+
+    The night is stored as ``night.json`` and ``run.json``, and in the history. A dry run stores nothing.
 
     Args:
         begun: The context of the night.
         did: The completed action of each node, or the reason why it failed.
         slurm: The states after the actions (:func:`collect_states`). Other nodes keep their earlier state.
-        keep: Whether anything is stored. A dry run stores nothing, and its folder is removed.
+        keep: Whether the night is stored. False is a dry run, whose folder is removed.
 
     Raises:
         ValidateError: The night cannot be read or stored.
@@ -373,9 +384,10 @@ def build_night_run(
 def read_slurm_answer(
     queried: Mapping[str, Any], listed: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any] | None, str]:
-    """Return the nodes' states in Slurm and a remark.
+    """Return the nodes' states in Slurm, and the reason why there are none, or "".
 
-    The states are None if Slurm was not queried or did not answer.
+    The states are None if Slurm was not queried, did not answer, or answered without nodes. If it was not
+    queried, the reason is "", too.
 
     Args:
         queried: The result of ``rackproof_slurm_node``, which is empty without a controller.
@@ -405,12 +417,12 @@ def probing_failure(probed: Mapping[str, Any]) -> str | None:
 
 
 def _drain_outcome(answer: Mapping[str, Any], node: str) -> str:
-    """Return the outcome of a drain as text, according to Slurm's answer, not to the request."""
+    """Return the outcome of a drain as text, as Slurm's answer after the request shows it."""
     node_answer = (answer.get("nodes") or {}).get(node)
     if not node_answer:
         return f"could not be drained: {answer.get('msg', 'no answer')}"
     if node_answer.get("drained_by") != "ours":
-        # Something else drained the node in between. That reason remains.
+        # An operator or Slurm itself drained the node after the night was judged. That reason remains.
         return f"not drained by this night: {node_answer.get('state_after')} ({node_answer.get('reason')})"
     jobs = node_answer.get("jobs") or ()
     return "drained" + (f"; jobs run on until they end: {', '.join(map(str, jobs))}" if jobs else "")
@@ -424,7 +436,8 @@ def collect_actions(
     Args:
         drained: The result of the loop that drained nodes. ``results`` has one result of
             ``rackproof_slurm_node`` per node, with the decision's entry as ``item``.
-        returned: The result of the task that resumed nodes.
+        returned: The result of the task that resumed nodes. If the task was skipped, because no node may or
+            must be resumed, no text is about resuming.
         resume: The nodes to resume. A node without a result was not resumed.
     """
     did = {}

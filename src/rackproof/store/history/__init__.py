@@ -1,5 +1,6 @@
 """Keep the measurements of every node and GPU in every run, by hardware.
 
-Jobs use :mod:`rackproof.store.history.client`, and commands :mod:`rackproof.store.history.store`. The
-second one imports SQLAlchemy, so commands import it only where they need it.
+Jobs use :mod:`rackproof.store.history.client`. Commands, certificates and job validate also use
+:mod:`rackproof.store.history.store`, which imports SQLAlchemy. That takes half a second, so it is imported
+only where it is needed.
 """

@@ -240,7 +240,11 @@ def _postgresql_engine(target: Target) -> Engine:
 
 
 def _sqlite_engine(target: Target) -> Engine:
-    """Return the connections to an SQLite file."""
+    """Return the connections to an SQLite file, or to a copy of a file that this user cannot write.
+
+    Raises:
+        HistoryError: The folder of the file cannot be made, or the file cannot be copied.
+    """
     path = Path(target.url.database or "")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -277,7 +281,7 @@ def _sqlite_engine(target: Target) -> Engine:
 
 
 def _needs_a_copy(path: Path) -> bool:
-    """Return whether SQLite could not even read a file, because this user cannot write its folder."""
+    """Return whether SQLite could not even read a file, because this user cannot write it or its folder."""
     # A file with write-ahead logging needs its index beside it, which SQLite makes if no process has it open.
     shared = path.with_name(f"{path.name}-shm")
     try:
@@ -354,7 +358,7 @@ def _ensure_tables(engine: Engine, target: Target) -> None:
 
 
 def _is_current(connection: Connection, target: Target) -> bool:
-    """Return whether the tables are of this version, or false if there are none.
+    """Return whether the tables are of this version. Return false if there are none.
 
     Raises:
         HistoryTooNewError: The tables are of a newer version.

@@ -60,7 +60,7 @@ def quantities_by_id(
 
 
 def _hardware_named(connection: Connection, name: str) -> dict[int, str]:
-    """Return the kinds of the hardware with this key, serial number, chassis or hostname, by id."""
+    """Return the kind of each piece of hardware with this key, serial number, chassis or hostname, by id."""
     parts, names = schema.hardware, schema.host_names
     key = bounded_key(name)
     hosts = select(names.c.hardware_id).where(names.c.name == key)
@@ -78,7 +78,7 @@ def _hardware_named(connection: Connection, name: str) -> dict[int, str]:
 
 
 def nodes_named(connection: Connection, name: str) -> list[int]:
-    """Return the ids of the nodes with a name. If it is a GPU's, return all nodes that had the GPU."""
+    """Return the ids of the nodes with a name. If the name is a GPU's, return all nodes that had the GPU."""
     hardware = _hardware_named(connection, name)
     homes = schema.placements
     of_gpus = connection.scalars(select(homes.c.node_id).where(one_of(homes.c.gpu_id, hardware)))
@@ -158,7 +158,7 @@ class HardwareOfRows:
         return "" if part is None else self._known[part].key
 
     def kind(self, part: int | None) -> str:
-        """Return node, gpu, link or group, or "" if it is unknown."""
+        """Return the kind of a piece of hardware (node, gpu, link or group), or "" if it is unknown."""
         return "" if part is None else self._known[part].kind
 
     def labels(self, labels: dict[str, str], part: int | None) -> dict[str, str]:

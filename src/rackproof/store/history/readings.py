@@ -49,8 +49,9 @@ class Part(NamedTuple):
     Attributes:
         kind: One of node, gpu, link or group.
         key: The key, which remains the same if the hostname changes.
-        name: The current hostname of a node, or the model of a GPU.
-        sku: The SKU of a node. The SKU of a link or group is that of its members if they agree.
+        name: The current hostname of a node, the model of a GPU, or the joined names of the members of a link
+            or group.
+        sku: The SKU of a node, or "" for a GPU. A link or group has the SKU of its members if they agree.
         node: The index of a GPU's current node in the same list, or -1 if it is unknown.
         slot: The current slot of a GPU, or -1 if it is unknown.
     """
@@ -272,7 +273,7 @@ class _PartIndex:
         self._index: dict[tuple[str, str], int] = {}
 
     def find(self, identity: Identity) -> int | None:
-        """Return the index of a piece that was added before."""
+        """Return the index of a piece that was added before, or None for a new piece."""
         return self._index.get((identity.kind.value, identity.key))
 
     def add_nodes_and_gpus(self, topology: Topology) -> None:

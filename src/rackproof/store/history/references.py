@@ -40,6 +40,8 @@ _RUNS_NAMED = 5
 def accepted_reference(rows: Sequence[Any]) -> Reference:
     """Return the reference from the acceptances of a quantity on one piece of hardware.
 
+    Its value is the median of the accepted numbers, and its bounds are those of the latest acceptance.
+
     Args:
         rows: The acceptances, latest first. Each has the columns of ``schema.baselines`` and the unit.
     """
@@ -61,7 +63,7 @@ def accepted_reference(rows: Sequence[Any]) -> Reference:
 
 
 def mirror_bound(bound: float | None) -> float | None:
-    """Return a bound with its sign changed, for a measurement where lower is better."""
+    """Return a bound with its sign changed, for a measurement where lower is better. None remains None."""
     return None if bound is None else -bound
 
 
@@ -158,7 +160,8 @@ def physical_objection(
 ) -> str:
     """Return why a number is not plausible for a healthy GPU of this model, or "" if it is.
 
-    It may be above the peak, or too low.
+    The number may be above the peak, lower than that of any healthy GPU, or of a size that no quantity has.
+    Numbers of cards, bus bandwidths of several nodes, and copies to a Grace CPU are never too low.
 
     Args:
         metric: The name of the measurement.
@@ -220,7 +223,10 @@ def _peak(
 
 
 def _peak_of_links(physics: GpuPhysics, metric: str, labels: Mapping[str, str]) -> tuple[float | None, float]:
-    """Return the peak of a collective's bus bandwidth, and the share that a healthy node reaches."""
+    """Return the peak of a collective's bus bandwidth in GB/s, and the share that a healthy node reaches.
+
+    The peak is None for a measurement of processors.
+    """
     if labels.get("device") == "cpu":
         return None, 0.0
     peak, size, least = 2 * physics.nvlink, labels.get("size_bytes", ""), 0.0
@@ -412,8 +418,8 @@ class Others(NamedTuple):
     in_history: Sequence[float]
     """One number from each other piece of hardware of the same kind."""
     accepted_first: Sequence[float]
-    """The number that was accepted first. It keeps references from drifting if each new machine is a little
-    worse than the one before."""
+    """The number that was accepted first, if there is one. It keeps references from drifting if each new
+    machine is a little worse than the one before."""
 
     def objection(self, value: float, direction: Direction | None) -> str:
         """Return why a number is too far from the others, or "" if it is not, or if none are known."""
@@ -434,7 +440,10 @@ class Others(NamedTuple):
 
 
 def keys_with_a_bound(run: Run, topology: Topology) -> set[NumberKey]:
-    """Return the keys of a run's numbers that a data sheet's lower bound or a reference limits."""
+    """Return the keys of a run's numbers for which there is a data sheet's lower bound, or a reference.
+
+    Also those are returned to which :func:`physical_objection` does not apply the lower bound.
+    """
     keys = set()
     for measurement in run.measurements:
         key = number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)

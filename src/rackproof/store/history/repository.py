@@ -226,7 +226,7 @@ class Store(AbstractContextManager["Store"]):
         """Return a run by its id or a prefix of it.
 
         Raises:
-            HistoryError: No id begins so, or several do.
+            HistoryError: No id begins so, several do, or the record of the run was pruned or is damaged.
         """
         table = schema.runs
         with self._reading() as connection:
@@ -467,8 +467,8 @@ class Store(AbstractContextManager["Store"]):
             The number of references that the run provides, or 0 without numbers to accept.
 
         Raises:
-            HistoryError: There is no such run, it proved a fault, its hardware is unknown, or a number
-                is implausible or too far from the first accepted one.
+            HistoryError: A bound has the wrong sign, there is no such run, it proved a fault, its hardware is
+                unknown, or a number is implausible or too far from the first accepted one.
         """
         if (low is not None and low >= 0) or (warn is not None and warn >= 0) or (high or 1) <= 0:
             raise HistoryError("bounds of a reference: low and warn are below 0, high is above 0")
@@ -588,8 +588,8 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             run_id: The whole id of the run.
-            note: A function that is called with the number of references before they are removed. If it
-                raises an error, they remain.
+            note: A function that is called with the number of references before they are removed. If the
+                function raises an error, the references remain. It is not called if there are none.
         """
         statement = delete(schema.baselines).where(schema.baselines.c.run_id == run_id)
 
@@ -698,7 +698,11 @@ class Store(AbstractContextManager["Store"]):
         raise AssertionError("the last attempt returns or raises")
 
     def _record(self, connection: Connection, run_id: str) -> Run | None:
-        """Return the stored record of a run, or None if it was never stored or was pruned."""
+        """Return the stored record of a run, or None if it was never stored or was pruned.
+
+        Raises:
+            HistoryError: The record is damaged.
+        """
         runs, records = schema.runs, schema.records
         query = (
             select(records.c.record).join(runs, runs.c.id == records.c.run_pk).where(runs.c.run_id == run_id)
@@ -713,7 +717,11 @@ class Store(AbstractContextManager["Store"]):
             ) from None
 
     def _moment(self, run_id: str) -> datetime:
-        """Return the time of a run."""
+        """Return the time of a run.
+
+        Raises:
+            HistoryError: Another process just removed the run.
+        """
         with self._reading() as connection:
             moment: datetime | None = connection.scalar(
                 select(schema.runs.c.moment).where(schema.runs.c.run_id == run_id)
@@ -933,7 +941,7 @@ def _forget_old_runs(connection: Connection, before: datetime) -> int:
 def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None) -> Select[Any]:
     """Return the query of measurements, newest first.
 
-    ``narrowed`` means that it is limited to some quantities or parts.
+    ``narrowed`` means that the caller will limit the query to some quantities or parts.
     """
     table, runs = schema.measurements, schema.runs
     query = select(
@@ -959,7 +967,7 @@ def _with_labels(quantities: Mapping[int, Measured], labels: Mapping[str, str]) 
 
 
 def _hardware_names(labels: Mapping[str, str], hardware: str | None) -> list[str]:
-    """Return the names of the hardware in a search."""
+    """Return the names of the hardware in a search, from its labels and from the operator's name."""
     # A label with hardware is not part of the quantity, but selects the hardware that was measured.
     names = [value for value in labels.values() if is_identity(value)]
     return names if hardware is None else [*names, hardware]

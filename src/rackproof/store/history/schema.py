@@ -150,7 +150,7 @@ hardware_members = Table(
     sqlite_with_rowid=False,
 )
 
-# All hostnames that a node had. A search finds it by each of them.
+# All hostnames that a node had. A search finds the node by each of them.
 host_names = Table(
     "host_names",
     metadata,

@@ -1,8 +1,9 @@
 """Store runs in the history, or note them for later if its database is down.
 
-Every job calls :func:`keep_or_spool` after it wrote ``run.json``. The input is the folder of the run. A run
-that cannot be stored gets a note in the spool folder. The next run that can be stored also stores the noted
-ones. :func:`rebuild_history` stores all runs of a results folder again.
+Every job calls :func:`keep_or_spool`, through :meth:`rackproof.store.history.client.History.keep`, after it
+wrote ``run.json``. The input is the folder of the run. A run that cannot be stored gets a note in the spool
+folder. The next run that can be stored also stores the noted ones. :func:`rebuild_history` stores all runs of
+a results folder again.
 
 ``run.json`` remains authoritative. A note only means that its run is not in the history yet.
 """
@@ -202,7 +203,11 @@ def _note(run: Run, run_folder: Path, spool: Path, reason: str) -> KeepOutcome:
 
 
 def _notes(spool: Path) -> list[Path]:
-    """Return the notes, sorted by the ids of their runs. Ids begin with the time."""
+    """Return the notes, sorted by the ids of their runs. Ids begin with the time.
+
+    Raises:
+        ResultsError: The spool cannot be read.
+    """
     try:
         return sorted(
             path for path in spool.iterdir() if path.suffix == _SUFFIX and not path.name.startswith(".")

@@ -4,8 +4,8 @@
         reference = store.baseline("gemm", {}, "gemm_best", {"dtype": "bf16"}, run.nodes)
     outcome = keep_or_spool(results / run.run_id, None, results / ".spool")
 
-Importing this module loads SQLAlchemy, which takes half a second. Commands therefore import it only where
-they need it.
+Importing this module loads SQLAlchemy, which takes half a second. It is therefore imported only in functions
+and modules that need it.
 """
 
 from rackproof.store.history.database import HistoryError, HistoryTooNewError, HistoryUnreachableError

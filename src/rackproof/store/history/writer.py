@@ -125,7 +125,11 @@ def is_candidate(judgement: Judgement) -> bool:
 
 
 def split_special(value: float | None) -> tuple[float | None, str | None]:
-    """Return a number as two columns, because SQLite turns NaN into NULL."""
+    """Return a number as two columns, because SQLite turns NaN into NULL.
+
+    For NaN and infinity, the first column is None, and the second one has the name of the number. For other
+    numbers, the second column is None.
+    """
     if value is None or math.isfinite(value):
         return value, None
     return None, "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")

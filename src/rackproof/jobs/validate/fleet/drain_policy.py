@@ -37,9 +37,9 @@ class DrainPolicy:
     """The limits of a night's actions.
 
     Attributes:
-        share: The largest share of a partition that nights may drain. If a larger share of the fleet is
-            unreachable, the night drains no node.
-        unreachable_least: If fewer nodes are unreachable, ``share`` does not apply to them.
+        share: The largest share of a partition that nights may drain. If a larger share of the night's nodes
+            is unreachable, the night drains no node.
+        unreachable_least: The smallest number of unreachable nodes that can stop the drains.
         passes: The number of nights that a drained node must pass before it is resumed.
         hours: The shortest time between two of these nights, in hours.
         allowed: Whether the night may drain nodes. Otherwise, it only plans the drains.
@@ -99,7 +99,7 @@ def decide_drains(
         node_night.node: _with_hold(node_night, before.get(node_night.node), night_id, now, policy)
         for node_night in nodes
     }
-    # The worst nodes are first. If the share is used up, lesser faults wait.
+    # The nodes with the worst faults are drained first. If the share is used up, the others wait.
     failing = [
         node_night
         for node_night in nodes
@@ -113,7 +113,7 @@ def decide_drains(
         if withheld:
             decided[node_night.node] = node_night.model_copy(update={"why": withheld})
             continue
-        # A node in several partitions is missing in each of them.
+        # A node in several partitions uses up a place in each of them.
         for name in partitions:
             room[name] -= 1
         decided[node_night.node] = _drained(node_night, night_id)
@@ -138,16 +138,16 @@ def _partitions_of(node: str, members: Mapping[str, Mapping[str, bool]]) -> list
 
 
 def _fails_for_certain(node_night: NodeNight) -> bool:
-    """Return whether a node fails by a certain fault of its own, which has a code.
+    """Return whether a node answered, and fails by a certain fault of its own, which has a code.
 
-    A later pass is recognized by the code.
+    Without a code, no later night could recognize that the fault is gone.
     """
     return node_night.verdict is Verdict.FAIL and not node_night.unreached and bool(node_night.codes())
 
 
 def _room_by_partition(members: Mapping[str, Mapping[str, bool]], policy: DrainPolicy) -> dict[str, int]:
     """Return the number of nodes of each partition that may still be drained. It may be negative."""
-    # The addend is needed because 0.29 of 100 nodes is 29, but the floating-point product is slightly less.
+    # Add a little, because 0.29 of 100 nodes is 29, but the floating-point product is slightly less.
     return {name: int(policy.share * len(some) + 1e-9) - sum(some.values()) for name, some in members.items()}
 
 
@@ -163,7 +163,7 @@ def _kept_back_remarks(decided: Iterable[NodeNight], policy: DrainPolicy) -> lis
     """Return a remark if failed nodes stay in service, because of a limit or because draining is off."""
     nodes = list(decided)
     planned = 0 if policy.allowed else sum(node_night.plan == "drain" for node_night in nodes)
-    # A node whose partition is at its limit also stays in service because draining is off.
+    # If draining is off, a node whose partition is at its limit stays in service, too, and is counted.
     kept_back = planned + sum(_AT_LIMIT in node_night.why for node_night in nodes)
     if not kept_back:
         return []
@@ -174,7 +174,10 @@ def _kept_back_remarks(decided: Iterable[NodeNight], policy: DrainPolicy) -> lis
 
 
 def _urgency(node_night: NodeNight) -> tuple[int, str]:
-    """Return a sort key that puts the node with the worst fault first."""
+    """Return a sort key that puts the node with the worst fault first.
+
+    A node that fails only by measurements comes after those that fail by findings.
+    """
     failing = frozenset(node_night.codes())
     actions = [
         _WORST_FIRST.index(finding.action) for finding in node_night.findings if finding.code in failing
@@ -185,7 +188,14 @@ def _urgency(node_night: NodeNight) -> tuple[int, str]:
 def hold_of(slurm: SlurmState | None, before: NodeNight | None, night_id: str) -> Hold | None:
     """Return the drain of a node that nights hold drained, or None for other nodes.
 
-    If no stored night made the drain, it counts from tonight, with the codes in Slurm's reason.
+    If the node's last known state has no hold, for example because the night that drained the node is lost,
+    the hold begins tonight, with the codes in Slurm's reason.
+
+    Args:
+        slurm: The node's state in Slurm, or None if Slurm gave no answer about the node. The result is then
+            None, too, even if nights drained the node.
+        before: The node's last known state, or None.
+        night_id: The id of tonight.
     """
     if slurm is None or slurm.drained_by != "ours":
         return None
@@ -279,7 +289,7 @@ def _still_found(node_night: NodeNight, hold: Hold) -> str:
 
 
 def _not_read_again(lacking: Mapping[str, Sequence[str] | None]) -> str:
-    """Return which evidence was not read since the night before, or ""."""
+    """Return a text about the evidence that was not read since the night before, or ""."""
     texts = [f"{code} ({', '.join(names)})" for code, names in lacking.items() if names]
     codes = sanitize(", ".join(texts), 300)
     needs_load = any(SOAK in (names or ()) for names in lacking.values())
@@ -292,7 +302,8 @@ def _not_read_again(lacking: Mapping[str, Sequence[str] | None]) -> str:
 def _codes_in_reason(reason: str) -> tuple[str, ...]:
     """Return the codes that a night wrote into the reason of a drain in Slurm.
 
-    The reason is ``rackproof-night: CODE PART; CODE PART; LINK``. What follows the last semicolon is no code.
+    The reason is ``rackproof-night: CODE PART; CODE PART; LINK``. The text after the last semicolon is no
+    code.
     """
     entries = reason.removeprefix(DRAIN_PREFIX).strip().split("; ")[:-1]
     return tuple(dict.fromkeys(entry.split()[0] for entry in entries if entry.strip()))

@@ -30,8 +30,8 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 PROGRAMS = frozenset(probe.name for probe in PROBES)
 """The names of all programs that a night may run on a node."""
 SOAK = "soak"
-"""Name of the program, the benchmark and the evidence of a load that makes GPUs hot. The program reads each
-second whether they slow down."""
+"""Name of the program, the benchmark and the evidence of a load that makes GPUs hot. The program checks each
+second whether the GPUs slow down."""
 _MARK = "health:"
 """Prefix of the names of health evidence, which distinguishes them from metrics of the same name."""
 _COMPARED = {"fleet": ", compared with other nodes", "drift": ", as before the drain beside other nodes"}
@@ -58,8 +58,9 @@ class DrainedNode:
         idle: Whether no job uses the node.
         failed: The snapshot of the last night in which the node failed, or None if it is lost or if no stored
             night made the drain.
-        before: The last snapshot before the night that drained the node, or None if lost.
-        is_first: Whether no night before the drain stored a snapshot of the node.
+        before: The last snapshot before the night that drained the node, or None if no searched night has
+            one.
+        is_first: Whether none of the searched nights before the drain can have had a snapshot of the node.
         soaked: The UUIDs of the GPUs that passed a soak since the night before.
     """
 
@@ -73,12 +74,12 @@ class DrainedNode:
 
     @property
     def earlier(self) -> tuple[NodeSnapshot, ...]:
-        """Return the earlier snapshots, which show the readings that the node supports."""
+        """Return the snapshots before the drain and of the failure, which show what the node can report."""
         return tuple(snapshot for snapshot in (self.before, self.failed) if snapshot is not None)
 
     @cached_property
     def codes_against_before(self) -> frozenset[str]:
-        """Return the codes that tonight's health check finds, compared with the night before the drain."""
+        """Return the codes of tonight's health checks, compared with the last snapshot before the drain."""
         return frozenset(
             finding.code for finding in check_node(self.tonight, previous=self.before, expected=self.expected)
         )
@@ -273,7 +274,7 @@ def _soaked(node: DrainedNode) -> EvidenceState:
 
 
 def _nvlinks(node: DrainedNode) -> EvidenceState:
-    """Return whether each GPU shows the required NVLinks, or else those of the night before the drain."""
+    """Return whether each GPU has as many active NVLinks as are required, or else as before the drain."""
     answer = _tool("nvlink_status")(node)
     if answer is not EvidenceState.THERE:
         return answer
@@ -309,8 +310,8 @@ def _port_counters(node: DrainedNode) -> EvidenceState:
 def _port_traffic(node: DrainedNode) -> EvidenceState:
     """Return whether each port sent and received much data after the night in which the node failed.
 
-    A port that moves no packet meets no error of a packet. Errors of symbols and of the link are met without
-    data, too, because a link that is up always sends symbols.
+    Without packets, no error of a packet can occur. Errors of symbols and of the link also occur without
+    data, because a link that is up always sends symbols.
     """
     if node.failed is None:
         return EvidenceState.ABSENT
@@ -324,7 +325,7 @@ def _port_traffic(node: DrainedNode) -> EvidenceState:
 
 
 def _growth(now: int, before: int) -> int:
-    """Return by how much a counter grew. It restarts at a boot, or when an operator clears it."""
+    """Return by how much a counter grew. The counter restarts at a boot, or when an operator clears it."""
     return now - before if now >= before else now
 
 
@@ -341,7 +342,7 @@ def _card_links(node: DrainedNode) -> EvidenceState:
 
 
 def _mounts(node: DrainedNode) -> EvidenceState:
-    """Return whether the required mounts are present."""
+    """Return whether the required mounts are present. If none is required, the evidence is ABSENT."""
     paths = {mount.path for mount in expected_mounts(node.expected)}
     mounts, table = set(node.tonight.mounts or ()), set(node.tonight.mount_table)
     return _state(bool(paths) and paths <= mounts and paths <= table)
@@ -400,9 +401,10 @@ def _running_services(node: DrainedNode) -> Iterator[str]:
 
 
 def _as_before(code: str) -> Callable[[DrainedNode], EvidenceState]:
-    """Return a function that checks that a comparison with the night before the drain finds no such code.
+    """Return a function that checks that a comparison with the snapshot before the drain finds no such code.
 
-    A comparison with last night is not enough. If a part is bad in both nights, they do not differ.
+    A comparison with last night is not enough: if a part is bad in both nights, the snapshots do not differ.
+    If there is no snapshot before the drain, the evidence is there only if no earlier night stored one.
     """
 
     def state(node: DrainedNode) -> EvidenceState:
@@ -416,8 +418,8 @@ def _as_before(code: str) -> Callable[[DrainedNode], EvidenceState]:
 _BY_COMPARISON = (
     *("gpu_serial_changed", "gpu_memory", "pcie_width", "pcie_generation", "nvlink_down", "nvlink_slow"),
 )
-"""Findings with these codes come from a comparison with the night before, so the comparison is repeated with
-the night before the drain."""
+"""Codes of findings that come from a comparison with the night before. The comparison is repeated with the
+snapshot before the drain."""
 
 
 def _row(
@@ -427,8 +429,8 @@ def _row(
 
     ``read_from`` is the origin, and ``state`` returns whether the evidence was read on a node.
     """
-    # The rows need no code and no remedy, because no finding is made from them. Only their names are
-    # shown, in the reason why a node stays drained.
+    # The rows have no code of a finding, because no finding is made from them. Only their names are shown, in
+    # the reason why a node stays drained.
     return RequiredEvidence[DrainedNode](name, read_from, state, "", "see the node's page")
 
 
@@ -500,7 +502,7 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
 a name of its own (:func:`healed_evidence`)."""
 
 _OF_KERNEL_LOG = ("kernel_log", "booted")
-"""The evidence for an error in the kernel log: the log was read, and the node was booted since."""
+"""The evidence that an error in the kernel log is over: the log was read, and the node was booted since."""
 # Codes of port errors: those of the link, and those of packets, which occur only with traffic. Of each
 # counter, two names are known.
 _PORT_COUNTERS = (

@@ -2,8 +2,9 @@
 
 The probe scheduler calls :func:`read_node_probes` for each job. The result has the measured numbers, the
 digests of the training step, and the faults that need no comparison. :func:`compare_digests` then compares
-the digests of the fleet. A digest is the SHA-256 of the result of a fixed computation, so that equal GPUs
-must give equal digests. The training step prints it as a line::
+the digests of the fleet. The only I/O is reading the definitions of benchmarks. A digest is the SHA-256 of
+the result of a fixed computation, so that equal GPUs must give equal digests. The training step prints it as
+a line::
 
     :::MLLOG {"key": "training_digest", "value": {"alike": "NVIDIA H200, ...", "digest": "9f86...",
     "labels": {"gpu": "GPU-5f3c..."}}}
@@ -47,18 +48,21 @@ _NODE_LABELS = ("node", "host")
 _UUIDS = ("GPU-", "MIG-")
 """Prefixes of the UUIDs of GPUs and of their partitions."""
 NOT_RUN = ("left", "busy", "lost")
-"""Ends of a job that measured nothing: no time was left, the node was in use, or Slurm lost the job."""
+"""Ends of a job that measured nothing: the budget or the share had no room for it, the node was in use, or
+the job never began."""
 
 
 @dataclass(frozen=True)
 class ProbeTarget:
-    """A node that could be measured.
+    """A node with a snapshot, which a night may measure.
 
     Attributes:
-        busy: The reason why the node cannot be measured tonight, or "" if it is idle.
-        gpus: The number of its GPUs.
-        partitions: Its partitions in Slurm.
-        uuids: The UUIDs of its GPUs, if known.
+        name: The node's name in the inventory.
+        gpus: The number of GPUs in the snapshot.
+        references: The references of the node's SKU.
+        partitions: The node's partitions in Slurm.
+        busy: The reason why Slurm jobs cannot measure the node tonight, or "" if it is idle.
+        uuids: The UUIDs of the GPUs, if known.
         nvlink_domain: Whether NVLink connects the node with the others of its rack.
         suspect: Whether the node failed or was degraded in its last night.
     """
@@ -77,7 +81,8 @@ class ProbeTarget:
     def knows(self, labels: Collection[str]) -> bool:
         """Return whether all GPUs that labels name are the node's own.
 
-        Return True if the UUIDs of the node's GPUs are unknown. A node without GPUs owns none.
+        Only labels in the form of a UUID name a GPU. Return True if the UUIDs of the node's GPUs are unknown.
+        A node without GPUs owns none.
         """
         if self.uuids or self.gpus == 0:
             return all(label in self.uuids or not label.startswith(_UUIDS) for label in labels)
@@ -99,7 +104,7 @@ def read_digests(text: str) -> list[tuple[str, str, str]]:
 
 
 def _read_digest(line: str) -> list[tuple[str, str, str]]:
-    """Return the digest in a line, or an empty list. A node may write anything."""
+    """Return the digest in a line, or an empty list if the line is invalid. A node may write anything."""
     try:
         value = json.loads(line)["value"]
         part = str(value["labels"].get("gpu", ""))
@@ -240,8 +245,12 @@ def read_node_probes(
     Args:
         plan: The plan of the measurement.
         target: The measured node.
-        result: The output of its job.
-        probes: The programs of the job, or None for all programs that suit the node.
+        result: The end and the output of the node's job.
+        probes: The programs of the job. None, or an empty sequence, means all programs that suit the node and
+            the plan.
+
+    Raises:
+        DefinitionError: The definition of a program's benchmark cannot be read.
     """
     sections = {section.name: section for section in result.sections}
     programs = probes or wanted_probes(plan, target)
@@ -272,7 +281,10 @@ def _flat(groups: Iterable[tuple[_Item, ...]]) -> tuple[_Item, ...]:
 def _read_program(
     plan: ProbePlan, target: ProbeTarget, probe: Probe, section: Section | None, job_text: str
 ) -> NodeMeasurements:
-    """Return the measurements of one program of a job. ``section`` is None if it printed nothing."""
+    """Return the measurements of one program of a job.
+
+    ``section`` is None if the program did not start. ``job_text`` is the reason why the job did not end well.
+    """
     if section is None:
         problem = job_text or "it did not run"
         return NodeMeasurements(reasons=(unproven_reason(probe.name, target.name, problem),))
@@ -285,7 +297,7 @@ def _read_program(
     digests = _own_digests(target, section.text, devices)
     if len(digests) == devices:
         return NodeMeasurements(digests=tuple(digests))
-    # Compare the digests that exist, so that a silent device cannot hide one with wrong results.
+    # Return the digests that exist, so that a device without a result cannot hide one with a wrong result.
     text = f"{len(digests)} of {devices} devices gave a result"
     return NodeMeasurements(digests=tuple(digests), reasons=(unproven_reason(probe.name, target.name, text),))
 
@@ -320,8 +332,7 @@ def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section:
             **_point(definition, probe, plan.device),
             "gpus": target.gpus if plan.device == "gpu" else 0,
         },
-        # Speeds are judged without reference here. Floors, fleet and history judge them later, with all
-        # numbers.
+        # Here, a speed needs no reference. Floors, fleet and history judge the speeds of all nodes later.
         require_references=False,
         source=f"benchmarks/{probe.benchmark}.yml",
     )
@@ -360,9 +371,9 @@ def _labels(number: Measurement, keys: Sequence[str]) -> set[str]:
 
 
 def _speeds(target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog) -> list[Measurement]:
-    """Return the numbers whose rule states no bound, so that they need a comparison. The others are judged.
+    """Return the numbers that need a comparison, because their rule states no bound.
 
-    A candidate is returned only if the SKU states a reference for it.
+    A candidate is returned only if the SKU has a reference for its metric.
     """
     referenced = {reference.metric for reference in target.references}
     unbounded = [
@@ -388,7 +399,7 @@ def _rule_covers(rule: JudgeRule, number: Measurement) -> bool:
 def _silent_gpus(
     probe: str, target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog
 ) -> list[NightReason]:
-    """Return reasons for GPUs of a node that reported nothing, and for GPUs that are not in the node."""
+    """Return reasons for metrics without a number of each GPU, and for GPUs that are not in the node."""
     reasons = []
     named = {label for measurement in log.measurements for label in _labels(measurement, _GPU_LABELS)}
     if strange := sorted(label for label in named if not target.knows({label})):
@@ -422,7 +433,7 @@ def measures(plan: ProbePlan, probe: Probe, metrics: Collection[str]) -> bool:
 def program_points(benchmarks: Path) -> dict[str, Parameters]:
     """Return the parameters with which a night runs its programs on GPUs, by benchmark.
 
-    The number of GPUs is the node's.
+    The number of GPUs is not among them, because it differs between nodes.
 
     Args:
         benchmarks: The folder of the definitions.
@@ -449,7 +460,7 @@ def _definition(plan: ProbePlan, probe: Probe) -> Definition:
     return _load_definition(plan.benchmarks / f"{probe.benchmark}.yml")
 
 
-# A few definitions judge a thousand nodes, so each is read once.
+# The same few definitions judge a thousand nodes, so each file is read only once per process.
 @lru_cache(maxsize=32)
 def _load_definition(path: Path) -> Definition:
     """Return the definition in a file of benchmarks/."""

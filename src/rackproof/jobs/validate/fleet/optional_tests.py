@@ -6,8 +6,8 @@ plan of the night's measurements, the idle nodes, and the tests that earlier nig
 ``sdc`` looks for silently wrong results, ``soak`` heats the GPUs for minutes, and ``llm`` trains a small
 language model. A GPU-minute is one minute of one GPU. A soak of a whole fleet takes longer than a night. Each
 night therefore runs only some of the optional tests, within a share of its budget. The test that ran longest
-ago on its node is the first. A suspect node gets its turn sooner. All other measurements use the rest of the
-budget.
+ago on its node is the first. A suspect node (one that failed or was degraded in its last night) gets its turn
+sooner. All other measurements use the rest of the budget.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rackproof.nodes.probe_slurm_jobs import FABRIC, Job, Probe, ProbePlan
 from rackproof.store.probe_results import ProbeNight
 
 BUDGET_SHARE = 0.5
-"""Optional tests may use this share of a night's budget. Only the first planned test may use more."""
+"""Share of a night's budget that optional tests may use. Only the first planned test may use more."""
 SUSPECT_FACTOR = 3
-"""The last test of a suspect node counts as this many times older than it is."""
+"""Factor by which the last test of a suspect node counts as older than it is."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def plan_optional_tests(
         probes_tonight = tonight.get(name, ())
         longer = _job_minutes(plan, turn.node, (*probes_tonight, turn.probe))
         added = longer - _job_minutes(plan, turn.node, probes_tonight)
-        # The most urgent test is not postponed because it is long. Otherwise, it would never run.
+        # The most urgent test may use more than the share, because a long test would otherwise never run.
         if longer <= plan.minutes and (added <= minutes_left or not tonight):
             tonight[name] = (*probes_tonight, turn.probe)
             minutes_left -= added

@@ -2,7 +2,8 @@
 
 The probe scheduler of job validate calls :func:`measure_pairs` after it measured each node alone. The input
 is the nodes that are good alone, the pairs of earlier nights, and a runner of Slurm jobs. The two nodes of a
-pair run one all-reduce together, which must give right sums at a normal speed.
+pair run one all-reduce together, which must give right sums at a normal speed. The judgement of the night
+calls :func:`unproven_pairs`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def pairs_tonight(
     turns: Mapping[str, int],
     past: Sequence[ProbeNight],
 ) -> dict[str, tuple[Pair, ...]]:
-    """Return tonight's pairs, by rack and SKU: the round's, and pairs of the nodes that are left over.
+    """Return tonight's pairs, by rack and SKU: those of the tournament's round, and pairs of the other nodes.
+
+    The pairs that were measured longest ago, or never, come first.
 
     Args:
         targets: All nodes. The rounds must be the same, whichever nodes are idle.
@@ -88,9 +91,14 @@ def _nights_since_meeting(past: Sequence[ProbeNight]) -> dict[Pair, int]:
 
 
 def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list[Pair]:
-    """Return pairs of the nodes without a partner in this round.
+    """Return pairs of the nodes without a partner in this round. If the number of nodes is odd, one is left.
 
-    Each node gets the partner that it met longest ago.
+    In the given order, each node gets the free partner that it never met, or else met longest ago.
+
+    Args:
+        free: The nodes.
+        met: The number of nights since the nodes of a pair met (:func:`_nights_since_meeting`).
+        never: The number in place of a missing one.
     """
     pairs = []
     while len(free) > 1:
@@ -116,7 +124,7 @@ class FabricMeasurements:
         blamed: The reason why a node fails or is unproven, by node.
         between: The failures and warnings about links between two nodes.
         turns: The number of nights with pairs so far, by rack and SKU.
-        remarks: The first pairs that were not measured, with the reason.
+        remarks: The pairs and groups that were not measured, with the reason. At most 20 are listed.
     """
 
     results: tuple[PairResult, ...] = ()
@@ -164,7 +172,7 @@ def measure_pairs(
 
 
 def _racks_that_met(tonight: Mapping[str, Sequence[Pair]], results: Sequence[PairResult]) -> Iterator[str]:
-    """Yield the racks with at least one measured pair. The others repeat their round."""
+    """Yield the racks and SKUs with at least one measured pair. The others repeat their round next night."""
     met = {frozenset(result.nodes) for result in results}
     for key, pairs in tonight.items():
         if any(frozenset(pair) in met for pair in pairs):
@@ -196,8 +204,7 @@ class _PairRunner:
 
     def _job(self, nodes: tuple[str, ...]) -> Job:
         """Return the job that runs an all-reduce on a group of nodes."""
-        # A job requests the same number of GPUs on each node, so the node with the fewest sets the
-        # limit.
+        # A job requests the same number of GPUs on each node, so the node with the fewest sets the number.
         gpus = min(self.by_name[name].gpus for name in nodes)
         in_domain = all(self.by_name[name].nvlink_domain for name in nodes)
         probe = DOMAIN_PROBE if in_domain else FABRIC_PROBE
@@ -233,14 +240,17 @@ class _PairRunner:
         return self.meet([_ordered_pair(suspect, partner) for suspect, partner in partners.items()])
 
     def _halve_suspects(self, results: list[PairResult]) -> None:
-        """Measure halves of the remaining suspects, and add the results."""
+        """Measure halves of the suspects that are not known to be bad, and add the results to ``results``.
+
+        Do nothing if there is only one such suspect, or no good node to measure a single suspect with.
+        """
         good, bad, suspects = _sort_pair_nodes(results)
 
         def works(nodes: Sequence[str]) -> bool:
             met = self.meet([tuple(sorted(nodes))])
             results.extend(met)
-            # A pair that was not measured is no evidence against its nodes. An unproven node remains a
-            # suspect.
+            # A group that was not measured is no evidence against its nodes. Without another result, they
+            # remain suspects.
             return not met or met[0].passed
 
         if len(suspects - bad) > 1 and good:
@@ -248,7 +258,10 @@ class _PairRunner:
 
 
 def _sort_pair_nodes(results: Iterable[PairResult]) -> tuple[set[str], set[str], set[str]]:
-    """Return the good nodes, the bad nodes, and the suspects: nodes that failed and never passed."""
+    """Return the good nodes, the bad nodes, and the suspects: nodes whose pairs failed and that never passed.
+
+    The bad nodes are among the suspects, too.
+    """
     results = list(results)
     verdicts = {
         (result.nodes[0], result.nodes[1]): result.passed for result in results if len(result.nodes) == 2
@@ -268,7 +281,10 @@ def _names(groups: Iterable[Sequence[str]]) -> set[str]:
 def _fabric_reasons(
     results: Sequence[PairResult],
 ) -> tuple[dict[str, NightReason], list[NightReason]]:
-    """Return the reason of each node at fault, and the faults of links. Suspects are unproven."""
+    """Return the reason of each bad or suspect node, and the failures and warnings about links.
+
+    A suspect is unproven. Only pairs count here. The results of larger groups change no reason.
+    """
     pairs = _deciding_meetings(results)
     bad, links, suspects = find_culprits({pair: result.passed for pair, result in pairs.items()})
     reasons = {name: _node_reason(name, pairs, name in bad) for name in sorted(bad | suspects)}
@@ -324,7 +340,7 @@ def _partner(name: str, nodes: Sequence[str]) -> str:
 def unproven_pairs(
     night: ProbeNight, require_references: bool
 ) -> tuple[dict[str, tuple[NightReason, ...]], tuple[str, ...]]:
-    """Return the reasons why the speed of a node's pair is unproven, by node, and remarks.
+    """Return the reasons why the speed of a node's pair is unproven, by node, and remarks. No I/O.
 
     Args:
         night: The measurements of the night.

@@ -65,7 +65,7 @@ def second_partners(
 ) -> dict[str, str]:
     """Return a different known-good node for each suspect. The two were not a pair before.
 
-    A suspect without such a partner is left out, remains a suspect, and is not called bad.
+    No partner is given twice. A suspect without such a partner is left out, and remains a suspect.
 
     Args:
         suspects: The nodes of pairs that failed.
@@ -91,8 +91,14 @@ def _add_partner(
 ) -> None:
     """Give a suspect a partner, if possible.
 
-    A partner that is free comes first. Otherwise, the search (an augmenting path) gives assigned partners to
-    other suspects, so that as many suspects as possible get a partner.
+    A partner that is free comes first. Otherwise, the search (an augmenting path) gives other partners to
+    suspects that already have one, so that as many suspects as possible get a partner.
+
+    Args:
+        suspect: The suspect.
+        free: All good nodes that may become a partner.
+        known_partners: The nodes with which each node was measured tonight.
+        partner_of: The partner of each suspect so far, which this function changes.
     """
     suspect_of = {node: holder for holder, node in partner_of.items()}
     untried, asking, claimed_by = list(free), deque([suspect]), dict[str, str]()
@@ -173,11 +179,12 @@ def bisect_group(
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Find the bad nodes of a group by measuring halves of it.
 
-    If a half works, all its nodes are good. If it fails, it is halved again. A single node is measured
-    together with a known-good helper. The search also finds several bad nodes, and a hang is a failure.
+    If a half works, all its nodes are good. If a half fails, it is halved again. A single node is measured
+    together with the first of the helpers. The search also finds several bad nodes, and a hang is a failure.
+    The whole group is not measured, unless it is a single node.
 
     Args:
-        nodes: The names of the group that failed.
+        nodes: The names of the group's nodes. At least one of them is thought to be bad.
         works: A function that runs a job on some nodes with a time limit. It returns false for a failure or a
             hang.
         helpers: The known-good nodes outside the group.
@@ -225,7 +232,7 @@ class _Bisection:
         return self.works(group)
 
     def halve(self, members: Sequence[str]) -> None:
-        """Measure the halves of a part that is known to fail."""
+        """Measure the halves of a part that failed, or of the whole group."""
         halves = members[: len(members) // 2], members[len(members) // 2 :]
         # Run both before searching either, so that the remaining runs are not all used for one half.
         answers = [self.ask(half) for half in halves]

@@ -1,12 +1,13 @@
 """Schedule a night's measurements, and collect the results.
 
-Job validate calls :func:`probe_night` if GPU-minutes are budgeted for the night. The input is the idle nodes,
-the measurements of earlier nights, and a runner of Slurm jobs. The module does no other I/O.
+Job validate calls :func:`probe_night` if GPU-minutes are budgeted for the night. The input is the nodes, the
+measurements of earlier nights, and a runner of Slurm jobs. Apart from these jobs and the definitions of
+benchmarks, the module does no I/O.
 
 A night measures in three parts. It first measures each idle node alone, and again if the job fails. Then it
 measures nodes with suspect numbers again. At the end, it measures pairs of nodes
-(:mod:`rackproof.jobs.validate.fleet.pair_runner`). The module also makes the record of a night that measured
-nothing, and the lines about a night's measurements.
+(:mod:`rackproof.jobs.validate.fleet.pair_runner`). :func:`unmeasured_night` makes the record of a night that
+measured nothing, and :func:`describe_probes` the lines about a night's measurements.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def measuring_order(
 ) -> list[ProbeTarget]:
     """Return the idle nodes in the order to measure them.
 
-    The nodes in ``first`` come first. Otherwise, the node with the oldest measurement is first. ``past`` is
-    newest first.
+    The nodes in ``first`` come before the others. Of each, the nodes without a measurement are first, then
+    the node with the oldest measurement. ``past`` has the measurements of earlier nights, newest first.
     """
     nights_ago: dict[str, int] = {}
     for number, night in enumerate(past):
@@ -66,7 +67,7 @@ def probe_night(
     direct: Mapping[str, JobResult] | None = None,
     doubts: SuspectFinder | None = None,
 ) -> tuple[ProbeNight, tuple[Measurement, ...]]:
-    """Measure a fleet. Return the results, and the measurements that the judge of the night needs.
+    """Measure a fleet. Return the record of the night's measurements, and the numbers to judge.
 
     Args:
         plan: The plan of the measurement.
@@ -88,7 +89,7 @@ def probe_night(
     programs = {target.name: _programs_of(plan, target, tests, drained) for target in targets}
     probes = _NodeProbes(plan, {target.name: target for target in targets}, jobs, drained, programs)
     probes.leave_out_busy()
-    # Measure nodes with a planned test first, while the budget is large enough for the test.
+    # Measure nodes with a planned test first, while enough of the budget is left for the test.
     queue = measuring_order(targets, past, tests)
     probes.measure_nodes([target for target in queue if programs[target.name]])
     retested = probes.retest_suspects(doubts, past)
@@ -124,7 +125,10 @@ def _programs_of(
     tests: Mapping[str, Sequence[Probe]],
     drained: Collection[str],
 ) -> tuple[Probe, ...]:
-    """Return the programs for a node. Drained nodes ran all of them, because no job could use their GPUs."""
+    """Return the programs for a node tonight.
+
+    A node that was measured without Slurm ran all chosen programs, because no job could use its GPUs.
+    """
     return (
         tuple(wanted_probes(plan, target)) if target.name in drained else tonights_probes(plan, target, tests)
     )
@@ -148,15 +152,17 @@ class _NodeProbes:
     """The measuring of single nodes, with the results by node.
 
     Attributes:
+        plan: The plan of the measurement.
         by_name: All nodes with a snapshot.
+        jobs: The runner of jobs.
         drained: The results of nodes that nights drained, which were measured without Slurm.
         programs: The programs that measure each node tonight.
         left_out: The reason why a node was not measured.
         numbers: The measured numbers.
         reasons: The reasons why a node does not pass.
         digests: The digests of the training step.
-        sound: The programs that ended well and found no fault.
-        tests: The optional tests that ran.
+        sound: The programs that ended well and found no fault, and ``job`` if the whole job ended well.
+        tests: The optional tests in a node's job, also if the job failed.
         measured: The nodes whose jobs ended well.
     """
 
@@ -187,8 +193,11 @@ class _NodeProbes:
         }
 
     def measure_nodes(self, nodes: Sequence[ProbeTarget]) -> None:
-        """Measure nodes, and repeat each job that did not end well."""
-        # No job could use the minutes of drained nodes, so these minutes do not count.
+        """Measure nodes, repeat each job that failed, hung or was lost, and store the results.
+
+        The results of drained nodes are stored, too. Their measurements are not repeated.
+        """
+        # The minutes of drained nodes do not count, because no job could use them.
         results = {**self._run_jobs(nodes), **self.drained}
         to_repeat = [
             self.by_name[name]
@@ -203,7 +212,10 @@ class _NodeProbes:
             self._keep_result(name, first_result, second_results.get(name), ended_well if blamable else 0)
 
     def retest_suspects(self, doubts: SuspectFinder | None, past: Sequence[ProbeNight]) -> RetestResult:
-        """Measure nodes with suspect numbers again, and keep the better numbers."""
+        """Measure nodes with suspect numbers again, and keep the better numbers.
+
+        Without a function that finds suspects, return an empty result.
+        """
         if doubts is None:
             return RetestResult({})
         # A node that an earlier night drained already failed, and Slurm gives it no job.
@@ -240,7 +252,10 @@ class _NodeProbes:
     def _keep_result(
         self, name: str, first_result: JobResult, second_result: JobResult | None, ended_well: int
     ) -> None:
-        """Store the measurements of a node's job.
+        """Store the measurements of a node's job, and the reasons that the ends of its jobs give.
+
+        The last job that measured something counts. If the first job did not end well and the second did, the
+        node is degraded. If neither did, the node fails, unless the tool may be at fault.
 
         Args:
             name: The name of the node.
@@ -271,7 +286,7 @@ class _NodeProbes:
             self.add_reasons({name: [_job_reason(name, Verdict.FAIL, text)]})
 
     def _keep_readings(self, name: str, last: JobResult) -> None:
-        """Store the numbers, reasons and digests that a node's job printed."""
+        """Store the numbers, reasons, digests and sound programs that a node's job printed."""
         readings = read_node_probes(self.plan, self.by_name[name], last, self.programs[name])
         self.add_reasons({name: readings.reasons})
         if tests := tuple(program.name for program in self.programs[name] if program.optional):
@@ -316,7 +331,7 @@ def _job_reason(name: str, verdict: Verdict, text: str) -> NightReason:
 
 
 def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[str, tuple[NightReason, ...]]:
-    """Return the suspicions about nodes from their last measurement."""
+    """Return the suspicions that remained after each node's last measurement, by node."""
     suspected = {}
     for name in names:
         latest = next((night for night in past if name in night.measured), None)
@@ -327,7 +342,10 @@ def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[
 
 
 def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
-    """Return whether two bad jobs count against the node. A lost first job or a missing PyTorch does not."""
+    """Return whether two bad jobs of a node show a fault of the node.
+
+    They do not if the first job was lost, or if the interpreter does not provide PyTorch and mlperf-logging.
+    """
     lacks_python = any(section.name == "python" and section.status for section in last.sections)
     return first.how != "lost" and not lacks_python
 
@@ -335,9 +353,10 @@ def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
 def _mark_fleetwide(
     reasons: Mapping[str, Sequence[NightReason]], nodes: int, policy: AnomalyPolicy | None = None
 ) -> dict[str, list[NightReason]]:
-    """Return the reasons, with each failure that more than ``policy.share`` of the nodes have as unproven.
+    """Return the reasons, with each failure that many nodes have as unproven.
 
-    The tool or the fabric is the likely cause of such a failure.
+    These are at least ``policy.share_least`` nodes, and more than the share ``policy.share`` of all
+    ``nodes``. The tool or the fabric is the likely cause of such a failure.
     """
     policy = policy or AnomalyPolicy()
     wide = {

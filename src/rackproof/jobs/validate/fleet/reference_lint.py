@@ -5,7 +5,8 @@ No job calls this module. A test runs :func:`lint_references` on ``bench_sku_ref
 
 A reference is the expected speed of a SKU's metric with its bounds, such as ``{metric: gemm_best, value: 793,
 unit: TFLOP/s, low: -0.07, source: ...}``, and its floor is ``value * (1 + low)``. NVLS is the reduction in
-NVLink switches. These mistakes occur in public health checks, and the module finds all of them:
+NVLink switches. The module finds these mistakes, which occur in public health checks, and references that are
+given twice:
 
 * The unit differs from the unit of the measurement.
 * The value is not below the peak of the hardware.
@@ -44,7 +45,8 @@ class ReferenceFinding:
 
     Attributes:
         sku: The SKU.
-        reference: The number and metric of the reference. Empty if the finding concerns the whole SKU.
+        reference: The position of the reference in the SKU's list, from 1, and its metric (``3: gemm_best``).
+            Empty if the finding concerns the whole SKU.
         kind: ``error`` for a mistake, and ``gap`` for a missing check.
         text: The text of the mistake.
     """
@@ -65,7 +67,7 @@ def lint_references(
 
     An entry that cannot be parsed is an error, and is not checked further. A SKU with unknown physics is
     a gap, because its values cannot be compared with a peak. Each metric of :data:`ESSENTIAL` without an
-    entry is a gap, too.
+    entry is a gap, too, and so is a value that was measured on another SKU.
 
     Args:
         skus: The ``bench_sku_references`` of each SKU, from ``inventory/group_vars/sku_*.yml``.

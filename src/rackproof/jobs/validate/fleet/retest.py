@@ -4,7 +4,8 @@ The probe scheduler of job validate calls :func:`retest_suspects` with tonight's
 function that finds suspect numbers, and one that measures nodes again. This module itself has no I/O. A
 number is a measurement, and its part is the GPU, link or node that its labels name.
 
-A number is suspect if it is worse than its floor or much worse than the fleet. ``probes.py`` has the rule.
+A number is suspect if it is worse than its floor or much worse than the fleet. The rule is in
+``rackproof.jobs.validate.probes``.
 Only the better of its two values is judged, so that a part fails only if both values are bad. The worse value
 is kept as evidence, and makes the node ``degraded``.
 
@@ -134,7 +135,7 @@ def _note_suspicion(result: RetestResult, name: str, retest: _NodeRetest) -> Non
 class _NodeRetest:
     """The suspicions of one node, which are weighed after its retest.
 
-    The second measurement decides or, without one, the node's last measured night.
+    For each suspicion, the second measurement decides or, without one, the node's last measured night.
 
     Attributes:
         first: The numbers of the first measurement.
@@ -179,7 +180,7 @@ class _NodeRetest:
             self._weigh_earlier(reason)
 
     def _weigh_second(self, reason: NightReason, second: NightReason | None) -> None:
-        """Keep a suspicion that the second measurement repeats."""
+        """Keep a suspicion that the second measurement repeats. Otherwise, it is withdrawn."""
         if second is not None:
             self.remaining.append(reason)
             self.failed_twice |= reason.verdict is second.verdict is Verdict.FAIL
@@ -253,7 +254,10 @@ def _suspects(
 
 
 def _evidence(reason: NightReason, more: str, verdict: Verdict = Verdict.DEGRADED) -> NightReason:
-    """Return a suspicion as evidence. At worst, the node is unproven, because only judging fails nodes."""
+    """Return a suspicion as evidence, with a text added.
+
+    Evidence makes a node unproven at worst, because only the judgement of the night fails nodes.
+    """
     return reason.model_copy(
         update={
             "check": RETEST_CHECK,
