@@ -136,7 +136,7 @@ def test_the_variables_on_the_page_exist(root: Path, page: str) -> None:
 
 def test_the_commands_on_the_page_exist(root: Path, page: str) -> None:
     rackproof = list(commands_of(page, "rackproof"))
-    assert {"explain", "reimage"} == {words[0] for words in rackproof}
+    assert {"explain", "reimage", "audit", "status"} == {words[0] for words in rackproof}
     assert not [problem for words in rackproof if (problem := problem_of_command(words))]
     assert "`--results " in page
     assert not problem_of_command(["explain", "NODE", "--results"])

@@ -113,6 +113,12 @@ def missing_paths(text: str) -> set[str]:
     }
 
 
+def test_no_shipped_file_counts_as_one_that_readers_make() -> None:
+    assert {path for path in MADE_BY_READERS if is_tracked(path)} == set(), (
+        "give the page's example another name"
+    )
+
+
 def anchor(heading: str) -> str:
     """Return the anchor that GitHub gives a heading."""
     text = re.sub(r"\]\([^)]*\)", "", heading).lower().strip()

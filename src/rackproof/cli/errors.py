@@ -9,6 +9,7 @@ import errno
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -63,6 +64,19 @@ def usage_errors_end_with_1() -> Iterator[None]:
     except click.UsageError as error:
         error.exit_code = EXIT_ERROR  # type: ignore[misc]  # click reads it from the instance
         raise
+
+
+def require_results(results: Path) -> None:
+    """Refuse a results folder that does not exist, because every name would be unknown there.
+
+    Raises:
+        ToolError: There is no such folder.
+    """
+    if not results.is_dir():
+        raise ToolError(
+            f"there is no results folder {sanitize(results, 4000)}: no playbook has run here yet; "
+            "name another with --results"
+        )
 
 
 def refuse_unknown_names(names: Iterable[str], known: Collection[str], problem: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from rackproof.cli.errors import require_results
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, print_or_write
 from rackproof.core.advised_commands import add_inventory
@@ -133,6 +134,8 @@ def _explain_node(results: Path, name: str, *, is_provisioned: bool) -> Explanat
                 f"{sanitize(name, 100)!r} is not a reason of a night. docs/using/drained.md lists the "
                 "reasons of all jobs, each with its next command"
             ) from None
+        if not near_codes(name):
+            require_results(results)
         nodes = [row.node for row in read_rows(results, {}, ())[0]]
         if near_nodes := near_names(name, nodes):
             raise ExplainError(f"{error}; did you mean {near_nodes}?") from None

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rackproof.cli.errors import ToolError, refuse_unknown_names
+from rackproof.cli.errors import ToolError, refuse_unknown_names, require_results
 from rackproof.cli.find_run import history_path, run_ids_of_plan, split_run_path
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
@@ -82,8 +82,7 @@ def _rebuild(results: Path) -> None:
     Raises:
         ToolError: There is no results folder.
     """
-    if not results.is_dir():
-        raise ToolError(f"there is no results folder {results}; name another with --results")
+    require_results(results)
     path = results / "history.sqlite"
     rebuilt = rebuild_history(results, path)
     for problem in rebuilt.problems:

@@ -15,7 +15,7 @@ from rackproof.analysis.reference_bounds import (
     propose_references,
     reference_entry,
 )
-from rackproof.cli.errors import ToolError, refuse_unknown_names
+from rackproof.cli.errors import ToolError, refuse_unknown_names, require_results
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import print_json
 from rackproof.core.records import Run
@@ -60,8 +60,7 @@ def references_command(
     with an error, and runs of machines that were not idle, do not count. A bound that the noise would cross
     is refused, and so is a number that too few runs measured. Runs of several SKUs need --sku.
     """
-    if not results.is_dir():
-        raise ToolError(f"there is no results folder {results}; name another with --results")
+    require_results(results)
     runs = _chosen_runs(results, benchmark, sku)
     if sku is None:
         _refuse_several_skus(runs)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from rackproof.cli.errors import ToolError, refuse_unknown_names
+from rackproof.cli.errors import ToolError, refuse_unknown_names, require_results
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
 from rackproof.cli.playbooks import playbook_command
@@ -65,6 +65,8 @@ reimage_group.add_command(
 def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_json: bool) -> None:
     """Print the step of every node with its duration, and the next command."""
     names = expand_names(nodes)
+    if names:
+        require_results(results)
     statuses = read_progress(results, names or None)
     if as_json:
         print_json([json_value(node) for node in statuses])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from rackproof.cli.errors import ToolError, refuse_unknown_names
+from rackproof.cli.errors import refuse_unknown_names, require_results
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
 from rackproof.core.advised_commands import add_results
@@ -34,10 +34,7 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
     The table joins Slurm's state, the last night, drains, provisioning and imaging. Slurm's state comes from
     sinfo on this machine, or else from the last night.
     """
-    if not results.is_dir():
-        raise ToolError(
-            f"there is no results folder {results}: no playbook has run here yet; name another with --results"
-        )
+    require_results(results)
     slurm, why = ask_slurm() if ask else ({}, "")
     imaging = [node for node in read_progress(results) if node.progress.state != "returned"]
     rows, remarks = read_rows(results, slurm, imaging)
@@ -96,14 +93,17 @@ def _table(rows: Sequence[NodeRow]) -> str:
 
 
 @click.command("audit")
-@click.option("--node", help="Show only acts on this node, or of this run.")
+@click.argument("name", metavar="[NODE]", required=False)
+@click.option("--node", help="The same as NODE: show only acts on this node, or of this run.")
 @results_option
 @json_option
-def audit_command(node: str | None, results: Path, as_json: bool) -> None:
+def audit_command(name: str | None, node: str | None, results: Path, as_json: bool) -> None:
     """List every drain, resume, accept and withdraw with its user, time and reason.
 
     The oldest comes first.
     """
+    node = node if name is None else name
+    require_results(results)
     entries = _read_all_acts(results)
     shown_entries = [entry for entry in entries if node is None or entry[2] == node]
     if node is not None and not shown_entries:

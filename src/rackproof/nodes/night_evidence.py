@@ -38,6 +38,7 @@ _SMI = "nvidia-smi -q -x"
 _LINK_STATUS, _LINK_ERRORS = "nvidia-smi nvlink -s", "nvidia-smi nvlink -e"
 _SYSFS_PORT = "/sys/class/infiniband"
 _ASK_AGAIN = "run it by hand, then validate the node again"
+_READ_AGAIN = "look at it on the node, then validate the node again"
 
 WITHOUT_ROOT = "queried without root"
 USE_ROOT = "use -b, or set ansible_become"
@@ -314,15 +315,18 @@ def _row(
     needed: Callable[[NodeSubject], bool] = _is_judged,
     verdicts: Mapping[EvidenceState, Verdict] | None = None,
     harmless: str = "",
-    remedy: str = _ASK_AGAIN,
+    remedy: str = "",
 ) -> RequiredEvidence[NodeSubject]:
-    """Return the row for a field of the node's snapshot, or, with a ``state`` of its own, for a tool."""
+    """Return the row for a field of the node's snapshot, or, with a ``state`` of its own, for a tool.
+
+    Without a remedy of its own, it names the usual one for a file, or for a command.
+    """
     return RequiredEvidence(
         name=name,
         read_from=read_from,
         state=state or (lambda node: _state(getattr(node.snapshot, name))),
         code=code,
-        remedy=remedy,
+        remedy=remedy or (_READ_AGAIN if read_from.startswith("/") else _ASK_AGAIN),
         needed=needed,
         verdicts=verdicts or {},
         harmless=harmless,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -322,9 +323,19 @@ def test_each_expectation_has_its_codes_or_a_default() -> None:
     with_codes = {needed.key for needed in (*expectations._NEEDED, *expectations._NAMED)}
     keys = {field.name for field in fields(Expectation)}
     assert with_codes.isdisjoint(expectations.WITHOUT_OWN_CODES)
-    assert with_codes | set(expectations.WITHOUT_OWN_CODES) == keys
+    listed = with_codes | set(expectations.WITHOUT_OWN_CODES)
+    assert listed == keys, "list it in _NEEDED or WITHOUT_OWN_CODES of analysis/certificate/expectations.py"
     codes = [code for needed in expectations._NEEDED for code in needed.codes]
     assert [code for code in codes if not is_night_code(code)] == []
+
+
+def test_the_page_about_certificates_has_each_expectation_with_its_codes(root: Path) -> None:
+    page = (root / "docs/using/evidence.md").read_text()
+    for needed in expectations._NEEDED:
+        codes = ", ".join(f"`{code}`" for code in needed.codes)
+        assert f"| {codes} | `{needed.key}`" in page, needed.key
+    for needed in expectations._NAMED:
+        assert f"| `{needed.codes[0]}NAME` | `{needed.key}`" in page, needed.key
 
 
 def test_a_night_without_its_snapshot_is_not_reported_as_other_hardware() -> None:

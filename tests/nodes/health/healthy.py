@@ -1,7 +1,7 @@
 """Make the answer of ``rackproof_facts`` on the healthy node that all tests share, without its checksum.
 
 If a check reads something new of a node, add it to :func:`healthy_gathered` (of a GPU: to ``SECTIONS`` in
-healthy_parts.py). Then the healthy node of every test has it.
+healthy_parts.py). Then the healthy nodes of the tests have it.
 """
 
 from __future__ import annotations

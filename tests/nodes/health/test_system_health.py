@@ -57,10 +57,11 @@ def node(mountinfo: str = MOUNTINFO, *units: str, status: str = "ok", **disk: An
         "read_only": False,
     }
     root = {key: value for key, value in (usual | disk).items() if value is not None}
+    facts = healthy_gathered(gpus=0)["facts"]
     return build_snapshot(
         "n1",
         {
-            "facts": {"files": {"mountinfo": mountinfo}, "memlock_bytes": -1, "shm_bytes": 64 << 30},
+            "facts": facts | {"files": facts["files"] | {"mountinfo": mountinfo}, "tools": {}},
             "node": {"clock": {"asked_at": 1.0, "epoch": 1.0}},
             "health": {
                 "disk": {"/": root},

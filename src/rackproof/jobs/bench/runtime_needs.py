@@ -153,5 +153,8 @@ def program_obstacle(program: str, facts: Mapping[str, Any]) -> str:
     """
     if mapping_at(facts, "programs").get(program) is False:
         name = sanitize(program, 200)
-        return f"{name} is not there: install it, or give its full path in `launch.command`"
+        return (
+            f"{name} is not there: install it, or give its full path in the parameter `program` or, without "
+            "one, in `launch.command`"
+        )
     return ""

@@ -363,10 +363,19 @@ def _soak_step(node_night: NodeNight) -> str:
 
 
 _NO_ROLE: Mapping[str, str] = {
+    "compute_prohibited": "ssh {node} {sudo}nvidia-smi -c DEFAULT",
     "disk_full": "ssh {node} df -h; then free space, or change the limit in validate_limits",
     "inodes_full": "ssh {node} df -i; then remove small files",
+    "ecc_off": "ssh {node} {sudo}nvidia-smi -e 1; then reboot",
     "mig_on": "ssh {node} {sudo}nvidia-smi -mig 0; then reboot, or, if MIG is intended, set `mig: true` in "
     "validate_expect",
+    "mount_differs": "ssh {node} findmnt; then mount it as required, or change `mounts` in validate_expect",
+    "mount_missing": "ssh {node} findmnt; then mount it, or change `mounts` in validate_expect",
+    "power_limit": "ssh {node} nvidia-smi -q -d POWER; then set it with nvidia-smi -pl, or change "
+    "`power_limit_w` in validate_expect",
+    "shm": "ssh {node} df -h /dev/shm; then enlarge it (`size=` in /etc/fstab), or change the limit in "
+    "validate_limits",
+    "unit_failed": "ssh {node} systemctl --failed; then repair the unit, or disable it",
 }
 """Steps for findings with the action ``configure`` that no role of provision.yml cures, by code."""
 
