@@ -28,6 +28,8 @@ _SAME_BENCHMARK = {
     "rnn_translator": "gnmt",
     "translation": "transformer",
 }
+_IS_SYSTEM = r"(?!\d|h(?!ost))"
+"""Pattern of what follows a system's name, unless it makes the name of another machine (DGX100, DGX-2H)."""
 PUBLISHED = "published:"
 """Prefix of a published system's name: ``published:HyperPlane``, ``published:5.1/SYSTEM``."""
 
@@ -37,7 +39,7 @@ def published_system(name: str) -> str | None:
 
     The name of a configuration means the published row that used it. ``LambdaHyperplaneBasic`` is the
     tuned HyperPlane, and ``DGX1`` the DGX-1. Other names mean the longest system name that they contain.
-    ``DGX100`` and ``4xLambdaHyperplaneBasic`` are other machines.
+    ``DGX100``, ``DGX-2H`` and ``4xLambdaHyperplaneBasic`` are other machines.
     """
     plain = plain_name(name)
     systems = _published_names()
@@ -45,7 +47,7 @@ def published_system(name: str) -> str | None:
     if re.match(r"\d+x", plain):
         return systems.get(plain)
     return next(
-        (system for part, system in systems.items() if re.search(re.escape(part) + r"(?!\d)", plain)), None
+        (system for part, system in systems.items() if re.search(re.escape(part) + _IS_SYSTEM, plain)), None
     )
 
 
