@@ -79,6 +79,12 @@ def test_names_of_frameworks_agree_or_not(described: str, seen: str, verdict: st
         ("2 TB (32x 64GB)", "2.0 TB", AGREE),
         ("2 TB x86", "2.0 TB", AGREE),
         ("16x 64GB", "2.0 TB", FAIL),
+        ("32 x DDR5-4800 64 GB", "2.0 TB", UNPROVEN),
+        ("32 DIMMs of 64 GB", "2.0 TB", UNPROVEN),
+        ("64 GB modules, 32 modules", "2.0 TB", UNPROVEN),
+        ("DDR4 G.Skill 512 GB", "512 GB", AGREE),
+        ("DDR5 K4 512 GB", "512 GB", AGREE),
+        ("64 GB", "2.0 TB", FAIL),
         ("32x 64GB", "64 GB", FAIL),
         ("64GB x 16", "2.0 TB", FAIL),
         ("much", "2.0 TB", UNPROVEN),
@@ -103,6 +109,33 @@ def test_the_memory_of_accelerators_is_compared_for_one() -> None:
 )
 def test_names_of_operating_systems_agree_or_not(described: str, seen: str, verdict: str) -> None:
     assert found("operating_system", described, seen) == verdict
+
+
+@pytest.mark.parametrize(
+    ("described", "seen", "verdict"),
+    [
+        ("NVIDIA H100 PCIe Gen5 x16", "NVIDIA H100 PCIe", AGREE),
+        ("NVIDIA H100 (sm90)", "NVIDIA H100 80GB HBM3", AGREE),
+        ("NVIDIA H100 (GH100)", "NVIDIA H100 80GB HBM3", AGREE),
+        ("NVIDIA RTX 4090", "NVIDIA GeForce RTX 4090", AGREE),
+        ("Quadro RTX 8000", "NVIDIA RTX 8000", AGREE),
+        ("NVIDIA RTX 4080", "NVIDIA GeForce RTX 4090", FAIL),
+        ("NVIDIA RTX 4090 Ti", "NVIDIA GeForce RTX 4090", FAIL),
+        ("NVIDIA GH200", "NVIDIA H100 80GB HBM3", FAIL),
+        ("NVIDIA GB200", "NVIDIA B200", FAIL),
+        ("NVIDIA H100 and B200", "NVIDIA H100 80GB HBM3", FAIL),
+    ],
+)
+def test_names_of_accelerators_agree_or_not(described: str, seen: str, verdict: str) -> None:
+    assert found("accelerator_model_name", described, seen) == verdict
+
+
+@pytest.mark.parametrize(
+    ("described", "verdict"),
+    [("2", AGREE), ("2.0", AGREE), (" 2 ", AGREE), ("3", FAIL), ("2 nodes", UNPROVEN), ("two", UNPROVEN)],
+)
+def test_numbers_agree_differ_or_are_no_numbers(described: str, verdict: str) -> None:
+    assert found("number_of_nodes", described, "2") == verdict
 
 
 def found(key: str, described: str, seen: str) -> str:

@@ -71,7 +71,7 @@ DURING = [
         "network_failed",
     ),
     ("[default] Worker group FAILED. 3/3 attempts left; will restart worker group", UNPROVEN, "task_failed"),
-    ("0: val_accuracy: nan", FAIL, "nan"),
+    ("0: val_accuracy: nan", UNPROVEN, "no_examples"),
     ("NVRM: Xid (PCI:0009:01:00): 999, pid=1, something", UNPROVEN, "xid_unknown"),
     ("NVRM: Xid (PCI:0009:01:00): 13, pid=1, Graphics Exception", DEGRADED, "xid"),
 ]

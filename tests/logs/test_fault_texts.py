@@ -241,11 +241,11 @@ network_failed | NCCL WARN communicator encountered a fatal error (detected in n
 network_failed | NCCL WARN NET/IB: The error is fatal (No functional devices left). Cannot continue.
 network_failed | NCCL WARN NET/IB: Fatal error. Detected 2 failed devices out of 2 devices on the send
 network_failed | NCCL INFO NET/IB: ncclIbResiliencyHandle: Got completion with error (devIndex=0, wc->status=
-nan | 0: val_accuracy: nan
-nan | 0: accuracy: nan
-nan | {'eval_accuracy': nan, 'epoch': 1.0}
-nan | Epoch: [3][10/500] Acc@1 0.31 (nan)
-nan | step 7 val_acc=nan
+no_examples | 0: val_accuracy: nan
+no_examples | 0: accuracy: nan
+no_examples | {'eval_accuracy': nan, 'epoch': 1.0}
+no_examples | Epoch: [3][10/500] Acc@1 0.31 (nan)
+no_examples | step 7 val_acc=nan
 nan | perplexity: nan
 nan | 3: AssertionError: Rank 3: found NaN in local grad norm in backward pass before data-parallel
 nan | RuntimeError: Rank 3: Unexpected result nan (message='found NaN in local grad norm for bucket #0
@@ -501,6 +501,23 @@ def test_every_code_has_a_line_and_the_triggers_are_few() -> None:
     used = {trigger for triggers, _ in fault_texts._READERS for trigger in triggers.split(b"|")}
     assert all(len(trigger.strip()) > 2 for trigger in used)
     assert len(fault_texts.SEARCHED) < 70  # each costs time in every log
+
+
+MXNET_SPEEDS = (
+    "2022-05-10 05:25:25 Node[0] Epoch[0] Batch [0-20]\tSpeed: 13829.46 samples/sec\taccuracy=nan",
+    "INFO:root:Epoch[0] Batch [20]\tSpeed: 326.1 samples/sec\taccuracy=nan\ttop_k_accuracy_5=nan",
+)
+
+
+@pytest.mark.parametrize("line", MXNET_SPEEDS)
+def test_a_progress_line_of_mxnet_that_counts_no_accuracy_is_harmless_beside_a_good_evaluation(
+    line: str,
+) -> None:
+    found = read(with_line("mllog", line))
+    assert (found.verdict, [one for one in found.findings if one.code in FAULT_TEXTS]) == (Verdict.PASS, [])
+    for loss in ("cross-entropy=nan", "loss=nan"):
+        found = read(with_line("mllog", f"{line}\t{loss}"))
+        assert found.verdict is not Verdict.PASS, loss
 
 
 def test_each_harmless_text_has_a_source_and_no_fault_in_it() -> None:

@@ -288,3 +288,11 @@ def test_missing_batches_are_found_beside_a_damaged_step() -> None:
     text += "total images/sec: 300.00\n"
     found = codes(parse(io.BytesIO(text.encode()), format="tf_cnn"))
     assert {"damaged_line", "rows_missing"} <= set(found)
+
+
+@pytest.mark.parametrize("speed", ["nan", "inf", "-12.0", "-inf"])
+def test_a_step_with_an_impossible_speed_is_unproven(speed: str) -> None:
+    text = f"1\timages/sec: {speed} +/- 0.0 (jitter = 0.0)\t7.8\ntotal images/sec: 600.0\n"
+    log = parse(io.BytesIO(text.encode()), format="tf_cnn", name="log")
+    assert log.verdict.value == "unproven"
+    assert "impossible_value" in codes(log)

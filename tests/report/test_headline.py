@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from rackproof.core.judging import NO_REFERENCE
-from rackproof.core.records import Judgement, Node, Run, Verdict
+from rackproof.core.records import Gpu, Judgement, Node, Run, Verdict
 from rackproof.nodes.facts import node_from_facts
 from rackproof.report import view
 
@@ -97,9 +97,16 @@ def test_a_node_without_a_serial_is_known_by_its_machine_id_or_name(files: dict[
     [
         (Node(name="n", serial="S", machine_id="m"), "S"),
         (Node(name="n", chassis_serial="C", machine_id="m"), "C"),
+        (
+            Node(name="n", gpus=(Gpu(index=0, uuid="GPU-b"), Gpu(index=1, uuid="GPU-a")), machine_id="m"),
+            "GPU-a+GPU-b",
+        ),
+        (Node(name="n", gpus=(Gpu(index=0, uuid=""), Gpu(index=1, uuid="GPU-a")), machine_id="m"), "GPU-a"),
+        (Node(name="n", gpus=(Gpu(index=0, uuid=""),), machine_id="m"), "machine:m"),
+        (Node(name="n", gpus=(Gpu(index=0, uuid=""), Gpu(index=1, uuid=""))), "host:n"),
         (Node(name="n", machine_id="m"), "machine:m"),
         (Node(name="n"), "host:n"),
     ],
 )
-def test_a_node_is_known_by_its_serial_then_machine_id_then_name(node: Node, key: str) -> None:
+def test_a_node_is_known_by_its_serial_then_its_gpus_then_machine_id_then_name(node: Node, key: str) -> None:
     assert node.hardware_key == key

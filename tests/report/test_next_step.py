@@ -94,6 +94,16 @@ def test_a_plan_is_repeated_by_its_suite_or_its_bad_benchmarks() -> None:
     assert step_after_plan(of_suite, Verdict.FAIL)[1] == "rackproof bench -l n1,n2 -e suite=quick"
 
 
+@pytest.mark.parametrize(("count", "is_shown"), [(18, True), (200, True), (900, True), (5000, False)])
+def test_a_command_for_many_nodes_is_whole_or_left_out(count: int, is_shown: bool) -> None:
+    names = tuple(f"node{number:04d}" for number in range(count))
+    _, command = step_after_run(run(Verdict.FAIL, findings=(WRONG,), parameters={}, asked_nodes=names))
+    typed = shlex.split(command)
+    assert typed == (
+        ["rackproof", "bench", "-l", ",".join(names), "-e", "benchmark=gemm"] if is_shown else []
+    )
+
+
 def test_pages_and_markdown_show_the_next_step_as_text() -> None:
     bad = run(Verdict.FAIL, findings=(WRONG,), parameters={}, asked_nodes=("<b>n1",))
     for text in (

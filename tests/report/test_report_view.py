@@ -291,6 +291,19 @@ def test_a_rate_is_compared_with_that_of_the_same_cpu() -> None:
     assert times_cpu([cpu, gpu.model_copy(update={"verdict": Verdict.FAIL})]) == ["1.0", NOTHING]
 
 
+@pytest.mark.parametrize("rates", [(1.0, -1.0), (0.0, 0.0), (-5.0, -6.0)])
+def test_a_rate_is_not_compared_with_one_that_is_not_positive(rates: tuple[float, float]) -> None:
+    axes = ("network", "gpus", "batch_size")
+    sweep = {tuple(run.parameters[axis] for axis in axes): run for run in example_runs.sweep()}
+    cpu, gpu = sweep["lenet", 0, 64], sweep["lenet", 1, 64]
+    runs = []
+    for seed, rate in enumerate(rates):
+        measured = [one.model_copy(update={"value": rate}) for one in cpu.measurements]
+        point = {**cpu.parameters, "seed": seed}
+        runs.append(cpu.model_copy(update={"measurements": tuple(measured), "parameters": point}))
+    assert set(times_cpu([*runs, gpu])) == {NOTHING}
+
+
 def test_points_are_sorted_by_number_even_among_other_values() -> None:
     values = ["huge", 10**400, 512, math.nan, 64, 128.0, None]
     runs = [example_runs.healthy(parameters={"batch_size": value}) for value in values]

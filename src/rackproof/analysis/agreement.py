@@ -38,11 +38,15 @@ _TOLERANCE = 0.05
 # Matches "2.3 TB", "192GiB", "32x 64GB" or "64 GB x 32": the number of modules, the amount, the letter
 # before B, the i, and the number of modules if it comes last. The 86 of "64 GB x86" is not such a number.
 _CAPACITY = re.compile(
-    r"(?:\b([0-9]{1,4}) ?[x\u00d7*] ?)?([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgtp])(i?)b?\b"
+    r"(?<![\w.])(?:([0-9]{1,4}) ?[x\u00d7*] ?)?([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgtp])(i?)b?\b"
     r"(?: ?[x\u00d7*] ?(?!86\b)([0-9]{1,4})\b)?",
     re.IGNORECASE,
 )
-# Matches what lscpu adds to a processor's name: trade marks, the words CPU and processor, and the base clock.
+# Matches a number of modules that is not beside the amount: "32 DIMMs of 64 GB", "32 x DDR5-4800 64 GB".
+_MODULES = re.compile(
+    r"\b[0-9]{1,3} ?(?:[x\u00d7*] ?(?![0-9 ])|dimms?\b|modules?\b|sticks?\b)", re.IGNORECASE
+)
+# Matches what lscpu adds to a processor's name: trade marks, the word CPU, and the base clock.
 _PROCESSOR_EXTRAS = re.compile(r"\((?:r|tm|c)\)|\b(?:cpu|processor)\b|@ *[0-9.]+ *[mg]hz", re.IGNORECASE)
 _PRODUCT_OF_CORE = {"neoverse-v2": "nvidia grace"}
 """Words of the described product that agree with the core that lscpu names instead of a processor's model."""
@@ -51,8 +55,14 @@ _NO_NAME = Doubt(Verdict.UNPROVEN, "it is not a name that could be compared")
 _VERSION = re.compile(r"[0-9]{1,9}(?:[.-][0-9]{1,9})*")
 # A description may list several versions: "12.4; 12.6", "12.4 or 12.6".
 _ALTERNATIVES = re.compile(r"[;,/]| or ")
-# Matches the name of a GPU model (h100, gb200, mi300x), but not a GPU's form or link (sxm5, pcie5).
-_OTHER_MODEL = re.compile(r"(?!sxm|nvl|pcie|gen|oam)[a-z]{1,3}[0-9]{2,4}[a-z]{0,2}")
+# Matches the name of a GPU model (h100, gb200, mi300x), but not that of its form or link (sxm5, pcie5, x16),
+# its chip (gh100) or the version of its instructions (sm90).
+_OTHER_MODEL = re.compile(
+    r"(?!sxm|nvl|pcie|gen|oam|x[0-9]|sm[0-9]|g[ah]10[0-9]|ad10[0-9]|gb(?:10|20(?!0))[0-9]?)"
+    r"[a-z]{1,3}[0-9]{2,4}[a-z]{0,2}"
+)
+_BRANDS = frozenset(("nvidia", "geforce", "quadro", "tesla", "amd", "radeon", "gpu", "graphics"))
+"""Words of a GPU's name that one of two names of the same GPU may lack."""
 
 
 def doubt_of(key: str, described: str, seen: str) -> Doubt | None:
@@ -75,7 +85,9 @@ def _contradicted(agrees: bool) -> Doubt | None:
 
 
 def _same_number(described: str, seen: str) -> Doubt | None:
-    """Return a proven disagreement unless two whole numbers are equal. Other texts are compared literally."""
+    """Return a doubt unless two whole numbers are equal."""
+    if not (_plain_number(described).isdecimal() and _plain_number(seen).isdecimal()):
+        return None if described == seen else Doubt(Verdict.UNPROVEN, "it is not a whole number")
     return _contradicted(_plain_number(described) == _plain_number(seen))
 
 
@@ -90,8 +102,11 @@ def _same_capacity(described: str, seen: str) -> Doubt | None:
 
 
 def _same_host_memory(described: str, seen: str) -> Doubt | None:
-    """Return a doubt unless two amounts of memory agree. ``32x 64GB`` is the amount of all modules."""
-    return _near(_capacities(described, all_modules=True), _capacities(seen, all_modules=True))
+    """Return a doubt unless two amounts agree. ``32x 64GB`` is the amount of all modules."""
+    doubt = _near(_capacities(described, all_modules=True), _capacities(seen, all_modules=True))
+    if doubt is not None and doubt.verdict is Verdict.FAIL and _MODULES.search(described):
+        return Doubt(Verdict.UNPROVEN, "its number of modules is not beside the amount, as in 32x 64 GB")
+    return doubt
 
 
 def _near(described_bytes: set[float], seen_bytes: set[float]) -> Doubt | None:
@@ -212,7 +227,7 @@ def _same_model(described: str, seen: str) -> Doubt | None:
     """
     described_words, seen_words = model_words(described), model_words(seen)
     if not seen_words:
-        return _contradicted(described.casefold() == seen.casefold())
+        return _contradicted(set(_words(described)) - _BRANDS == set(_words(seen)) - _BRANDS)
     # Compare whole words, because a B200 is not a GB200. There must also be no second model beside the
     # right one.
     other_words = [word for word in described_words - seen_words if _OTHER_MODEL.fullmatch(word)]

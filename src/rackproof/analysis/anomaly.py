@@ -861,7 +861,8 @@ def _slow_racks(
         # Keep one finding for each node.
         rows = rows[np.unique(fleet.owner[rows], return_index=True)[1]]
         slowed = _findings_on_rows(fleet, rows, _RACK, _DEGRADED)
-        slowed.base = slowed.value / (1 - slow.loss)
+        worse = np.where(fleet.sign[fleet.readings.quantity[rows]] < 0, 1 + slow.loss, 1 - slow.loss)
+        slowed.base = slowed.value / worse
         slowed.nights = np.full(len(rows), slow.nights, np.int32)
         slowed.odds = np.full(len(rows), slow.evidence)
         findings.append(slowed)

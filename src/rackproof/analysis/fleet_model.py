@@ -262,8 +262,8 @@ def find_slow_series(table: SeriesTable, policy: FleetPolicy | None = None) -> F
 def rack_table(table: SeriesTable, policy: FleetPolicy) -> SeriesTable:
     """Return a table with one series per rack and quantity, as if each rack were a node.
 
-    The number of a rack is the median of its series, as a fraction of the night's overall median. Racks
-    with too few nodes are left out.
+    The number of a rack is the median of its series, as a fraction of the night's overall median (which
+    counts without its sign). Racks with too few nodes are left out.
 
     Args:
         table: The series of a SKU, with at least one grouping. The last grouping is by rack.
@@ -274,7 +274,8 @@ def rack_table(table: SeriesTable, policy: FleetPolicy) -> SeriesTable:
     for quantity in np.unique(table.quantity):
         rows = np.flatnonzero(table.quantity == quantity)
         with np.errstate(divide="ignore", invalid="ignore"):
-            share = table.value[rows] / row_medians(table.value[rows].T)
+            # Numbers of which less is better are negative here, and must remain negative.
+            share = table.value[rows] / np.abs(row_medians(table.value[rows].T))
         for rack in np.unique(group[rows]):
             in_rack = group[rows] == rack
             if len(np.unique(table.node[rows[in_rack]])) < policy.nodes_least:

@@ -240,8 +240,8 @@ def _is_read_anyway(link: Path, place: Path, results_folder: Path | None) -> boo
 def _may_link_log(link: Path) -> bool:
     """Return whether a link may lead to a log, by its name, the target's, and those in a linked folder."""
     if os.path.isdir(link):
-        return _may_hold(link, _is_readable_by_name)
-    return _is_readable_by_name(link) or _is_readable_by_name(Path(os.path.realpath(link)))
+        return _may_hold(link, _may_be_text_of_tool)
+    return _may_be_text_of_tool(link) or _may_be_text_of_tool(Path(os.path.realpath(link)))
 
 
 def _may_hold(folder: Path, is_log: Callable[[Path], bool]) -> bool:
@@ -269,7 +269,7 @@ def _is_made_by_macos(path: Path) -> bool:
         return False
 
 
-def _is_readable_by_name(path: Path) -> bool:
+def _may_be_text_of_tool(path: Path) -> bool:
     """Return whether a file is named as a log, or as another text that a log format may have."""
     name = name_unpacked(path.name.lower())
     return _is_log_by_name(path) or (name.endswith(_TEXT_SUFFIXES) and not _QUOTING_NAME.search(name))

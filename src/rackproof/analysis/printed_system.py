@@ -58,7 +58,8 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(facts, dict):
         return None
-    return {key: kept for key, value in facts.items() if (kept := _sanitized(value))}
+    system = _sanitized(facts, _MOST_LEVELS + 1)
+    return system if isinstance(system, dict) else None
 
 
 def _sanitized(value: Any, levels: int = _MOST_LEVELS) -> Any:

@@ -141,12 +141,18 @@ def _lacks_reference(judgement: Judgement) -> bool:
 def _judged_speeds(run: Run) -> dict[str, list[Mapping[str, str]]]:
     """Return the labels of the measurements whose speed was judged, by metric."""
     judged: dict[str, list[Mapping[str, str]]] = defaultdict(list)
-    for judgement in run.judgements:
-        # A rule about quality, whose bound is 0 (the target itself), judges no speed.
-        edges = (judgement.reference.low, judgement.reference.high) if judgement.reference else ()
-        if 0 not in edges:
-            judged[judgement.metric].append(judgement.labels)
+    for judgement in filter(judges_speed, run.judgements):
+        judged[judgement.metric].append(judgement.labels)
     return judged
+
+
+def judges_speed(judgement: Judgement) -> bool:
+    """Return whether a judgement is about a speed or a time, not about quality.
+
+    A rule about quality has a bound of 0, which is the target itself.
+    """
+    reference = judgement.reference
+    return reference is None or 0 not in (reference.low, reference.high)
 
 
 def _is_judged(measurement: Measurement, speeds: Mapping[str, Sequence[Mapping[str, str]]]) -> bool:

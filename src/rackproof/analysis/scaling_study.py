@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean, median
+from statistics import median
 from typing import Literal
 
 from rackproof.analysis.compare.naming import THROUGHPUT
@@ -401,7 +401,7 @@ def _network(run: Run, base: Run | None) -> _Found:
         weight = shares[0].value
         evidence.append(f"{weight:.0%} of a step is exchange that no work hides")
     for series in _series(run, "link_use"):
-        middle = fmean(series.y)
+        middle = mean(series.y)
         if middle >= LINK_FULL * 100:
             # The weights of the other causes are shares of lost time. A link's utilisation is larger,
             # so subtract one half to make it comparable.
@@ -496,11 +496,11 @@ def _median_or_zero(values: Sequence[float]) -> float:
 
 def _busy(run: Run, base: Run | None) -> _Found:
     """Return the GPUs whose mean utilisation is below :data:`BUSY`."""
-    low = [series for series in _series(run, "gpu_utilisation") if series.y and fmean(series.y) < BUSY * 100]
+    low = [series for series in _series(run, "gpu_utilisation") if series.y and mean(series.y) < BUSY * 100]
     if not low:
         return []
     text = "GPUs are not kept busy"
-    weight = 1 - min(fmean(series.y) for series in low) / 100
+    weight = 1 - min(mean(series.y) for series in low) / 100
     evidence = tuple(_mean_text(series) for series in low[:8])
     return [(weight, ScalingExplanation(cause="not busy", text=text, evidence=evidence))]
 
@@ -511,4 +511,4 @@ def _series(run: Run, name: str) -> list[Series]:
 
 
 def _mean_text(series: Series) -> str:
-    return f"{_device_name(series.labels)}: utilisation {fmean(series.y):.0f} % on average".strip()
+    return f"{_device_name(series.labels)}: utilisation {mean(series.y):.0f} % on average".strip()

@@ -338,8 +338,8 @@ class Node(Record):
         """
         if self.serial or self.chassis_serial:
             return self.serial or self.chassis_serial
-        if self.gpus:
-            return "+".join(sorted(gpu.uuid for gpu in self.gpus))
+        if uuids := sorted(gpu.uuid for gpu in self.gpus if gpu.uuid):
+            return "+".join(uuids)
         # The machine's hostname is not used, because many machines use the same one.
         return f"machine:{self.machine_id}" if self.machine_id else f"host:{self.name}"
 

@@ -19,7 +19,7 @@ from rackproof.core.advised_commands import add_inventory, add_results
 from rackproof.core.child_environment import SLURM_NEEDS, environment_of_tool
 from rackproof.core.records import Record, Verdict
 from rackproof.core.text import amount, sanitize
-from rackproof.nodes.slurm_states import drain_owner
+from rackproof.nodes.slurm_states import drain_owner, drain_prefix
 from rackproof.store import night_store
 from rackproof.store.audit_log import (
     AuditEntry,
@@ -37,13 +37,12 @@ _ASK = ("sinfo", "--noheader", "--Node", "--format=%N\t%T\t%u\t%E")
 reason, such as ``n07``, ``drained``, ``root``, ``rackproof: 3 of 4 GPUs``, separated by tabs."""
 _ASK_S = 60.0
 """Seconds after which sinfo counts as not answering."""
-_NEXT_BY_OWNER = {
-    "a night of Rackproof": "ansible-playbook validate.yml -l {node}",
-    "provision.yml": "ansible-playbook provision.yml -l {node}",
-    "reimage.yml": "rackproof reimage status {node}",
+_NEXT_BY_PREFIX = {
+    "rackproof-night:": "ansible-playbook validate.yml -l {node}",
+    "rackproof:": "ansible-playbook provision.yml -l {node}",
+    "rackproof-reimage:": "rackproof reimage status {node}",
 }
-"""The next command for a drained node, by the owner of the drain (:func:`drain_owner`), because each job ends
-only its own drains."""
+"""The next command for a drained node, by :func:`drain_prefix`, because each job ends only its own drains."""
 _SHOW = "scontrol show node {node}"
 """The next command for a drained node that Rackproof did not drain. The owner of the drain ends it."""
 
@@ -302,5 +301,5 @@ def _next_by_slurm(name: str, slurm: SlurmNow) -> str:
     validate.yml judges a down node. For a drained node, the command depends on the job that drained it.
     """
     if is_drained(slurm.state):
-        return _NEXT_BY_OWNER.get(drain_owner(slurm.reason), _SHOW).format(node=name)
+        return _NEXT_BY_PREFIX.get(drain_prefix(slurm.reason), _SHOW).format(node=name)
     return f"ansible-playbook validate.yml -l {name}" if slurm.state.startswith("down") else ""

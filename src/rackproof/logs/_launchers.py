@@ -68,11 +68,11 @@ def _process_of(label: str) -> str:
 
 
 def rank_of_label(label: str) -> int | None:
-    """Return the rank in a label (3 for ``3:``, ``[3]`` or ``[1,3]<stdout>:``), or None for another label."""
-    if label.endswith(":") and label[:-1].isdigit():
+    """Return the rank in a label: 3 for ``3:``, ``[3]`` or ``[1,3]<stdout>:``, None for a host's label."""
+    if label.endswith(":") and label[:-1].isdecimal():
         return int(label[:-1])
     if label.startswith("[") and "<std" in label:
         match = _LABEL_NUMBER.search(label[: label.find("<std")])
         return int(match[1]) if match else None
     inside = label.strip("[]: ")
-    return int(inside) if label.startswith("[") and inside.isdigit() and len(inside) <= 6 else None
+    return int(inside) if label.startswith("[") and inside.isdecimal() and len(inside) <= 6 else None

@@ -181,20 +181,27 @@ class DcgmDiagParser(LogParser):
 
     def _row(self, at: int, name: str, cell: str, text: str) -> None:
         """Read one row: a test, a part of it, or a remark on it."""
-        result = cell.strip()
-        listed = _GPU_LIST.match(result) or (None if name else _PART.match(result))
-        if not name and self.remark is not None and listed is None:
+        listed = _GPU_LIST.match(cell.strip()) or (None if name else _PART.match(cell.strip()))
+        if not name and listed is None and self.remark is not None:
             self.remark.words += cell[:_CHUNK] if len(self.remark.words) < _MOST_CHARACTERS else ""
             return
         self._end_remark()
-        if self.section in ("", "Metadata"):
-            if name == "GPU Device IDs Detected":
-                self.gpus = sum(bool(gpu_id.strip()) for gpu_id in result.split(","))
-            return
         kind = name.partition(":")[0].lower()
-        if kind in _REMARKS:
+        if self.section in ("", "Metadata"):
+            self._read_metadata(name, cell)
+        elif kind in _REMARKS:
             self.remark = _Remark(at, kind, cell[:_CHUNK], text)
-        elif name or (self.test and listed):
+        else:
+            self._read_test(at, name, cell.strip(), listed, text)
+
+    def _read_metadata(self, name: str, cell: str) -> None:
+        """Read a row above the tests, of which only the one with the numbers of the GPUs matters."""
+        if name == "GPU Device IDs Detected":
+            self.gpus = sum(bool(gpu_id.strip()) for gpu_id in cell.split(","))
+
+    def _read_test(self, at: int, name: str, result: str, listed: re.Match[str] | None, text: str) -> None:
+        """Read a row with a test, or with a part of the test above it."""
+        if name or (self.test and listed):
             self.test = name or self.test
             self._read_words(at, result, listed, text)
         elif result:
@@ -283,10 +290,7 @@ class DcgmDiagParser(LogParser):
         """Find tests and parts that the results lack."""
         if not self.tests:
             self.log.find("no_rows", "no result of a test", Verdict.UNPROVEN)
-        lacking = [name for name in _SOFTWARE if not any(test.startswith(name) for test in self.tests)]
-        if lacking and "software" not in self.tests:
-            message = f"the tests of software are not whole: no {', '.join(lacking)}"
-            self.log.find("rows_missing", message, Verdict.UNPROVEN)
+        self._judge_software()
         self._judge_level()
         if self.names_parts or "software" in self.tests:
             self._judge_number()
@@ -296,6 +300,13 @@ class DcgmDiagParser(LogParser):
             self._judge_names([test for test in tests if not test.startswith(_WITHOUT_GPUS)])
         self._compare_parts()
         self._judge_lists()
+
+    def _judge_software(self) -> None:
+        """Find missing tests of software. DCGM 4 has one row for all of them."""
+        missing = [name for name in _SOFTWARE if not any(test.startswith(name) for test in self.tests)]
+        if missing and "software" not in self.tests:
+            message = f"the tests of software are not whole: no {', '.join(missing)}"
+            self.log.find("rows_missing", message, Verdict.UNPROVEN)
 
     def _compare_parts(self) -> None:
         """Find tests with results of fewer parts than other tests have."""

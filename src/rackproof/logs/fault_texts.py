@@ -56,6 +56,12 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "wrong_values": ("a repeated computation proves wrong values", Verdict.FAIL, Verdict.FAIL),
     "collective_timeout": ("a collective operation timed out", Verdict.FAIL, Verdict.FAIL),
     "nan": ("the loss is not a number", Verdict.FAIL, Verdict.FAIL),
+    # Accuracies are shares of counted examples, so only one of no example is not a number.
+    "no_examples": (
+        "an accuracy is not a number: no example was counted",
+        Verdict.UNPROVEN,
+        Verdict.UNPROVEN,
+    ),
     "loss_scale": (
         "the loss scale became so small that the training cannot continue",
         Verdict.FAIL,
@@ -134,6 +140,11 @@ HARMLESS_TEXTS: tuple[tuple[str, str], ...] = (
         r"SyntaxWarning: assertion is always true",
         "published logs of 5.1: Python on Megatron's source",
     ),
+    (
+        r"Batch \[[\d-]{1,20}\]\s+Speed: \S{1,20} samples/sec"
+        r"(?:\s+\w{0,30}accuracy\w{0,20}=(?:nan|[\d.]+))+\s*$",
+        "published logs of 2.1: MXNet's ResNet counts no examples while it trains",
+    ),
 )
 """Pattern and source of lines that contain the text of a fault but are harmless."""
 _HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_TEXTS).encode())
@@ -141,13 +152,16 @@ _HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_TEXT
 _SOFT_MEMORY = re.compile(rb"ran out of memory trying|may encounter an out.of.memory|run out of memory")
 """Pattern of the words with which TensorFlow's allocator announces a retry, which is no fault."""
 # Examples are "loss: nan (nan)", "loss_mask: 0.53 (nan)", "loss = NaN", "Loss function: nan", "loss=inf",
-# "'loss': nan", "\"lm loss\": NaN", "loss: tensor(nan, device='cuda:0')" (Megatron's), "val_accuracy: nan"
-# and "Acc@1 0.31 (nan)". A perplexity of inf is only the exponential of a large loss.
+# "'loss': nan", "\"lm loss\": NaN" and "loss: tensor(nan, device='cuda:0')" (Megatron's). A perplexity of inf
+# is only the exponential of a large loss.
+_IS = rb"['\"]?(?: function| is| became)?[\s:=(|]{0,8}(?:tensor\()?(?:[-+0-9.e]{1,30} ?\()?[-+]?"
 _NAN_WORD = re.compile(
-    rb"(?i)(?:loss\w{0,40}|(?<![a-z])acc(?:uracy|uracies)?(?![a-z])[\w@]{0,20})['\"]?"
-    rb"(?: function| is| became)?[\s:=(|]{0,8}(?:tensor\()?(?:[-+0-9.e]{1,30} ?\()?"
-    rb"[-+]?(?:nan|inf(?:inity)?)(?![a-z0-9_])|"
+    rb"(?i)loss\w{0,40}" + _IS + rb"(?:nan|inf(?:inity)?)(?![a-z0-9_])|"
     rb"(?<![a-z])(?:perplexity|ppl)['\"]?[\s:=(|]{1,8}nan(?![a-z0-9_])"
+)
+# Examples are "val_accuracy: nan" and "Acc@1 0.31 (nan)".
+_NAN_ACCURACY = re.compile(
+    rb"(?i)(?<![a-z])acc(?:uracy|uracies)?(?![a-z])[\w@]{0,20}" + _IS + rb"nan(?![a-z0-9_])"
 )
 _NAN_SENTENCE = re.compile(
     # Megatron (pretrain_gpt.py, param_and_grad_buffer.py), whose checks end the training.
@@ -584,7 +598,7 @@ def _read_loss(line: bytes) -> str | None:
     for match in _NAN_WORD.finditer(line):
         if b"nan" in match[0].lower() or not _BEST_SO_FAR.search(line[: match.start()]):
             return "nan"
-    return None
+    return "no_examples" if _NAN_ACCURACY.search(line) else None
 
 
 def _read_cache(line: bytes) -> str | None:

@@ -183,8 +183,10 @@ class FioParser(LogParser):
         if isinstance(error, bool) or not isinstance(error, int):
             message = f"{name}: the job's error number is missing"
             self.log.find("rows_missing", message, Verdict.UNPROVEN)
-        elif error or clone.get("total_err"):
-            message = f"{name}: the job ended with error {error}"
+        elif error:
+            self.log.find("tool_error", f"{name}: the job ended with error {error}", Verdict.FAIL)
+        elif total := clone.get("total_err"):
+            message = f"{name}: the job met {total!r:.20} errors, and went on after them (total_err)"
             self.log.find("tool_error", message, Verdict.FAIL)
 
     def _is_consistent(self, where: str, part: Mapping[str, Any]) -> bool:

@@ -149,9 +149,9 @@ class MxnetParser(LogParser):
             self.slowest[epoch] = min(value, self.slowest.get(epoch, math.inf))
             self.curve("samples_per_second", "samples/s").add(epoch + len(self.speeds) * 1e-6, value)
         for name, number_text in _INLINE.findall(values):
-            if (inline := number(number_text)) is not None and not math.isfinite(inline):
-                self.log.find("nan", f"{name} is {inline}", Verdict.FAIL, line=at, excerpt=text)
-            elif inline is not None:
+            inline = number(number_text)
+            # A training that counts only the losses of its batches prints an accuracy of nan in each line.
+            if inline is not None and not (math.isnan(inline) and "accuracy" in name):
                 self._check_metric(name, inline, at, text)
 
     def metric(self, at: int, epoch: int, kind: str, name: str, raw: str, text: str) -> None:
@@ -162,8 +162,6 @@ class MxnetParser(LogParser):
                 "damaged_line", f"{kind}-{name} is not a number", Verdict.UNPROVEN, line=at, excerpt=text
             )
             return
-        if not math.isfinite(value):
-            self.log.find("nan", f"{kind}-{name} is {value}", Verdict.FAIL, line=at, excerpt=text)
         self._check_metric(f"{kind}-{name}", value, at, text)
         if kind == "Validation":
             self.validated.add(epoch)
@@ -176,9 +174,18 @@ class MxnetParser(LogParser):
             self.curve(key, "").add(epoch + 1, value)
 
     def _check_metric(self, name: str, value: float, at: int, text: str) -> None:
-        """Record an accuracy outside 0 to 1, and a loss below 0. The limits of other metrics are unknown."""
+        """Record a value that is no number, an accuracy outside 0 to 1, and a loss below 0.
+
+        The limits of other metrics are unknown.
+        """
         fraction = "accuracy" in name or name.endswith("f1")
-        if (fraction and not 0 <= value <= 1) or (value < 0 and _LOSS.search(name)):
+        if math.isnan(value) and fraction:
+            # MXNet divides the number of right answers by that of examples, so it divided by 0.
+            message = f"{name} is {value}: no example was counted"
+            self.log.find("no_examples", message, Verdict.UNPROVEN, line=at, excerpt=text)
+        elif not math.isfinite(value):
+            self.log.find("nan", f"{name} is {value}", Verdict.FAIL, line=at, excerpt=text)
+        elif (fraction and not 0 <= value <= 1) or (value < 0 and _LOSS.search(name)):
             message = f"{name} cannot be {value:g}"
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 

@@ -617,7 +617,7 @@ class NcclTestsParser(LogParser):
         (table.unchecked if wrong is None else table.checked).add(labels["place"])
         for name, value in (("busbw", busbw), ("algbw", algbw)):
             # A bandwidth of 0.00 for a large message means that it was not moved.
-            nothing = value == 0 and size.isdigit() and int(size) >= _LARGE
+            nothing = value == 0 and size.isdecimal() and int(size) >= _LARGE
             if not math.isfinite(value) or value < 0 or nothing:
                 message = f"{name} is {value:.2f} at {size} bytes"
                 if math.isnan(value):

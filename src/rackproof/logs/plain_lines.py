@@ -43,6 +43,8 @@ class _Reading:
         self.value, self.line, self.count = math.nan, 0, 0
         self.first_line = self.last_line = 0
         """First and last line with a number of the metric."""
+        self.impossible = 0
+        """Number of lines that fit the pattern and state no possible value."""
         self.samples: list[float] = []
         """The numbers of repetitions in order, if the rule takes their median."""
         self.group: int = self.pattern.groupindex.get(b"value", 1)
@@ -123,6 +125,7 @@ class PlainLinesParser(LogParser):
         if value is None or not math.isfinite(value) or value < reading.rule.at_least:
             message = f"{name}: {shown!r:.60} is not a possible value"
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
+            reading.impossible += 1
             return
         reading.take(at, value)
 
@@ -162,6 +165,8 @@ class PlainLinesParser(LogParser):
     def _measurement(self, name: str) -> Measurement | None:
         """Return a metric's measurement, or None if the output has no number of it, or too many."""
         reading = self.readings[name]
+        if reading.count == 0 and reading.impossible:
+            return None
         if reading.count == 0:
             message = f"{name}: no line fits its pattern {reading.rule.pattern!r:.120}"
             self.log.find("metric_missing", message, Verdict.UNPROVEN)

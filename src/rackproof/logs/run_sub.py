@@ -689,7 +689,7 @@ def _preflight_bandwidths(output: RunSubOutput) -> list[tuple[int, str, float]]:
     return [
         (int(measurement.labels["size_bytes"]), measurement.labels.get("dtype", ""), measurement.value)
         for measurement in parsed.measurements
-        if measurement.name.endswith("busbw") and measurement.labels.get("size_bytes", "").isdigit()
+        if measurement.name.endswith("busbw") and measurement.labels.get("size_bytes", "").isdecimal()
     ]
 
 

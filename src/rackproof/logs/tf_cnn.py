@@ -231,6 +231,9 @@ class TfCnnParser(LogParser):
         if not math.isfinite(loss):
             message = f"the loss is {loss} at step {match[1]}"
             self.log.find("nan", message, Verdict.FAIL, line=at, excerpt=text)
+        if not 0 <= speed < math.inf:
+            message = f"the speed is {speed} images/sec at step {match[1]}"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
         # One rank's curve is enough. Several would be mixed into one.
         if self.rank == self.first_rank:
             self.last_step_at = at

@@ -83,9 +83,14 @@ _OWNERS = {
 """The owner of a drain, by the prefix of its reason."""
 
 
+def drain_prefix(reason: str) -> str:
+    """Return the prefix with which a job of Rackproof marks its drains, or "" if none made this drain."""
+    return next((prefix for prefix in _OWNERS if reason.startswith(prefix)), "")
+
+
 def drain_owner(reason: str) -> str:
     """Return the owner of a drain, from the prefix of its reason in Slurm, or "another owner"."""
-    return next((owner for prefix, owner in _OWNERS.items() if reason.startswith(prefix)), "another owner")
+    return _OWNERS.get(drain_prefix(reason), "another owner")
 
 
 def state_words(state: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rackproof.analysis.certificate.models import Answer, Certificate, EvidencePiece, Requirement
+from rackproof.analysis.reference_bounds import judges_speed
 from rackproof.core.records import Verdict
 from rackproof.core.text import amount, moment, number, quantity, sanitize, shell_command, size
 from rackproof.report.certificate_limits import expectation_table, limit_table
@@ -83,7 +84,9 @@ def _measured_text(certificate: Certificate) -> str:
     """
     used = _used_pieces(certificate)
     measured = {name for piece in used for name in piece.measured}
-    measured |= {node.name for piece in used if piece.judgements for node in piece.nodes}
+    measured |= {
+        node.name for piece in used if any(map(judges_speed, piece.judgements)) for node in piece.nodes
+    }
     count = len(measured & set(certificate.asked))
     if not count:
         return "no speed was measured"

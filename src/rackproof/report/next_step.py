@@ -16,8 +16,10 @@ from rackproof.core.judging import NO_REFERENCE
 from rackproof.core.records import Run, Verdict
 from rackproof.core.text import sanitize, shell_command
 
-_LONGEST = 1000
-"""Largest number of characters of a ``rackproof bench`` command. A longer one is cut off."""
+_LONGEST = 10_000
+"""Largest number of characters of a ``rackproof bench`` command, which is enough for some 1,000 nodes.
+
+A part of a command would do something else, so there is none for more nodes."""
 
 
 def step_after_run(run: Run, results: Path | None = None) -> tuple[str, str]:
@@ -108,7 +110,9 @@ def _again(nodes: Sequence[str], options: dict[str, object]) -> tuple[str, str]:
         arguments += ["-e", f"{name}={value}"]
     else:
         arguments += ["-e", json.dumps(options)]
-    command = sanitize(shell_command(arguments), _LONGEST)
+    command = sanitize(shell_command(arguments), _LONGEST + 1)
+    if len(command) > _LONGEST:
+        return "", ""
     return "Once the reason is removed, run it again:", command
 
 

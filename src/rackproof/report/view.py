@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from statistics import fmean
 from urllib.parse import quote
 
+from rackproof.analysis.intervals import mean
 from rackproof.analysis.representative import SIZE_LABEL, pick_representative
 from rackproof.core.judging import NO_REFERENCE
 from rackproof.core.records import (
@@ -852,7 +852,8 @@ def _counted_rate(run: Run) -> float | None:
 def _times_cpu(run: Run, cpu_rates: Mapping[object, Sequence[float]]) -> Cell:
     """Return the cell with the ratio of a run's rate to the CPU's. Several CPU runs are averaged."""
     rate, base = _counted_rate(run), cpu_rates.get(_cpu_key(run))
-    return _number(f"{rate / fmean(base):.1f}" if rate and base else NOTHING)
+    middle = mean(base) if base else 0.0
+    return _number(f"{rate / middle:.1f}" if rate and middle > 0 else NOTHING)
 
 
 def _sweep_row(run: Run, times_cpu: Cell) -> tuple[Cell, ...]:

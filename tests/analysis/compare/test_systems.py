@@ -241,7 +241,21 @@ class TestMatching:
 
         compared = versus([at(1, 10), at(2, 20)], [at(2, 30), at(4, 40)])
         assert [one.point for one in compared.rows if one.kind == "throughput"] == ["batch_size=2"]
-        assert compared.unmatched == ("mnist batch_size=1",)
+        assert compared.unmatched == ("mnist batch_size=1", "mnist batch_size=4")
+
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_points_of_either_system_alone_are_named(self, turned: bool) -> None:
+        def at(size: object, rate: float) -> Run:
+            return training(rate, benchmark="mnist", parameters={"batch_size": size})
+
+        sides = [at(256, 10)], [at(256, 30), at(512, 40), at(1024, 50)]
+        compared = versus(*(sides[::-1] if turned else sides))
+        assert set(compared.unmatched) == {"mnist batch_size=512", "mnist batch_size=1024"}
+
+    @pytest.mark.parametrize("size", ["\u00b2", "\u0663\u0662", "9" * 5000])
+    def test_a_batch_size_that_is_no_number_is_shown_as_it_is(self, size: str) -> None:
+        runs = [[training(10, parameters={"global_batch_size": one})] for one in (size, "32")]
+        assert versus(*runs).rows
 
     def test_a_benchmark_of_one_system_is_named(self) -> None:
         compared = versus([training(), training(benchmark="gnmt")], [training()])
@@ -330,6 +344,9 @@ class TestPublished:
             ("2xLambdaHyperplaneBasic", "2xHyperPlane"),
             ("LambdaQuad2080Ti", "Quad-2080Ti"),
             ("DGX100", None),
+            ("DGX-2H", None),
+            ("dgx2h_n1", None),
+            ("DGX2 host 4", "DGX-2"),
             ("LambdaHyperplane160", None),
             ("3xLambdaHyperplaneBasic", None),
             ("2xDGX1", None),

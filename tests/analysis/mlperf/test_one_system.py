@@ -107,6 +107,10 @@ def test_a_message_counts_the_other_logs_with_the_same_contradiction(count: int,
     traces = [run(number, [line(division="open")]) for number in range(count)]
     (found,) = description_findings(traces, DESCRIBED)
     assert words in found.message
+    # A log that prints two descriptions with this contradiction is still one log.
+    other = line(division="open", framework="another")
+    (found,) = description_findings([run(0, [line(division="open"), other]), *traces[1:]], DESCRIBED)
+    assert words in found.message
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,13 @@ def test_efficiency_is_the_share_of_the_ideal_throughput(
     assert {point.base for point in points} == {base or min(rates)}
 
 
+@pytest.mark.parametrize("rate", [1e308, 1.7e308, 1e-308])
+def test_rates_whose_sum_is_no_float_have_an_efficiency(rate: float) -> None:
+    one, two = scaling_efficiency({1: [rate, rate], 2: [rate, rate]})
+    assert (one.rate, one.efficiency) == (pytest.approx(rate), 1)
+    assert two.efficiency == pytest.approx(0.5)
+
+
 def test_the_interval_is_welchs() -> None:
     one, two = scaling_efficiency({1: [100.0, 102.0, 98.0, 100.0], 2: [190.0, 192.0, 188.0, 190.0]})
     assert (one.low, one.high, one.repeats) == (None, None, 4)

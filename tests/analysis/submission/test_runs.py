@@ -150,12 +150,15 @@ def test_a_log_too_large_for_a_repository_is_an_issue(tmp_path: Path) -> None:
         (b':::SYSJSON {broken}\n:::SYSJSON {"framework": "b"}\n', {"framework": "b"}),
         (b':::SYSJSON {"a": "", "b": null, "c": true, "d": [1], "e": "UNKNOWN_X", "f": 4}\n', {"f": "4"}),
         (b':::SYSJSON {"a": "\\u001b[31mred\\u202e"}\n', {"a": "red"}),
+        (b':::SYSJSON {"a\\u001b[31mred\\u202e": "1"}\n', {"ared": "1"}),
+        (b':::SYSJSON {"o": {"a\\u001b[31mred": "1"}}\n', {"o": {"ared": "1"}}),
+        (b":::SYSJSON [1]\n", {}),
         (b'{"a": ' * 50_000, {}),
         (b":::SYSJSON " + b'{"a": ' * 9_000 + b"}\n", {}),
         (b"", {}),
     ],
 )
-def test_the_system_that_a_run_script_prints_is_read(log: bytes, found: dict[str, str]) -> None:
+def test_the_system_that_a_run_script_prints_is_read(log: bytes, found: dict[str, object]) -> None:
     assert printed_systems_of(log) == ([found] if found else [])
 
 

@@ -368,18 +368,35 @@ def test_one_number_below_its_floor_after_good_nights_is_measured_again_first() 
     assert of(judged(several_nights(FLEET, one_bad(1), nights=1)), "node007").verdict is Verdict.FAIL
 
 
-def test_a_rack_that_slows_down_as_a_whole_is_watched_and_not_drained() -> None:
+@pytest.mark.parametrize(
+    ("metric", "factor", "shown"),
+    [
+        ("gemm_best", 0.955, "\N{MINUS SIGN}4."),
+        ("gemm_best", 0.965, "\N{MINUS SIGN}3."),
+        ("latency", 1.035, "+3."),
+        ("latency", 1.045, "+4."),
+        ("gemm_best", 1.05, ""),
+        ("latency", 0.955, ""),
+        ("latency", 0.8, ""),
+    ],
+)
+def test_a_rack_that_slows_down_as_a_whole_is_watched_and_not_drained(
+    metric: str, factor: float, shown: str
+) -> None:
     fleet = [fleet_node(number) for number in range(60)]
     racks = [{node.hardware_key: ("v1", f"r{number // 6}") for number, node in enumerate(fleet)}]
 
     def cooling(what: str, number: int, _where: int, ago: int) -> float | None:
-        return 0.955 if what == "gemm_best" and number // 6 == 4 and ago < 3 else 1.0
+        return factor if what == metric and number // 6 == 4 and ago < 3 else 1.0
 
     night = judged(several_nights(fleet, cooling), conditions=racks)
     hot = [one for one in night.nodes if one.verdict is not Verdict.PASS]
+    if not shown:
+        assert not hot
+        return
     assert [one.name for one in hot] == [f"node{number:03d}" for number in range(24, 30)]
     assert {(why.check, why.verdict) for one in hot for why in one.reasons} == {("rack", Verdict.DEGRADED)}
-    assert "its rack as a whole is \N{MINUS SIGN}4." in hot[0].reasons[0].text
+    assert f"its rack as a whole is {shown}" in hot[0].reasons[0].text
 
 
 def test_a_floor_in_another_unit_leaves_nodes_unproven() -> None:

@@ -207,14 +207,13 @@ class Gathered:
                 yield self._damaged(folder.name, str(error))
                 continue
             node_nights = [node for node in night.nodes if node.node in missing]
-            reached = [node for node in night.nodes if not node.unreached]
-            failed = [node for node in reached if node.node in unreached and node.verdict is Verdict.FAIL]
+            failed = [node for node in night.nodes if node.node in unreached and _failed(node)]
             lost = self._lost_nodes(folder, night, missing)
             if node_nights or lost or failed:
                 yield self._night_piece(folder, night, [*node_nights, *failed], sorted(lost))
-            unreached -= {node.node for node in reached}
-            unreached |= {node.node for node in node_nights if node.unreached}
-            missing -= {*lost, *(node.node for node in node_nights)}
+            unreached -= _names(node for node in night.nodes if not node.unreached)
+            unreached |= _names(node for node in node_nights if node.unreached)
+            missing -= lost | _names(node_nights)
 
     def _lost_nodes(self, folder: Path, night: NightRecord, missing: set[str]) -> set[str]:
         """Return the nodes that a night may have lost when it was altered.
@@ -223,7 +222,7 @@ class Gathered:
         """
         recorded_run = self._known(night.night_id)
         is_altered = recorded_run is not None and record_objection(recorded_run, folder)
-        return missing - {node.node for node in night.nodes} if is_altered else set()
+        return missing - _names(night.nodes) if is_altered else set()
 
     def _night_piece(
         self, folder: Path, night: NightRecord, node_nights: Sequence[NodeNight], lost: Sequence[str]
@@ -232,10 +231,9 @@ class Gathered:
 
         ``lost`` are requested nodes that the night may have had before it was altered. These are unproven.
         """
-        snapshots = {
-            node_night.node: night_store.read_snapshot(folder, node_night.node) for node_night in node_nights
-        }
-        nodes = {name: snapshot for name, snapshot in snapshots.items() if snapshot}
+        names = dict.fromkeys(node_night.node for node_night in node_nights)
+        snapshots = ((name, night_store.read_snapshot(folder, name)) for name in names)
+        nodes = {name: snapshot for name, snapshot in snapshots if snapshot}
         recorded_run = self._known(night.night_id)
         objections = (*_night_doubts(recorded_run, node_nights, nodes), *_doubts(recorded_run, folder))
         self._see(night.ended, [snapshot.about for snapshot in nodes.values()], is_proven=not objections)
@@ -244,9 +242,7 @@ class Gathered:
             kind="night",
             moment=_bounded(night.ended),
             command=("ansible-playbook", "validate.yml"),
-            nodes=tuple(
-                nodes[name].about if name in nodes else Node(name=name) for name in (*snapshots, *lost)
-            ),
+            nodes=tuple(nodes[name].about if name in nodes else Node(name=name) for name in (*names, *lost)),
             verdict=worst(
                 [*(node_night.verdict for node_night in node_nights), *(Verdict.UNPROVEN for _ in lost)]
             ),
@@ -341,6 +337,16 @@ class Gathered:
 
 def _order(piece: EvidencePiece) -> tuple[datetime, str]:
     return piece.moment, piece.id
+
+
+def _names(node_nights: Iterable[NodeNight]) -> set[str]:
+    """Return the names of the nodes."""
+    return {node_night.node for node_night in node_nights}
+
+
+def _failed(node_night: NodeNight) -> bool:
+    """Return whether a night reached a node, and the node failed."""
+    return not node_night.unreached and node_night.verdict is Verdict.FAIL
 
 
 def _moment_of(run: Run) -> datetime:

@@ -76,7 +76,10 @@ def signer_of(data: bytes, signature: str, signers: Path) -> str:
 def _unknown_key(process: subprocess.CompletedProcess[bytes], signers: Path) -> str:
     """Return the message about a key that ssh-keygen did not find, with the first line it could not read."""
     found = f"it is signed by a key that {signers} does not name"
-    lines = signers.read_bytes().splitlines()
+    try:
+        lines = signers.read_bytes().splitlines()
+    except OSError as error:
+        return f"the allowed signers at {signers} cannot be read: {error.strerror}"
     for match in re.finditer(r":([0-9]{1,9}): .*", process.stderr.decode("utf-8", "replace")):
         # ssh-keygen also complains about an empty line.
         if any(line.strip() for line in lines[int(match[1]) - 1 : int(match[1])]):

@@ -29,6 +29,8 @@ _SAME_BENCHMARK = {
     "rnn_translator": "gnmt",
     "translation": "transformer",
 }
+_IS_SYSTEM = r"(?!\d|h(?!ost))"
+"""Pattern of what follows a system's name, unless it makes the name of another machine (DGX100, DGX-2H)."""
 PUBLISHED = "published:"
 """Prefix of a published system's name: ``published:HyperPlane``, ``published:5.1/SYSTEM``."""
 
@@ -36,9 +38,9 @@ PUBLISHED = "published:"
 def published_system(name: str) -> str | None:
     """Return the published system of round 0.6 that a name means, or None.
 
-    A name means the system whose name or configuration it contains. ``LambdaHyperplaneBasic`` is the
-    configuration of the tuned HyperPlane, and ``DGX1`` is the DGX-1. If a name contains several, it means the
-    longest. ``DGX100`` and ``4xLambdaHyperplaneBasic`` are other machines.
+    The name of a configuration means the published row that used it. ``LambdaHyperplaneBasic`` is the
+    tuned HyperPlane, and ``DGX1`` the DGX-1. Other names mean the longest system name that they contain.
+    ``DGX100``, ``DGX-2H`` and ``4xLambdaHyperplaneBasic`` are other machines.
     """
     plain = plain_name(name)
     systems = _published_names()
@@ -46,7 +48,7 @@ def published_system(name: str) -> str | None:
     if re.match(r"\d+x", plain):
         return systems.get(plain)
     return next(
-        (system for part, system in systems.items() if re.search(re.escape(part) + r"(?!\d)", plain)), None
+        (system for part, system in systems.items() if re.search(re.escape(part) + _IS_SYSTEM, plain)), None
     )
 
 

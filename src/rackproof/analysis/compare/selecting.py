@@ -144,7 +144,7 @@ def select(
         if runs:
             return System(name=name, runs=_only(runs, benchmark, name))
     run = find_run(name)
-    return System(name=run.run_id, runs=(run,), single_run=True)
+    return System(name=run.run_id, runs=_only((run,), benchmark, name), single_run=True)
 
 
 def _is_place_of_logs(name: str) -> bool:

@@ -14,6 +14,7 @@ counterpart, if any.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
@@ -342,6 +343,12 @@ def _aligned_points(benchmark: str, of_each: Sequence[list[_Group]]) -> tuple[li
             rows.append((benchmark, [group, *(match[0] for match in matches)]))
         else:
             lonely.append(f"{benchmark} {_point_text(group.point)}".strip())
+    used = {id(group) for _, row in rows for group in row}
+    for group in itertools.chain.from_iterable(other_systems):
+        point = f"{benchmark} {_point_text(group.point)}".strip()
+        # A row of a published study that no run has is no gap of the runs.
+        if id(group) not in used and point not in lonely and not _of_study(group):
+            lonely.append(point)
     return rows, lonely
 
 
@@ -652,7 +659,12 @@ def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[ComparisonCell]) -
 
 def _size_text(size: str) -> str:
     # A size is a parameter of a run and may be any text. Text that is not a number is shown unchanged.
-    return f"{int(size):,}" if size.isdigit() else size
+    return f"{int(size):,}" if _is_number(size) else size
+
+
+def _is_number(size: str) -> bool:
+    """Return whether a size is a whole number. isdigit() alone accepts superscripts, which int() refuses."""
+    return size.isascii() and size.isdigit() and len(size) < 18
 
 
 def _states_no_batch_size(group: _Group) -> bool:
@@ -662,7 +674,7 @@ def _states_no_batch_size(group: _Group) -> bool:
 def _samples_per_second(cells: Sequence[ComparisonCell], sizes: Sequence[str | None]) -> list[str]:
     rates = []
     for cell, size in zip(cells, sizes, strict=True):
-        if cell.value is not None and size is not None and size.isdigit():
+        if cell.value is not None and size is not None and _is_number(size):
             rates.append(f"{cell.value * int(size):,.0f}")
     return rates
 

@@ -67,10 +67,10 @@ def description_findings(traces: Sequence[RunStatements], described: DescribedSy
     of them print a description, and 318 name a known GPU in their platform, eleven of these a wrong one from
     an older script.
     """
-    files: dict[tuple[str, str], list[str]] = {}
+    files: dict[tuple[str, str], dict[str, None]] = {}
     for trace in traces:
         for difference in _differences(trace, described):
-            files.setdefault(difference, []).append(trace.file)
+            files.setdefault(difference, {})[trace.file] = None
     for (logged, stated), names in files.items():
         does = "does" if len(names) == 2 else "do"
         others = f", as {does} {amount(len(names) - 1, 'other log')}" * (len(names) > 1)
@@ -78,7 +78,7 @@ def description_findings(traces: Sequence[RunStatements], described: DescribedSy
             f"the log states {logged}, and the system's description {stated}{others}: the system of this "
             "run is not known; correct systems/SYSTEM.json, or score the run with its own system"
         )
-        yield _contradiction(message, names[0])
+        yield _contradiction(message, next(iter(names)))
     first_trace = next(iter(traces), None)
     named = gpus_of_platform(first_trace.platform) if first_trace is not None else None
     if first_trace is not None and named is not None and not is_model(described.gpu, named[0]):

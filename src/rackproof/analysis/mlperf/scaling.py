@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 
-from rackproof.analysis.intervals import ratio_half_width
+from rackproof.analysis.intervals import mean, ratio_half_width
 from rackproof.core.records import Record
 
 
@@ -66,13 +65,13 @@ def _point(
     devices: int, values: Sequence[float], base: int, reference: Sequence[float], confidence: float
 ) -> ScalingPoint:
     """Return the point of a size. ``reference`` has the rates of the base."""
-    efficiency = fmean(values) * base / (devices * fmean(reference))
+    efficiency = mean(values) / mean(reference) * base / devices
     # The base compared with itself is 1 by definition, whatever the spread of its repeats is.
     half = None if devices == base else ratio_half_width(values, reference, confidence)
     return ScalingPoint(
         devices=devices,
         base=base,
-        rate=fmean(values),
+        rate=mean(values),
         repeats=len(values),
         efficiency=efficiency,
         low=None if half is None else efficiency * (1 - half),

@@ -162,7 +162,7 @@ def _size_mistakes(
         return []
     measured = sizes.get(reference.metric)
     # Without the measured sizes of a metric, any size may be right.
-    if measured is not None and (not size.isdigit() or int(size) not in measured):
+    if measured is not None and (not size.isdecimal() or int(size) not in measured):
         return [("error", f"size {size} is not one that is measured")]
     return []
 
@@ -183,7 +183,7 @@ def _nvls(
     if physics is None or physics.nvls_off is None or "all_reduce" not in reference.metric:
         return []
     # With fewer GPUs, NCCL does not use NVLS, so a floor cannot show that NVLS is broken.
-    if (isinstance(gpus, int) and gpus < physics.nvls_gpus) or not (size or "").isdigit():
+    if (isinstance(gpus, int) and gpus < physics.nvls_gpus) or not (size or "").isdecimal():
         return []
     floor = reference.reference.value * (1 + (reference.reference.low or 0))
     if int(size or 0) >= GIB and floor <= physics.nvls_off:
