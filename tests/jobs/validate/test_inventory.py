@@ -6,7 +6,7 @@ tests check that a wrong name, type or number is refused, because it would turn 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +82,21 @@ def test_what_the_shipped_inventory_expects_can_be_read(root: Path) -> None:
     assert len(expected) > 5
     for name, values in expected.items():
         assert parse_node_expectation(name, values)
+
+
+def test_the_example_of_the_page_has_each_expectation_and_can_be_read(root: Path) -> None:
+    page = (root / "docs/using/validate.md").read_text()
+    block = page.partition("    validate_expect:\n")[2].partition("\n\n")[0]
+    example = yaml.safe_load(block)
+    # The roles set the other three from variables of their own.
+    assert example.keys() | {"gpus", "gpu_name", "hostname"} == {field.name for field in fields(Expectation)}
+    assert parse_node_expectation("n1", example)
+
+
+@pytest.mark.parametrize(
+    "name", [field.name for field in fields(Expectation) if isinstance(field.default, str)]
+)
+def test_a_text_is_not_read_as_a_number(name: str) -> None:
+    assert getattr(parse_node_expectation("n1", {name: "performance"}), name) == "performance"
+    with pytest.raises(ValidateError, match="is not text"):
+        parse_node_expectation("n1", {name: 7})

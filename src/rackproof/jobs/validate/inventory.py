@@ -45,6 +45,8 @@ def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
 
 _SWITCHES = frozenset(field.name for field in fields(Expectation) if isinstance(field.default, bool))
 """Names of the expectations with a boolean value."""
+_TEXTS = frozenset(field.name for field in fields(Expectation) if isinstance(field.default, str))
+"""Names of the expectations with a text."""
 
 
 def _expected_value(name: str, value: Any) -> Any:
@@ -64,7 +66,7 @@ def _expected_value(name: str, value: Any) -> Any:
         if name == "gpu_readings" and (unknown := sorted(set(names) - set(GPU_READINGS))):
             raise ValueError(f"{name}: unknown {', '.join(unknown)}; there are {', '.join(GPU_READINGS)}")
         return names
-    if name in ("gpu_name", "hostname"):
+    if name in _TEXTS:
         if not isinstance(value, str):
             raise TypeError(f"{name}: {value!r:.60} is not text")
         return _text(name, value)
