@@ -568,6 +568,48 @@ def test_too_few_repeats_for_a_result_do_not_fail_the_plan(site: Site) -> None:
     assert "big: no rules to score by" in report.message
 
 
+@pytest.mark.parametrize(
+    ("scored", "verdict", "line"),
+    [
+        (None, Verdict.PASS, "big: 12 min"),
+        (Verdict.PASS, Verdict.PASS, "big: 12 min"),
+        (Verdict.DEGRADED, Verdict.DEGRADED, "degraded: big: 12 min"),
+        (Verdict.UNPROVEN, Verdict.UNPROVEN, "unproven: big: 12 min"),
+        (Verdict.FAIL, Verdict.FAIL, "fail: big: 12 min"),
+    ],
+)
+def test_a_score_counts_for_the_plan_whatever_its_verdict(
+    site: Site, monkeypatch: pytest.MonkeyPatch, scored: Verdict | None, verdict: Verdict, line: str
+) -> None:
+    monkeypatch.setattr(tasks, "score_repeats", lambda runs, results: (scored, "12 min"))
+    outcome = on_rack(site, repeats=2)
+    for number in range(2):
+        end = {**END["end"], "name": outcome.plan.runs[number].run_id, "node_count": 1}
+        end |= {"start": "1970-01-01T00:00:01", "end": "1970-01-01T00:01:00"}
+        site.record(outcome, number, log=f"{LOG}:::RACKPROOF {json.dumps({'end': end})}\n")
+    report = tasks.report_plan(site.results, outcome.plan.plan_id)
+    assert (report.verdict, report.gates) == (verdict, verdict.gates)
+    assert line in report.message.splitlines()
+
+
+def test_nodes_that_the_requested_number_leaves_idle_are_named_and_do_not_gate(site: Site) -> None:
+    text = (site.definitions / "train.yml").read_text().replace("parameters: {", 'parameters: {nodes: "", ')
+    (site.definitions / "train.yml").write_text(text)
+    outcome = site.plan("n1", "n2", "n3", parameters={"nodes": 1})
+    assert outcome.plan.idle == ("n2", "n3")
+    # The setup of the node is tested elsewhere, so the stored plan has none.
+    runs = tuple(run.model_copy(update={"setup": None}) for run in outcome.plan.runs)
+    stored = outcome.plan.model_copy(update={"runs": runs})
+    (site.results / stored.plan_id / planning.PLAN_FILE).write_bytes(seal_json(stored.model_dump_json()))
+    assert site.record(outcome) == "pass"
+    report = tasks.report_plan(site.results, outcome.plan.plan_id)
+    assert (report.verdict, report.gates) == (Verdict.PASS, False)
+    for text in (outcome.description, report.message, Path(report.report).read_text()):
+        assert "without a run: n[2-3]" in text
+    # The nodes are part of the request, so that a plan that lacks them is not continued for it.
+    assert site.plan("n1", parameters={"nodes": 1}).plan.fingerprint != outcome.plan.fingerprint
+
+
 def rack_of(site: Site, **by_host: dict[str, Any]) -> PlanOutcome:
     """Return the plan of a run on a rack whose nodes the inventory describes one by one."""
     (site.definitions / "big.yml").write_text(RACK)

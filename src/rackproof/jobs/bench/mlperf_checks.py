@@ -358,14 +358,19 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
         except (ValueError, OSError) as error:
             return Verdict.UNPROVEN, f"the repeats could not be scored: {error}"
     if score.minutes is not None and not score.verdict.gates:
-        return (
-            score.verdict,
-            f"{score.minutes:.4g} min by the rules {ruleset}, {amount(len(planned), 'repeat')}",
-        )
+        text = f"{score.minutes:.4g} min by the rules {ruleset}, {amount(len(planned), 'repeat')}"
+        why = _degrading_messages(score) if score.verdict is Verdict.DEGRADED else ""
+        return score.verdict, f"{text}: {why}" if why else text
     return (
         score.verdict,
         f"no score by the rules {ruleset}: {'; '.join(score.reasons[:3]) or 'no reason given'}",
     )
+
+
+def _degrading_messages(score: FolderScore) -> str:
+    """Return the messages of the first findings that degrade a score."""
+    messages = [finding.message for finding in score.findings if finding.verdict is Verdict.DEGRADED]
+    return "; ".join(dict.fromkeys(messages[:3]))
 
 
 def published_references(planned: PlannedRun, measurement: Measurement) -> list[Reference]:

@@ -40,7 +40,14 @@ def describe_plan(plan: Plan, baselines: Sequence[SkuReference] = ()) -> str:
     lines += [f"  left out on {point.node}: {point.benchmark}: {point.reason}" for point in plan.skipped]
     if plan.unreached:
         lines.append(f"  not reached: {compress_hostlist(plan.unreached)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"  {text}" for text in idle_lines(plan))])
+
+
+def idle_lines(plan: Plan) -> list[str]:
+    """Return a line with the nodes that have no run because their rack has more nodes than the runs need."""
+    if not plan.idle:
+        return []
+    return [f"without a run: {compress_hostlist(plan.idle)}, because `nodes` needs only the first of a rack"]
 
 
 def lacking(plan: Plan) -> list[str]:

@@ -187,6 +187,8 @@ class Plan(Record):
     skipped: tuple[Skipped, ...] = ()
     unreached: tuple[str, ...] = ()
     """Requested nodes that did not answer. Their results are unproven."""
+    idle: tuple[str, ...] = ()
+    """Nodes that answered and have no run, because the requested runs need fewer nodes than the rack has."""
     sha256: str = Field(default="", exclude=True)
     """Unused: the digest in the file is checked and removed when the file is read."""
 
@@ -365,10 +367,11 @@ def make_plan(
         plan_id=f"plan-{now:%Y%m%dT%H%M%SZ}-{hashlib.sha256(os.urandom(16)).hexdigest()[:6]}",
         title=title,
         created=now,
-        fingerprint=_request_fingerprint(title, runs, planner.skipped, unreached),
+        fingerprint=_request_fingerprint(title, runs, planner.skipped, [*unreached, *planner.idle]),
         runs=tuple(runs),
         skipped=tuple(planner.skipped),
         unreached=tuple(unreached),
+        idle=tuple(planner.idle),
     )
 
 
@@ -378,16 +381,16 @@ def _node_sku(site: Site) -> NodeSku:
 
 
 def _request_fingerprint(
-    title: str, runs: Sequence[PlannedRun], skipped: Sequence[Skipped], unreached: Sequence[str]
+    title: str, runs: Sequence[PlannedRun], skipped: Sequence[Skipped], others: Sequence[str]
 ) -> str:
     """Return the fingerprint of a request, which is the same for all plans of that request.
 
-    Nodes without a run are part of the request. A plan that lacks them would not report them as unproven.
+    Nodes without a run are part of the request. A plan that lacks them would not report them.
     """
     # The fingerprint covers all of a run except its id, its file's time and its expected time, which vary.
     requests = [run.model_dump(mode="json", exclude=_NOT_THE_REQUEST) for run in runs]
     without_run = [point.model_dump(mode="json") for point in skipped]
-    request = [title, requests, without_run, sorted(unreached)]
+    request = [title, requests, without_run, sorted(others)]
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
@@ -494,30 +497,33 @@ class _Planner:
                 self._add_rack_runs(loaded, members)
             return
         for members in self._racks(self.nodes):
-            self._add_grouped_runs(loaded, members)
+            reasons = self._add_grouped_runs(loaded, members)
+            self._skip_on_rack(loaded, members, reasons)
 
-    def _add_grouped_runs(self, loaded: LoadedDefinition, members: Sequence[str]) -> None:
-        """Add the runs of points with a number of nodes. Each uses the first nodes of the rack."""
+    def _add_grouped_runs(self, loaded: LoadedDefinition, members: Sequence[str]) -> list[str]:
+        """Add the runs of points with a number of nodes. Return the reasons against the other points.
+
+        Each run uses the first nodes of the rack.
+        """
         # All ranks of a job use the same number of GPUs, so the node with the fewest sets the limit.
         gpus_there = min(len(self.nodes[name].gpus) for name in members)
-        for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=gpus_there):
-            if point.get("nodes", "") != "":
-                self._add_grouped_point(loaded, members, point, gpus_there)
+        points = loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=gpus_there)
+        grouped = [point for point in points if point.get("nodes", "") != ""]
+        reasons = [self._add_grouped_point(loaded, members, point, gpus_there) for point in grouped]
+        return list(filter(None, reasons))
 
     def _add_grouped_point(
         self, loaded: LoadedDefinition, members: Sequence[str], point: Parameters, gpus_there: int
-    ) -> None:
-        """Add the run of one point on the first nodes of a rack, or note why it is skipped."""
+    ) -> str:
+        """Add the run of one point on the first nodes of a rack, or return why it is skipped."""
         node_count, gpus = _node_count(loaded, point), point.get("gpus", 0)
         overrides = self._own_overrides(loaded)
         lacks_nodes, lacks_gpus = node_count > len(members), _lacks_gpus(point, gpus_there)
         # If the operator gave the values, the run is planned as unproven. Other points are skipped.
-        if (lacks_nodes and "nodes" not in overrides) or (lacks_gpus and "gpus" not in overrides):
-            reason = f"gpus={gpus}: there are {gpus_there}"
-            if lacks_nodes:
-                reason = f"nodes={node_count}: there are {len(members)}"
-            self._skip(loaded, members[0], reason)
-            return
+        if lacks_nodes and "nodes" not in overrides:
+            return f"nodes={node_count}: there are {len(members)}"
+        if lacks_gpus and "gpus" not in overrides:
+            return f"gpus={gpus}: there are {gpus_there}"
         run = self._program_run(loaded, point, self._peers(members[:node_count]), node_count)
         # If the setup already reports too few nodes, its remedy comes first.
         if lacks_gpus and not run.unproven_because:
@@ -525,12 +531,36 @@ class _Planner:
             reason += f"; give gpus={gpus_there} or fewer"
             run = run.model_copy(update={"unproven_because": reason})
         self.runs.append(run)
+        return ""
+
+    def _skip_on_rack(self, loaded: LoadedDefinition, members: Sequence[str], reasons: Sequence[str]) -> None:
+        """Note the points that a rack cannot run, on all its nodes if none has a run of the benchmark."""
+        used = {name for run in self.runs if run.benchmark == loaded.name for name in run.nodes}
+        if not used.isdisjoint(members):
+            for reason in reasons:
+                self._skip(loaded, members[0], reason)
+            return
+        noted = {point.node for point in self.skipped if point.benchmark == loaded.name}
+        for name in members:
+            if name not in noted:
+                # Without a reason, the points were excluded because of the node with the fewest GPUs.
+                for reason in reasons or ["its definition excludes every requested point on its rack"]:
+                    self._skip(loaded, name, reason)
+
+    @property
+    def idle(self) -> list[str]:
+        """Return the nodes without a run that no skipped point names."""
+        named = {name for run in self.runs for name in run.nodes} | {point.node for point in self.skipped}
+        return [name for name in self.nodes if name not in named]
 
     def _add_rack_runs(self, loaded: LoadedDefinition, members: Sequence[str]) -> None:
         """Add the repeats of a benchmark on a whole rack."""
         site = self.sites.get(members[0], Site())
         lead, obstacle = _rack_lead(site, members)
-        for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=site.sku_gpus):
+        points = list(loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=site.sku_gpus))
+        if not points:
+            self._skip_on_rack(loaded, members, [])
+        for point in points:
             variables = {**self.variables[lead], **point}
             if loaded.definition.launch.with_ == "docker":
                 # With docker, the first node leads the run, and must be bench_launch_host.

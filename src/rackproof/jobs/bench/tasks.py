@@ -25,7 +25,7 @@ from rackproof.core.advised_commands import add_results
 from rackproof.core.definitions import DefinitionError, Matrix, Parameters, Scalar
 from rackproof.core.errors import RackproofError
 from rackproof.core.judging import SkuReference, parse_sku_reference
-from rackproof.core.records import Finding, Node, Record, Run, Verdict, worst
+from rackproof.core.records import Finding, Node, Record, Run, Verdict
 from rackproof.core.task_failures import failure_reasons
 from rackproof.core.text import amount, sanitize
 from rackproof.jobs.bench import node_setup, plan_text, planning, runtime_needs
@@ -40,7 +40,7 @@ from rackproof.logs import FORMATS
 from rackproof.nodes.facts import findings_from_facts, node_from_facts, sku_findings
 from rackproof.report import write_plan_reports, write_run_reports
 from rackproof.report.comparison import write_comparison
-from rackproof.report.view import speeds_not_judged
+from rackproof.report.view import overall_verdict, speeds_not_judged
 from rackproof.store import host_claims
 from rackproof.store.history.client import History
 from rackproof.store.known_parts import parts_of_others, without_parts
@@ -690,29 +690,34 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
         runs = [recorded[run.run_id] for run in plan.runs if run.run_id in recorded]
         given_up = plan.given_up(recorded)
         scores = _scores(plan, recorded, given_up, results)
-        failures = _with_verdict(scores, Verdict.FAIL)
-        missing = [*_missing(plan, recorded, given_up, results), *_with_verdict(scores, Verdict.UNPROVEN)]
+        judged = [(text, verdict) for text, verdict in scores.items() if verdict is not None]
+        missing = _missing(plan, recorded, given_up, results)
         remarks = _write_other_pages(plan, runs, results)
         pages = write_plan_reports(
             runs,
             results / plan_id,
             plan.title,
             link=lambda run: f"../{run.run_id}/report.html",
-            missing=[*missing, *failures],
-            left_out=[f"{point.benchmark} on {point.node}: {point.reason}" for point in plan.skipped],
+            missing=missing,
+            left_out=[
+                *(f"{point.benchmark} on {point.node}: {point.reason}" for point in plan.skipped),
+                *plan_text.idle_lines(plan),
+            ],
+            scores=judged,
         )
     except (ResultsError, OSError) as error:
         raise BenchError(f"the report of {plan_id} could not be written: {error}") from error
     # A missing run gates like an unproven one, because the plan proves nothing without it.
-    verdicts = [run.verdict for run in runs]
-    verdict = worst([*verdicts, *([Verdict.UNPROVEN] * len(missing)), *([Verdict.FAIL] * len(failures))])
+    verdict = overall_verdict(runs, missing, judged)
     lines = [
         f"{plan.title}: {verdict.value} ({len(runs)} of {amount(len(plan.runs), 'run')} recorded)",
         # The command is typed in the folder of the playbook, and finds the folder `results` there.
         *filter(None, [add_results(speeds_not_judged(runs, plan_id), results)]),
-        *(f"fail: {text}" for text in failures),
-        *(f"unproven: {text}" for text in missing),
+        *(f"fail: {text}" for text in _with_verdict(scores, Verdict.FAIL)),
+        *(f"unproven: {text}" for text in [*missing, *_with_verdict(scores, Verdict.UNPROVEN)]),
+        *(f"degraded: {text}" for text in _with_verdict(scores, Verdict.DEGRADED)),
         *_with_verdict(scores, None, Verdict.PASS),
+        *plan_text.idle_lines(plan),
         *filter(None, remarks),
         f"report: {pages['html']}",
     ]
