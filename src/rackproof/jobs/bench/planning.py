@@ -156,6 +156,11 @@ class PlannedRun(Record):
     """The separate reasons against a run under Slurm. ``unproven_because`` joins them."""
 
     @property
+    def is_slurm_job(self) -> bool:
+        """Return whether Slurm runs the job, so that it continues without the process that follows it."""
+        return self.launcher == "slurm" or (self.launcher == "docker" and len(self.nodes) > 1)
+
+    @property
     def definition_name(self) -> str:
         """Return folder and name of the definition, which are the same on every machine."""
         return "/".join(Path(self.definition_path).parts[-2:])

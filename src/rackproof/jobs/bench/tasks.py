@@ -878,6 +878,7 @@ def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str)
         "parts": [_part(run, rank, answered[name]) for rank, name in enumerate(run.nodes) if run.setup],
         "arguments": _start_arguments(run, plan_id),
         "title": run.title,
+        "is_slurm_job": run.is_slurm_job,
         "runtime_arguments": _runtime_arguments(run.runtime, answer) if run.runtime else [],
         "code": f"{shared}/runs/{run.run_id}/code" if on_cluster else "",
     }
