@@ -161,8 +161,8 @@ def test_one_hosts_failed_repeats_do_not_end_those_of_another(root: Path) -> Non
     assert plan.given_up(recorded([first[0], second[0]])) == {}
     given_up = plan.given_up(recorded(first[:2]))
     assert list(given_up) == ["ssd-0.6 on n1"]
-    assert plan.result_of(first[3]) in given_up
-    assert plan.result_of(second[3]) not in given_up
+    assert plan.result_names()[first[3].run_id] in given_up
+    assert plan.result_names()[second[3].run_id] not in given_up
 
 
 BROKEN = """\

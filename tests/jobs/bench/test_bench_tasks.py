@@ -180,6 +180,48 @@ def test_an_interpreter_without_the_runtime_is_found_before_the_run(
     assert bool(outcome.plan.runs[0].unproven_because) is bool(why)
 
 
+MISSING_PROGRAM = {"facts": {**FACTS, "programs": {"fio": False}}}
+"""Answer of a node that lacks the program of the benchmark `disk`."""
+MISSING_MODULE = {
+    "facts": {**FACTS, "pythons": {"torch": {"status": "ok", "said": {"imports": {"torch": False}}}}},
+    "pythons": {"torch": "/usr/bin/python3"},
+}
+"""Answer of a node whose named interpreter lacks a module of the benchmark `train`."""
+
+
+@pytest.mark.parametrize(
+    ("benchmarks", "before", "now", "words"),
+    [
+        (["disk"], MISSING_PROGRAM, {"facts": FACTS}, ""),
+        (["disk"], MISSING_PROGRAM, MISSING_PROGRAM, "fio is not there"),
+        (["train"], MISSING_MODULE, {**MISSING_MODULE, "facts": FACTS}, ""),
+        (["disk", "train"], MISSING_MODULE | MISSING_PROGRAM, {"facts": FACTS}, ""),
+        # The job of a run without an obstacle may already run, so it is followed.
+        (["disk"], {"facts": FACTS}, MISSING_PROGRAM, ""),
+    ],
+)
+def test_a_plan_that_is_continued_has_only_the_obstacles_that_remain(
+    site: Site, benchmarks: list[str], before: dict[str, Any], now: dict[str, Any], words: str
+) -> None:
+    (site.definitions / "disk.yml").write_text(PROGRAM)
+    first = site.plan(benchmarks=benchmarks, **before)
+    second = site.plan(benchmarks=benchmarks, **now)
+    assert second.resumed
+    assert second.plan.plan_id == first.plan.plan_id
+    assert ("UNPROVEN" in second.description) is bool(words)
+    for run in second.plan.runs:
+        assert words in run.unproven_because
+        assert bool(run.unproven_because) is bool(words)
+        # The tasks that record a run read the plan again.
+        stored = tasks.planned_run(site.results, second.plan.plan_id, run.run_id)
+        assert stored.unproven_because == run.unproven_because
+    # Nothing changed, so the plan is not written again.
+    (path,) = site.results.glob("plan-*/plan.json")
+    written = path.stat().st_mtime_ns
+    assert site.plan(benchmarks=benchmarks, **now).resumed
+    assert path.stat().st_mtime_ns == written
+
+
 def test_a_parameter_that_is_given_as_a_variable_is_refused(site: Site) -> None:
     with pytest.raises(BenchError) as caught:
         site.choose(benchmarks=["train"], variables={"batch_size": "32", "suite": "two"})

@@ -455,11 +455,6 @@ def _earlier_repeats(planned: PlannedRun, results: Path, plan_id: str) -> list[t
         # Failed repeats are left out, because a difference from them is no evidence against this run.
         if record is None or record.verdict not in (Verdict.PASS, Verdict.DEGRADED):
             continue
-        if _is_same_result(run, planned) and run.repeat < planned.repeat:
+        if run.result_key == planned.result_key and run.repeat < planned.repeat:
             measurements.append(record.measurements)
     return measurements
-
-
-def _is_same_result(other_run: PlannedRun, planned: PlannedRun) -> bool:
-    """Return whether two runs are repeats of the same result."""
-    return other_run.benchmark == planned.benchmark and other_run.nodes == planned.nodes

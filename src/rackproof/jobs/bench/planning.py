@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -156,6 +157,11 @@ class PlannedRun(Record):
     """The separate reasons against a run under Slurm. ``unproven_because`` joins them."""
 
     @property
+    def result_key(self) -> tuple[str, tuple[str, ...], str]:
+        """Return the benchmark, the nodes and the point, which only repeats of one result share."""
+        return self.benchmark, self.nodes, json.dumps(self.parameters, sort_keys=True)
+
+    @property
     def is_slurm_job(self) -> bool:
         """Return whether Slurm runs the job, so that it continues without the process that follows it."""
         return self.launcher == "slurm" or (self.launcher == "docker" and len(self.nodes) > 1)
@@ -238,39 +244,51 @@ class Plan(Record):
             if all(finding.code != STILL_RUNNING for finding in run.findings)
         }
 
-    def result_of(self, run: PlannedRun) -> str:
-        """Return the name of the result that a run repeats.
+    def result_names(self) -> dict[str, str]:
+        """Return the name of the result that each run repeats, by run id.
 
-        If several nodes make the same benchmark separately, each gives its own result.
+        If several nodes make the same benchmark separately, each gives its own result, and so does each
+        point. A name has the parameters that differ between the points of its nodes.
         """
-        alone = all(
-            other_run.nodes == run.nodes for other_run in self.runs if other_run.benchmark == run.benchmark
-        )
-        return run.benchmark if alone else f"{run.benchmark} on {run.lead}"
+        groups: dict[tuple[str, tuple[str, ...]], list[PlannedRun]] = {}
+        for run in self.runs:
+            groups.setdefault((run.benchmark, run.nodes), []).append(run)
+        places = Counter(benchmark for benchmark, _ in groups)
+        names = {}
+        for (benchmark, _), runs in groups.items():
+            differing = _differing_parameters(runs)
+            for run in runs:
+                point = [f"{name}={value}" for name, value in run.parameters.items() if name in differing]
+                place = [f"on {run.lead}"] if places[benchmark] > 1 else []
+                names[run.run_id] = " ".join([benchmark, *point, *place])
+        return names
 
     def remaining_runs(
         self, recorded: Mapping[str, Run], given_up: Mapping[str, str]
     ) -> Iterator[PlannedRun]:
         """Yield the runs without a record that do not repeat a result in :meth:`given_up`."""
+        names = self.result_names()
         for run in self.runs:
-            if run.run_id not in recorded and self.result_of(run) not in given_up:
+            if run.run_id not in recorded and names[run.run_id] not in given_up:
                 yield run
 
     def given_up(self, recorded: Mapping[str, Run]) -> dict[str, str]:
         """Return the results whose repeats can no longer become valid, with the reasons.
 
-        The keys are names as :meth:`result_of` returns them. One repeat may fail, and counts as the slowest
+        The keys are names of :meth:`result_names`. One repeat may fail, and counts as the slowest
         (docs/using/scoring.md). With two failures, the result is invalid.
         """
-        repeats: dict[str, list[PlannedRun]] = {}
+        repeats: dict[tuple[str, tuple[str, ...], str], list[PlannedRun]] = {}
         for run in self.runs:
             if run.repeats > 1:
-                repeats.setdefault(self.result_of(run), []).append(run)
-        reasons = {}
-        for result, runs in repeats.items():
+                repeats.setdefault(run.result_key, []).append(run)
+        reasons, names = {}, self.result_names()
+        for runs in repeats.values():
             failed = _failed_repeats(runs, recorded)
             if len(failed) > ALLOWED_FAILURES:
-                reasons[result] = f"the result cannot become valid: repeats {', '.join(failed)} do not pass"
+                reasons[names[runs[0].run_id]] = (
+                    f"the result cannot become valid: repeats {', '.join(failed)} do not pass"
+                )
         return reasons
 
     @property
@@ -289,6 +307,12 @@ class Plan(Record):
         durations_s = [planned.expected_s for planned in self.runs]
         known_s = [seconds for seconds in durations_s if seconds is not None]
         return sum(known_s) if len(known_s) == len(durations_s) else None
+
+
+def _differing_parameters(runs: Sequence[PlannedRun]) -> set[str]:
+    """Return the names of the parameters that some of the runs lack, or that have several values."""
+    names = {name for run in runs for name in run.parameters}
+    return {name for name in names if len({run.parameters.get(name) for run in runs}) > 1}
 
 
 def _failed_repeats(runs: Sequence[PlannedRun], recorded: Mapping[str, Run]) -> list[str]:
@@ -900,10 +924,35 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
     """
     earlier_plan = _newest_of_request(plan, results) if resume else None
     if earlier_plan is not None and _is_unfinished(earlier_plan, results):
-        return earlier_plan, True
+        mended_plan = _with_present_reasons(earlier_plan, plan)
+        if mended_plan != earlier_plan:
+            _store(mended_plan, results)
+        return mended_plan, True
     # Store the plan before the first run, so that it is found after an interruption right then.
-    write_file(results / plan.plan_id / PLAN_FILE, seal_json(plan.model_dump_json(indent=1) + "\n"))
+    _store(plan, results)
     return plan, False
+
+
+def _store(plan: Plan, results: Path) -> None:
+    """Write the file of a plan.
+
+    Raises:
+        ResultsError: The results folder cannot be written.
+    """
+    write_file(results / plan.plan_id / PLAN_FILE, seal_json(plan.model_dump_json(indent=1) + "\n"))
+
+
+def _with_present_reasons(earlier_plan: Plan, plan: Plan) -> Plan:
+    """Return an earlier plan of the same request, without reasons against runs that no longer apply.
+
+    The operator may have installed a program that a node lacked. Plans of one request have the same runs in
+    the same order. A run without a reason gets none, because its job may already run.
+    """
+    runs = tuple(
+        run.model_copy(update={"unproven_because": present.unproven_because}) if run.unproven_because else run
+        for run, present in zip(earlier_plan.runs, plan.runs, strict=True)
+    )
+    return earlier_plan.model_copy(update={"runs": runs})
 
 
 def _newest_of_request(plan: Plan, results: Path) -> Plan | None:

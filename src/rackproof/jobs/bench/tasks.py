@@ -351,8 +351,9 @@ def _starts_by_host(
 ) -> dict[str, tuple[dict[str, Any], ...]]:
     """Return the data to start the runs with, by starting host, in the order of the plan."""
     starts: dict[str, list[dict[str, Any]]] = {}
+    names = plan.result_names()
     for run in runs:
-        start = {**_to_start(run, answered, plan.plan_id), "result": plan.result_of(run)}
+        start = {**_to_start(run, answered, plan.plan_id), "result": names[run.run_id]}
         starts.setdefault(run.lead, []).append(start)
     return {host: tuple(runs) for host, runs in starts.items()}
 
@@ -777,20 +778,23 @@ def _scores(
 ) -> dict[str, Verdict | None]:
     """Return the verdict on each result's repeats, by the line with their score."""
     scores: dict[str, Verdict | None] = {}
-    for members in _repeat_groups(plan, given_up):
+    names = plan.result_names()
+    for members in _repeat_groups(plan, names, given_up):
         # A score of only some repeats would not be a result. Another line names the missing repeats.
         if all(run.run_id in recorded for run in members):
             verdict, score_text = score_repeats(members, results)
-            scores[f"{plan.result_of(members[0])}: {score_text}"] = verdict
+            scores[f"{names[members[0].run_id]}: {score_text}"] = verdict
     return scores
 
 
-def _repeat_groups(plan: Plan, given_up: Mapping[str, str]) -> list[list[PlannedRun]]:
-    """Return the repeats of each result that can still become valid."""
+def _repeat_groups(
+    plan: Plan, names: Mapping[str, str], given_up: Mapping[str, str]
+) -> list[list[PlannedRun]]:
+    """Return the repeats of each result that can still become valid. The names are those of the results."""
     groups: dict[tuple[str, tuple[str, ...], str], list[PlannedRun]] = {}
     for run in plan.runs:
-        if run.repeats > 1 and plan.result_of(run) not in given_up:
-            groups.setdefault((run.benchmark, run.nodes, json.dumps(run.parameters)), []).append(run)
+        if run.repeats > 1 and names[run.run_id] not in given_up:
+            groups.setdefault(run.result_key, []).append(run)
     return list(groups.values())
 
 
