@@ -290,7 +290,30 @@ def test_a_missing_plan_is_refused_with_a_remedy(tmp_path: Path) -> None:
 def test_the_plan_says_how_long_it_takes_when_all_is_known(train: LoadedDefinition) -> None:
     known = plan(train, suite="sweep", estimate=lambda *_: 10.0)
     assert "6 runs, about 60 s" in describe_plan(known)
-    assert plan(train).expected_s is None
+
+
+@pytest.mark.parametrize(
+    ("expected_s", "impossible", "first"),
+    [
+        (3600.0, 1, "train: 1 run"),
+        (None, 1, "train: 1 run"),
+        (3600.0, 3, "sweep: 6 runs, about 10800 s by earlier runs"),
+        (3600.0, 6, "sweep: 6 runs"),
+    ],
+)
+def test_a_run_that_cannot_be_made_takes_no_time(
+    train: LoadedDefinition, expected_s: float | None, impossible: int, first: str
+) -> None:
+    many = {"suite": "sweep"} if impossible > 1 else {}
+    made = plan(train, estimate=lambda *_: expected_s, **many)
+    runs = [
+        run.model_copy(update={"unproven_because": "no GPU"}) if number < impossible else run
+        for number, run in enumerate(made.runs)
+    ]
+    text = describe_plan(made.model_copy(update={"runs": tuple(runs)}))
+    assert text.splitlines()[0] == first
+    assert not any("(about" in line for line in text.splitlines() if "UNPROVEN" in line)
+    assert text.count("UNPROVEN: no GPU") == impossible
 
 
 # A benchmark that needs a whole rack, and is started through Slurm.

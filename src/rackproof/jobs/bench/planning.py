@@ -301,13 +301,6 @@ class Plan(Record):
         # Points of one benchmark are often skipped for the same reason, which is then shown once.
         return {node: "; ".join(dict.fromkeys(reason)) for node, reason in reasons.items()}
 
-    @property
-    def expected_s(self) -> float | None:
-        """Return the expected seconds of the plan from earlier runs, or None if a run is without history."""
-        durations_s = [planned.expected_s for planned in self.runs]
-        known_s = [seconds for seconds in durations_s if seconds is not None]
-        return sum(known_s) if len(known_s) == len(durations_s) else None
-
 
 def _differing_parameters(runs: Sequence[PlannedRun]) -> set[str]:
     """Return the names of the parameters that some of the runs lack, or that have several values."""
@@ -338,6 +331,7 @@ def make_plan(
     estimate: Callable[[str, Parameters, Node], float | None] = lambda benchmark, parameters, node: None,
     now: datetime | None = None,
     sites: Mapping[str, Site] | None = None,
+    racks: Mapping[str, str] | None = None,
     experiments: Mapping[str, ExperimentConfig] | None = None,
     addresses: Mapping[str, str] | None = None,
 ) -> Plan:
@@ -355,6 +349,7 @@ def make_plan(
         estimate: A function that returns the expected seconds of a run, or None.
         now: The time of planning.
         sites: The rack, SKU and Slurm cluster of each node.
+        racks: The racks of nodes without a site. A node without a known rack may be in any.
         experiments: The inventory's variables for experiments (storages, networks), by node.
         addresses: The address of each node on the training network.
 
@@ -367,6 +362,7 @@ def make_plan(
         nodes=nodes,
         variables=variables,
         sites=sites or {},
+        racks={**(racks or {}), **{name: site.rack for name, site in (sites or {}).items()}},
         experiments=experiments or {},
         addresses=addresses or {},
         unreached=unreached,
@@ -464,6 +460,7 @@ class _Planner:
     nodes: Mapping[str, Node]
     variables: Mapping[str, Mapping[str, Scalar]]
     sites: Mapping[str, Site]
+    racks: Mapping[str, str]
     experiments: Mapping[str, ExperimentConfig]
     addresses: Mapping[str, str]
     unreached: Sequence[str]
@@ -586,6 +583,7 @@ class _Planner:
         """Add the repeats of a benchmark on a whole rack."""
         site = self.sites.get(members[0], Site())
         lead, obstacle = _rack_lead(site, members)
+        silent = [name for name in self.unreached if self.racks.get(name, site.rack) == site.rack]
         points = list(loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=site.sku_gpus))
         if not points:
             self._skip_on_rack(loaded, members, [])
@@ -594,30 +592,28 @@ class _Planner:
             if loaded.definition.launch.with_ == "docker":
                 # With docker, the first node leads the run, and must be bench_launch_host.
                 ordered = [lead, *(name for name in members if name != lead)]
-                runs = _docker_runs(
-                    loaded, point, ordered, variables, site, self.suite, self.now, self.unreached
-                )
+                runs = _docker_runs(loaded, point, ordered, variables, site, self.suite, self.now, silent)
                 why = runs[0].unproven_because or obstacle
                 self.runs += [run.model_copy(update={"unproven_because": why}) for run in runs]
                 continue
-            rack_site, reasons = self._site_of_architecture(loaded, site, members)
+            rack_site, reasons = self._site_of_architecture(loaded, site, members, silent)
             run = self._slurm_run(loaded, point, members, lead, rack_site, variables)
             reasons = tuple(filter(None, (*reasons, obstacle)))
             against = {"unproven_because": "; ".join(reasons), "obstacles": reasons}
             self.runs += _repeats(run.model_copy(update=against), self.now)
 
     def _site_of_architecture(
-        self, loaded: LoadedDefinition, site: Site, members: Sequence[str]
+        self, loaded: LoadedDefinition, site: Site, members: Sequence[str], silent: Sequence[str]
     ) -> tuple[Site, tuple[str, ...]]:
         """Return a rack's cluster with the architecture of its nodes, and the reasons against a run.
 
-        The architecture is the SKU's only if no node answered.
+        The architecture is the SKU's only if no node answered. ``silent`` are the nodes without an answer.
         """
         names = launch_slurm.nodes_by_architecture(self.nodes[name] for name in members if name in self.nodes)
         names = names or ({site.sku_architecture: []} if site.sku_architecture else {})
         rack_site = site.model_copy(update={"architecture": next(iter(names)) if len(names) == 1 else ""})
         mixed = launch_slurm.architecture_obstacle(names)
-        obstacles = slurm_obstacles(loaded, rack_site, self.unreached, with_image=bool(names) and not mixed)
+        obstacles = slurm_obstacles(loaded, rack_site, silent, with_image=bool(names) and not mixed)
         return rack_site, (mixed, *obstacles)
 
     def _slurm_run(

@@ -272,6 +272,7 @@ def plan_runs(
     resume: bool,
     dry_run: bool,
     assumed: Mapping[str, NodeAnswer] | None = None,
+    racks: Mapping[str, str] | None = None,
     sku_references: Sequence[Mapping[str, Any]] = (),
     workloads: Path | None = None,
 ) -> PlanOutcome:
@@ -284,6 +285,8 @@ def plan_runs(
         resume: Whether to continue an interrupted plan of the same request.
         dry_run: Whether to write nothing.
         assumed: Nodes that did not answer, without facts. A dry run plans a rack's runs with these nodes.
+        racks: The rack of each host in the inventory. A host without an answer and without a rack may be in
+            any rack.
         sku_references: The references of the SKU, to show which of them judge the runs.
         workloads: The folder of the workloads on this machine, which has the needs of their runtimes.
 
@@ -297,7 +300,7 @@ def plan_runs(
     results = Path(choice.results)
     try:
         plan = _with_obstacles(
-            _make_plan(choice, hosts, answered, assumed, experiments, dry_run=dry_run), answered
+            _make_plan(choice, hosts, answered, assumed, experiments, racks or {}, dry_run=dry_run), answered
         )
         resumed = False
         if not dry_run:
@@ -364,6 +367,7 @@ def _make_plan(
     answered: Mapping[str, NodeAnswer],
     assumed: Mapping[str, NodeAnswer],
     experiments: Mapping[str, ExperimentConfig],
+    racks: Mapping[str, str],
     *,
     dry_run: bool,
 ) -> Plan:
@@ -394,6 +398,7 @@ def _make_plan(
         # A dry run creates no history, but uses one that exists.
         estimate=history.estimate if history.exists or not dry_run else (lambda *_: None),
         sites=sites,
+        racks=racks,
         experiments=experiments,
         addresses={
             host: node_setup.node_address(answer.facts, experiments[host].fabric_interface)
