@@ -265,6 +265,10 @@ def site(tmp_path: Path) -> Site:
         ({"note": "nan"}, ("nan",)),
         ({"note": "inf"}, ("inf",)),
         ({"note": "9" * 5000}, ("9" * 5000,)),
+        ({"note": str(2**63 - 1)}, (2**63 - 1,)),
+        ({"note": str(2**63)}, (str(2**63),)),
+        ({"note": str(-(2**64))}, (str(-(2**64)),)),
+        ({"note": "1e30"}, (1e30,)),
         ({"note": True}, (True,)),
         ({"note": "{{ bench_home }}"}, ("{{ bench_home }}",)),
     ],
@@ -583,6 +587,43 @@ def test_a_run_on_a_rack_has_the_program_and_the_arguments_that_start_it(site: S
 def test_a_wrong_variable_of_a_cluster_is_named(site: Site) -> None:
     with pytest.raises(BenchError, match=r"n1: bench_image: .*docs/using/mlperf.md"):
         on_rack(site, image="docker")
+
+
+@pytest.mark.parametrize(
+    ("slurm", "words"),
+    [
+        ({"images": {"x": "BAD NAME"}}, r"n1: bench_images\.x: "),
+        ({"secrets": {"TOKEN": 3}}, "n1: bench_secret_environment: "),
+        ({"environment": {"HF_TOKEN": "canary"}}, "n1: bench_environment: "),
+        ({"queue_s": 0}, "n1: bench_queue_s: "),
+        ({"sku_gpus": "x"}, "n1: bench_sku_gpus: "),
+    ],
+)
+def test_each_wrong_variable_of_a_cluster_has_its_name(site: Site, slurm: dict[str, Any], words: str) -> None:
+    with pytest.raises(BenchError, match=f"^{words}.*docs/using/mlperf.md") as caught:
+        on_rack(site, **slurm)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "words"),
+    [
+        ({"port": 80}, "n1: bench_meet_port: "),
+        ({"overlay_subnet": "x"}, "n1: bench_overlay_subnet: "),
+        ({"storages": {"s3": {"kind": "tape"}}}, r"n1: bench_storages\.s3\.kind: "),
+    ],
+)
+def test_a_wrong_variable_of_experiments_is_named(site: Site, experiment: dict[str, Any], words: str) -> None:
+    variables = {"bench_home": "/home", "bench_workloads": "/workloads"}
+    answer = NodeAnswer(facts=FACTS, variables=variables, pythons={}, experiment=experiment)
+    with pytest.raises(BenchError, match=f"^{words}.*docs/using/experiments.md"):
+        tasks.plan_runs(
+            site.choose(benchmarks=["train"]),
+            hosts=["n1"],
+            answered={"n1": answer},
+            resume=True,
+            dry_run=True,
+        )
 
 
 def test_two_bad_repeats_end_the_others_and_the_report_gives_the_reason(site: Site) -> None:

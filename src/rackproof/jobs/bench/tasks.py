@@ -54,10 +54,10 @@ SIDE_BY_SIDE = 18
 No rack contains more nodes, and more columns are hard to read. `rackproof compare` compares any two systems.
 """
 
-
 _LARGEST_VALUE = 2**63
-"""Bound for integer parameters, because the database stores integers in 64 bits. Numbers in texts are not
-checked."""
+"""Bound for integer parameters, because most programs read integers of 64 bits."""
+_NAMES = {"port": "bench_meet_port", "secrets": "bench_secret_environment"}
+"""Variables of the inventory whose names are not ``bench_`` and the name of a field."""
 
 
 class BenchError(RackproofError):
@@ -852,7 +852,7 @@ def _site(host: str, raw: Mapping[str, Any]) -> Site:
         return Site.model_validate(raw)
     except ValidationError as error:
         problem = error.errors()[0]
-        name = "_".join(["bench", *(str(part) for part in problem["loc"])])
+        name = _variable_at(problem["loc"])
         # The error is not chained to the original one, whose text contains the values.
         raise BenchError(f"{host}: {name}: {problem['msg']}; see docs/using/mlperf.md") from None
 
@@ -867,8 +867,17 @@ def _experiment(host: str, raw: Mapping[str, Any]) -> ExperimentConfig:
         return ExperimentConfig.model_validate(raw)
     except ValidationError as error:
         problem = error.errors()[0]
-        name = ".".join(str(part) for part in problem["loc"])
-        raise BenchError(f"{host}: bench_{name}: {problem['msg']}; see docs/using/experiments.md") from error
+        name = _variable_at(problem["loc"])
+        raise BenchError(f"{host}: {name}: {problem['msg']}; see docs/using/experiments.md") from error
+
+
+def _variable_at(place: Sequence[int | str]) -> str:
+    """Return the variable of the inventory at a place in Site or ExperimentConfig.
+
+    The place ``("storages", "x", "kind")`` is ``bench_storages.x.kind``.
+    """
+    first, *others = (str(part) for part in place)
+    return ".".join([_NAMES.get(first, f"bench_{first}"), *others])
 
 
 def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str) -> dict[str, Any]:
@@ -957,13 +966,18 @@ def _scalar(name: str, value: Any) -> Scalar:
 
 
 def _number_in_text(text: str) -> int | float | None:
-    """Return the finite number in a text (an int if it is a whole number), or None."""
+    """Return the finite number in a text (an int if it is a whole number), or None.
+
+    A whole number that :func:`_scalar` refuses stays text, because a float would be another number.
+    """
     # Python would read "8_00" as 800, and accept digits of all scripts. Here, these stay text.
     if "_" in text or not text.isascii():
         return None
     for kind in (int, float):
         try:
             number = kind(text)
+            if isinstance(number, int) and abs(number) >= _LARGEST_VALUE:
+                return None
             if math.isfinite(number):
                 return number
         except (ValueError, OverflowError):

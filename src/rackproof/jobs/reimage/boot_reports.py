@@ -119,7 +119,8 @@ def collect(
             if not missing or len(reports) > MAX_REPORTS:
                 return reports
         elif clock() >= end:
-            return reports
+            # The machines of a host that gave no whole answer are known, but nothing about them is.
+            return reports | {mac: BmcError(f"{mac}: its boot report cannot be read") for mac in unread}
         else:
             sleep(POLL_S)
 
