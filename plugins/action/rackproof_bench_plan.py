@@ -27,7 +27,9 @@ class ActionModule(RackproofAction):
             answered={host: answer for host, answer in known.items() if answer.facts},
             # A dry run also plans for nodes that did not answer.
             assumed={host: answer for host, answer in known.items() if self.check_mode and not answer.facts},
-            racks={host: answer.slurm.get("rack", "") for host, answer in known.items()},
+            racks={
+                host: str(answer.slurm["rack"]) for host, answer in known.items() if "rack" in answer.slurm
+            },
             sku_references=options["sku_references"],
             resume=options["resume"],
             dry_run=self.check_mode,
