@@ -25,8 +25,11 @@ class ActionModule(RackproofAction):
             tasks.Choice.model_validate(options["choice"]),
             hosts=options["hosts"],
             answered={host: answer for host, answer in known.items() if answer.facts},
-            # In check mode, the role also continues for nodes that did not answer.
-            assumed={host: answer for host, answer in known.items() if not answer.facts},
+            # A dry run also plans for nodes that did not answer.
+            assumed={host: answer for host, answer in known.items() if self.check_mode and not answer.facts},
+            racks={
+                host: str(answer.slurm["rack"]) for host, answer in known.items() if "rack" in answer.slurm
+            },
             sku_references=options["sku_references"],
             resume=options["resume"],
             dry_run=self.check_mode,
@@ -49,7 +52,7 @@ class ActionModule(RackproofAction):
     def _answer(variables: Any) -> tasks.NodeAnswer:
         """Return the facts that the role bench collected about a host."""
         return tasks.NodeAnswer(
-            facts=variables["bench_facts"].get("facts", {}),
+            facts=variables.get("bench_facts", {}).get("facts", {}),
             variables=variables["bench_variables"],
             pythons=variables["bench_interpreters"],
             slurm=variables.get("bench_slurm", {}),

@@ -38,6 +38,11 @@ options:
   expected_s:
     description: Duration of earlier jobs like this, for the expected end until the log shows it.
     type: float
+  limit_s:
+    description:
+      - The job's time limit plus its grace in seconds (C(timeout_s) and C(grace_s) of M(rackproof_job)).
+      - By default, the node's record of the job is believed.
+    type: float
   deadline_s:
     description:
       - Seconds after the job's own limit and grace at which this task gives up. The supervisor enforces the

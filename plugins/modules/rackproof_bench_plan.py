@@ -15,9 +15,10 @@ description:
   - Makes one run for every node and every point of the chosen benchmarks.
   - Stores the plan in the results folder.
   - If the same request is made again while runs are missing, it continues the stored plan.
-  - Reads C(bench_facts) and C(bench_variables) of every host. Hosts without them count as not reached.
-  - In check mode the plan is shown but not stored. A rack's runs then include hosts that have
-    C(bench_variables) but did not answer. Their data come from the inventory.
+  - Reads C(bench_facts), C(bench_variables) and C(bench_slurm) of every host. Hosts without facts count as
+    not reached. They make the runs of their rack unproven.
+  - In check mode the plan is shown but not stored. A rack's runs then include hosts that did not answer.
+    Their data come from the inventory.
 options:
   choice:
     description: C(choice) as M(rackproof_bench_select) returned it.

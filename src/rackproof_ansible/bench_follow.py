@@ -18,6 +18,7 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.utils.display import Display
 
 from rackproof.core.line_rules import FORMAT as LINES
+from rackproof.core.untrusted import as_float
 from rackproof.jobs.bench.job_follow import (
     PollResult,
     ProgressPrinter,
@@ -64,6 +65,8 @@ class JobFollower:
         self._action = action
         self._id: str = options["id"]
         self._folder: str = options["folder"]
+        # The node's own limit may be wrong, so that of the caller replaces it.
+        self._limit_s: float | None = options["limit_s"]
         self._deadline_s: float = options["deadline_s"]
         self._patience_s: float = options["patience_s"]
         self._shows = options["every_s"] > 0
@@ -215,10 +218,12 @@ class JobFollower:
         Raises:
             AnsibleActionFail: The job exceeds the limits in its own state, and its supervisor did not end it.
         """
-        hang_s = state.get("hang_s") or 0
+        hang_s = as_float(state.get("hang_s")) or 0
         self._show(self._printer.progress_line(self._progress, elapsed_s, answer.log_bytes, hang_s))
         # A supervisor that does not end a job at its limit is broken, and the job would be followed forever.
-        limit_s = sum(float(state.get(key) or 0) for key in ("timeout_s", "grace_s"))
+        limit_s = self._limit_s
+        if limit_s is None:
+            limit_s = sum(as_float(state.get(key)) or 0 for key in ("timeout_s", "grace_s"))
         if elapsed_s > limit_s + self._deadline_s:
             raise self._give_up("has not ended its job")
 

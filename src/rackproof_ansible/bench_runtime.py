@@ -20,7 +20,8 @@ from rackproof_ansible.bench_follow import JobFollower
 _NOT_MADE = 3
 """Exit status of make_runtime.py --found if there is no such environment yet."""
 _HANG_S = 3600.0
-"""Seconds without output after which the supervisor ends the job."""
+_GRACE_S = 10.0
+"""Default of ``grace_s`` of rackproof_job, which counts for the job that makes a runtime."""
 _PATIENCE_S = 900.0
 """Seconds without an answer of the node after which the task fails."""
 _DEADLINE_S = 120.0
@@ -64,6 +65,7 @@ class BenchRuntime(NodeAction):
             "format": "auto",
             "every_s": options["every_s"],
             "expected_s": None,
+            "limit_s": options["timeout_s"] + _GRACE_S,
             "deadline_s": _DEADLINE_S,
             "patience_s": _PATIENCE_S,
         }

@@ -436,6 +436,29 @@ def test_repeats_are_scored_if_there_are_enough(root: Path, tmp_path: Path) -> N
     assert words.startswith("no score by the rules 5.1.0")
 
 
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        (Verdict.PASS, "10.45 min by the rules 5.1.0, 10 repeats"),
+        (Verdict.DEGRADED, "10.45 min by the rules 5.1.0, 10 repeats: XID 31"),
+        (Verdict.UNPROVEN, "no score by the rules 5.1.0: no reason given"),
+    ],
+)
+def test_a_degraded_score_has_its_reason(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict, words: str
+) -> None:
+    findings = (
+        Finding(code="note", verdict=None, message="a remark"),
+        Finding(code="gpu_xid", verdict=Verdict.DEGRADED, message="XID 31"),
+    )
+    score = FolderScore(
+        folder="x", usage="training", ruleset="5.1.0", minutes=10.45, verdict=verdict, findings=findings
+    )
+    monkeypatch.setattr(mlperf_checks, "score_folder", lambda folder, **options: score)
+    repeats = [planned(root, run_id=f"r{index}") for index in range(10)]
+    assert mlperf_checks.score_repeats(repeats, tmp_path) == (verdict, words)
+
+
 def test_a_node_of_normal_speed_is_no_finding(tmp_path: Path) -> None:
     for score in ("0.97", "1.02", "0.97,", "1"):
         line = f"0: Rank=2 Node=n3 Score={score}\n0: All dist"

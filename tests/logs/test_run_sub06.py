@@ -20,7 +20,7 @@ import pytest
 from rackproof.core import definitions
 from rackproof.core.definitions import DefinitionError
 from rackproof.core.records import Finding, Measurement, Node, Run, Verdict
-from rackproof.jobs.bench import mlperf_checks, planning
+from rackproof.jobs.bench import launch_docker, mlperf_checks, planning
 from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.jobs.bench.plan_text import describe_plan
 from rackproof.jobs.bench.planning import Plan, PlannedRun
@@ -161,8 +161,8 @@ def test_one_hosts_failed_repeats_do_not_end_those_of_another(root: Path) -> Non
     assert plan.given_up(recorded([first[0], second[0]])) == {}
     given_up = plan.given_up(recorded(first[:2]))
     assert list(given_up) == ["ssd-0.6 on n1"]
-    assert plan.result_of(first[3]) in given_up
-    assert plan.result_of(second[3]) not in given_up
+    assert plan.result_names()[first[3].run_id] in given_up
+    assert plan.result_names()[second[3].run_id] not in given_up
 
 
 BROKEN = """\
@@ -197,6 +197,30 @@ def test_a_definition_for_docker_is_whole_or_refused(
     path.write_text(BROKEN.replace(old, new))
     with pytest.raises(DefinitionError, match=complaint):
         definitions.load_definition(path, log_formats=FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("together", "systems", "several", "key"),
+    [
+        (False, "{{ wrong }}", "DGX1", "systems"),
+        (True, "DGX1", "{{ wrong }}", "together"),
+        (False, "DGX1", "{{ wrong }}", ""),
+        (True, "{{ wrong }}", "DGX{{ nodes }}", ""),
+    ],
+)
+def test_an_unknown_variable_in_a_name_of_a_config_is_found_where_it_is(
+    tmp_path: Path, together: bool, systems: str, several: str, key: str
+) -> None:
+    path = tmp_path / "broken.yml"
+    configs = f'configs: {{systems: {{dgx1: "{systems}"}}, together: {{dgx1: "{several}"}}}}'
+    path.write_text(BROKEN.replace("configs: {systems: {dgx1: DGX1}}", configs))
+    loaded = definitions.load_definition(path, log_formats=FORMATS)
+    site = Site(sku="dgx1", together=together)
+    if key:
+        with pytest.raises(DefinitionError, match=rf"configs\.{key}"):
+            launch_docker.system_config(loaded, site, 2)
+    else:
+        assert launch_docker.system_config(loaded, site, 2) == ("DGX2" if together else "DGX1")
 
 
 GOOD = """\

@@ -282,6 +282,30 @@ def test_plan_reports_name_what_is_missing(tmp_path: Path) -> None:
     assert f"../{runs[0].run_id}/report.html" in written["html"].read_text()
 
 
+@pytest.mark.parametrize(
+    ("verdict", "seal", "outcome"),
+    [
+        (Verdict.PASS, "pass", "<testcase"),
+        (Verdict.DEGRADED, "degraded", "degraded: llama: 12 min"),
+        (Verdict.UNPROVEN, "unproven", "<error"),
+        (Verdict.FAIL, "fail", "<failure"),
+    ],
+)
+def test_plan_reports_have_the_verdict_of_a_score(
+    tmp_path: Path, verdict: Verdict, seal: str, outcome: str
+) -> None:
+    runs = [example_runs.healthy()]
+    written = report.write_plan_reports(runs, tmp_path / "plan", "Night", scores=[("llama: 12 min", verdict)])
+    assert f"{seal}: Night" in written["md"].read_text().splitlines()[0]
+    assert f"tone-{seal}" in written["html"].read_text()
+    xml = written["junit"].read_text()
+    assert "llama: 12 min" in xml
+    assert outcome in xml
+    if verdict is not Verdict.PASS:
+        for form in ("md", "html"):
+            assert f"{seal}: llama: 12 min" in written[form].read_text()
+
+
 def test_a_plan_of_one_run_gets_the_report_of_a_plan(tmp_path: Path) -> None:
     written = report.write_plan_reports([example_runs.healthy()], tmp_path, "One")
     assert "Plan report" in written["html"].read_text()

@@ -134,6 +134,7 @@ def write_plan_reports(
     link: Callable[[Run], str] | None = None,
     missing: Sequence[str] = (),
     left_out: Sequence[str] = (),
+    scores: Sequence[tuple[str, Verdict]] = (),
 ) -> dict[str, Path]:
     """Write the reports on several runs, with overall verdict, all runs, sweep table and curves.
 
@@ -146,6 +147,7 @@ def write_plan_reports(
         missing: Texts about requested runs that are missing. The plan is then at best unproven.
         left_out: Texts about benchmarks that the nodes cannot run, which is not a fault. Only the page
             shows them.
+        scores: The scores of repeats as texts with their verdicts, which count for the plan's verdict.
 
     Returns:
         The paths of the files by form: ``html``, ``md``, ``junit``.
@@ -159,9 +161,9 @@ def write_plan_reports(
 
     folder.mkdir(parents=True, exist_ok=True)
     contents = {
-        "html": plan_page(runs, title, link, missing, left_out, folder.parent).encode(),
-        "md": plan_markdown(runs, title, link, missing, folder.parent).encode(),
-        "junit": junit(runs, title, missing),
+        "html": plan_page(runs, title, link, missing, left_out, folder.parent, scores).encode(),
+        "md": plan_markdown(runs, title, link, missing, folder.parent, scores).encode(),
+        "junit": junit(runs, title, missing, scores),
     }
     return {form: _write(folder / name, contents[form]) for form, name in _NAMES.items()}
 

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from rackproof import __version__
 from rackproof.core.advised_commands import add_results_everywhere
-from rackproof.core.records import Run
+from rackproof.core.records import Run, Verdict
 from rackproof.core.text import moment, sanitize
 from rackproof.report import charts, study, view
 from rackproof.report.next_step import step_after_plan, step_after_run
@@ -100,12 +100,13 @@ def plan_page(
     missing: Sequence[str] = (),
     left_out: Sequence[str] = (),
     results: Path | None = None,
+    scores: Sequence[tuple[str, Verdict]] = (),
 ) -> str:
     """Return the HTML page of several runs, with overall verdict, runs, omissions, tables and curves.
 
     The arguments are those of :func:`rackproof.report.write_plan_reports`.
     """
-    verdict = view.overall_verdict(runs, missing)
+    verdict = view.overall_verdict(runs, missing, scores)
     ends = [run.ended for run in runs if run.ended is not None]
     return (
         environment()
@@ -121,7 +122,9 @@ def plan_page(
             meaning=add_results_everywhere(
                 view.plan_meaning(runs, verdict, runs[0].plan_id if runs else ""), results
             ),
-            reasons=[add_results_everywhere(reason, results) for reason in view.plan_reasons(runs, missing)],
+            reasons=[
+                add_results_everywhere(reason, results) for reason in view.plan_reasons(runs, missing, scores)
+            ],
             next_step=step_after_plan(runs, verdict, results),
             overview=view.overview_table(runs, link),
             left_out=[sanitize(text, 400) for text in left_out],

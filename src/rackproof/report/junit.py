@@ -156,16 +156,30 @@ def _missing_suite(missing: Sequence[str]) -> ElementTree.Element:
     )
 
 
-def junit(runs: Sequence[Run], title: str = "rackproof", missing: Sequence[str] = ()) -> bytes:
+def _scores_suite(scores: Sequence[tuple[str, Verdict]]) -> ElementTree.Element:
+    """Return a suite with a case for the score of each result's repeats."""
+    texts = [(sanitize(text, 300), verdict) for text, verdict in scores]
+    return junit_suite("scores of repeats", [_case(text, verdict, text, text) for text, verdict in texts])
+
+
+def junit(
+    runs: Sequence[Run],
+    title: str = "rackproof",
+    missing: Sequence[str] = (),
+    scores: Sequence[tuple[str, Verdict]] = (),
+) -> bytes:
     """Return JUnit XML (UTF-8) of runs.
 
     Args:
         runs: The runs. Without any, the file contains an error.
         title: The name of the document.
         missing: The titles of runs that are missing. Each is an error.
+        scores: The scores of repeats as texts with their verdicts. Each is a case.
     """
     suites = [_run_suite(run) for run in runs]
     # A file without cases shows no failure in a CI system, so add an error if nothing ran.
     if missing or not runs:
         suites.append(_missing_suite(missing or ["every run: nothing ran, so nothing is proven"]))
+    if scores:
+        suites.append(_scores_suite(scores))
     return junit_document(sanitize(title, 200), suites)

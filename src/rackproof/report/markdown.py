@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rackproof.core.advised_commands import add_results_everywhere
-from rackproof.core.records import Run
+from rackproof.core.records import Run, Verdict
 from rackproof.core.text import sanitize
 from rackproof.report import study, view
 from rackproof.report.next_step import step_after_plan, step_after_run
@@ -121,16 +121,17 @@ def plan_markdown(
     link: Callable[[Run], str] | None = None,
     missing: Sequence[str] = (),
     results: Path | None = None,
+    scores: Sequence[tuple[str, Verdict]] = (),
 ) -> str:
     """Return the report on several runs: overall verdict, all runs, sweep table, and a study's tables.
 
     The arguments are those of :func:`rackproof.report.write_plan_reports`.
     """
-    verdict = view.overall_verdict(runs, missing)
+    verdict = view.overall_verdict(runs, missing, scores)
     parts = [
         f"# {view.SYMBOLS[verdict]} {verdict.value}: {escape(title)}",
         f"{escape(view.summary_line(runs))}.",
-        _reasons(view.plan_reasons(runs, missing), results),
+        _reasons(view.plan_reasons(runs, missing, scores), results),
         _step(step_after_plan(runs, verdict, results)),
     ]
     tables = [view.overview_table(runs, link)]

@@ -920,25 +920,30 @@ def summary_line(runs: Sequence[Run]) -> str:
     return " · ".join([run_total(runs), *texts[:_MAX_REASONS], *more])
 
 
-def overall_verdict(runs: Sequence[Run], missing: Sequence[str] = ()) -> Verdict:
-    """Return the worst verdict of several runs.
+def overall_verdict(
+    runs: Sequence[Run], missing: Sequence[str] = (), scores: Sequence[tuple[str, Verdict]] = ()
+) -> Verdict:
+    """Return the worst verdict of several runs, and of the scores of repeats.
 
     Without runs, or if one is missing, it is at best ``unproven``.
     """
-    return worst([run.verdict for run in runs] + [Verdict.UNPROVEN] * bool(missing))
+    verdicts = [*(run.verdict for run in runs), *([Verdict.UNPROVEN] * (bool(missing) or not runs))]
+    return worst([*verdicts, *(verdict for _, verdict in scores)])
 
 
-def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the reason why each run is missing or not a pass, missing runs first, and then the worst.
-
-    At most twelve reasons are returned, and a line with the number of the others. If all runs passed, or
-    nothing ran, the result is one sentence.
-    """
+def plan_reasons(
+    runs: Sequence[Run], missing: Sequence[str] = (), scores: Sequence[tuple[str, Verdict]] = ()
+) -> tuple[str, ...]:
+    """Return the reason why each run is missing or not a plain pass, worst first. Scores are before runs."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     ordered = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
     lines = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {verdict_reasons(run)[0]}" for run in ordered]
-    # Missing runs come first, because no table of the report contains them.
-    lines[:0] = [f"missing: {sanitize(text, 300)}" for text in missing]
+    bad_scores = sorted((one for one in scores if one[1] in order), key=lambda one: order[one[1]])
+    # Missing runs and scores come first, because no table of the report contains them.
+    lines[:0] = [
+        *(f"missing: {sanitize(text, 300)}" for text in missing),
+        *(f"{verdict.value}: {sanitize(text, 300)}" for text, verdict in bad_scores),
+    ]
     if len(lines) > _MAX_REASONS:
         lines[_MAX_REASONS:] = [f"… and {len(lines) - _MAX_REASONS} more"]
     if not runs and not lines:

@@ -180,6 +180,48 @@ def test_an_interpreter_without_the_runtime_is_found_before_the_run(
     assert bool(outcome.plan.runs[0].unproven_because) is bool(why)
 
 
+MISSING_PROGRAM = {"facts": {**FACTS, "programs": {"fio": False}}}
+"""Answer of a node that lacks the program of the benchmark `disk`."""
+MISSING_MODULE = {
+    "facts": {**FACTS, "pythons": {"torch": {"status": "ok", "said": {"imports": {"torch": False}}}}},
+    "pythons": {"torch": "/usr/bin/python3"},
+}
+"""Answer of a node whose named interpreter lacks a module of the benchmark `train`."""
+
+
+@pytest.mark.parametrize(
+    ("benchmarks", "before", "now", "words"),
+    [
+        (["disk"], MISSING_PROGRAM, {"facts": FACTS}, ""),
+        (["disk"], MISSING_PROGRAM, MISSING_PROGRAM, "fio is not there"),
+        (["train"], MISSING_MODULE, {**MISSING_MODULE, "facts": FACTS}, ""),
+        (["disk", "train"], MISSING_MODULE | MISSING_PROGRAM, {"facts": FACTS}, ""),
+        # The job of a run without an obstacle may already run, so it is followed.
+        (["disk"], {"facts": FACTS}, MISSING_PROGRAM, ""),
+    ],
+)
+def test_a_plan_that_is_continued_has_only_the_obstacles_that_remain(
+    site: Site, benchmarks: list[str], before: dict[str, Any], now: dict[str, Any], words: str
+) -> None:
+    (site.definitions / "disk.yml").write_text(PROGRAM)
+    first = site.plan(benchmarks=benchmarks, **before)
+    second = site.plan(benchmarks=benchmarks, **now)
+    assert second.resumed
+    assert second.plan.plan_id == first.plan.plan_id
+    assert ("UNPROVEN" in second.description) is bool(words)
+    for run in second.plan.runs:
+        assert words in run.unproven_because
+        assert bool(run.unproven_because) is bool(words)
+        # The tasks that record a run read the plan again.
+        stored = tasks.planned_run(site.results, second.plan.plan_id, run.run_id)
+        assert stored.unproven_because == run.unproven_because
+    # Nothing changed, so the plan is not written again.
+    (path,) = site.results.glob("plan-*/plan.json")
+    written = path.stat().st_mtime_ns
+    assert site.plan(benchmarks=benchmarks, **now).resumed
+    assert path.stat().st_mtime_ns == written
+
+
 def test_a_parameter_that_is_given_as_a_variable_is_refused(site: Site) -> None:
     with pytest.raises(BenchError) as caught:
         site.choose(benchmarks=["train"], variables={"batch_size": "32", "suite": "two"})
@@ -223,6 +265,10 @@ def site(tmp_path: Path) -> Site:
         ({"note": "nan"}, ("nan",)),
         ({"note": "inf"}, ("inf",)),
         ({"note": "9" * 5000}, ("9" * 5000,)),
+        ({"note": str(2**63 - 1)}, (2**63 - 1,)),
+        ({"note": str(2**63)}, (str(2**63),)),
+        ({"note": str(-(2**64))}, (str(-(2**64)),)),
+        ({"note": "1e30"}, (1e30,)),
         ({"note": True}, (True,)),
         ({"note": "{{ bench_home }}"}, ("{{ bench_home }}",)),
     ],
@@ -543,6 +589,43 @@ def test_a_wrong_variable_of_a_cluster_is_named(site: Site) -> None:
         on_rack(site, image="docker")
 
 
+@pytest.mark.parametrize(
+    ("slurm", "words"),
+    [
+        ({"images": {"x": "BAD NAME"}}, r"n1: bench_images\.x: "),
+        ({"secrets": {"TOKEN": 3}}, "n1: bench_secret_environment: "),
+        ({"environment": {"HF_TOKEN": "canary"}}, "n1: bench_environment: "),
+        ({"queue_s": 0}, "n1: bench_queue_s: "),
+        ({"sku_gpus": "x"}, "n1: bench_sku_gpus: "),
+    ],
+)
+def test_each_wrong_variable_of_a_cluster_has_its_name(site: Site, slurm: dict[str, Any], words: str) -> None:
+    with pytest.raises(BenchError, match=f"^{words}.*docs/using/mlperf.md") as caught:
+        on_rack(site, **slurm)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "words"),
+    [
+        ({"port": 80}, "n1: bench_meet_port: "),
+        ({"overlay_subnet": "x"}, "n1: bench_overlay_subnet: "),
+        ({"storages": {"s3": {"kind": "tape"}}}, r"n1: bench_storages\.s3\.kind: "),
+    ],
+)
+def test_a_wrong_variable_of_experiments_is_named(site: Site, experiment: dict[str, Any], words: str) -> None:
+    variables = {"bench_home": "/home", "bench_workloads": "/workloads"}
+    answer = NodeAnswer(facts=FACTS, variables=variables, pythons={}, experiment=experiment)
+    with pytest.raises(BenchError, match=f"^{words}.*docs/using/experiments.md"):
+        tasks.plan_runs(
+            site.choose(benchmarks=["train"]),
+            hosts=["n1"],
+            answered={"n1": answer},
+            resume=True,
+            dry_run=True,
+        )
+
+
 def test_two_bad_repeats_end_the_others_and_the_report_gives_the_reason(site: Site) -> None:
     outcome = on_rack(site, repeats=4)
     plan_id = outcome.plan.plan_id
@@ -566,6 +649,48 @@ def test_too_few_repeats_for_a_result_do_not_fail_the_plan(site: Site) -> None:
     report = tasks.report_plan(site.results, outcome.plan.plan_id)
     assert (report.verdict, report.gates) == (Verdict.PASS, False)
     assert "big: no rules to score by" in report.message
+
+
+@pytest.mark.parametrize(
+    ("scored", "verdict", "line"),
+    [
+        (None, Verdict.PASS, "big: 12 min"),
+        (Verdict.PASS, Verdict.PASS, "big: 12 min"),
+        (Verdict.DEGRADED, Verdict.DEGRADED, "degraded: big: 12 min"),
+        (Verdict.UNPROVEN, Verdict.UNPROVEN, "unproven: big: 12 min"),
+        (Verdict.FAIL, Verdict.FAIL, "fail: big: 12 min"),
+    ],
+)
+def test_a_score_counts_for_the_plan_whatever_its_verdict(
+    site: Site, monkeypatch: pytest.MonkeyPatch, scored: Verdict | None, verdict: Verdict, line: str
+) -> None:
+    monkeypatch.setattr(tasks, "score_repeats", lambda runs, results: (scored, "12 min"))
+    outcome = on_rack(site, repeats=2)
+    for number in range(2):
+        end = {**END["end"], "name": outcome.plan.runs[number].run_id, "node_count": 1}
+        end |= {"start": "1970-01-01T00:00:01", "end": "1970-01-01T00:01:00"}
+        site.record(outcome, number, log=f"{LOG}:::RACKPROOF {json.dumps({'end': end})}\n")
+    report = tasks.report_plan(site.results, outcome.plan.plan_id)
+    assert (report.verdict, report.gates) == (verdict, verdict.gates)
+    assert line in report.message.splitlines()
+
+
+def test_nodes_that_the_requested_number_leaves_idle_are_named_and_do_not_gate(site: Site) -> None:
+    text = (site.definitions / "train.yml").read_text().replace("parameters: {", 'parameters: {nodes: "", ')
+    (site.definitions / "train.yml").write_text(text)
+    outcome = site.plan("n1", "n2", "n3", parameters={"nodes": 1})
+    assert outcome.plan.idle == ("n2", "n3")
+    # The setup of the node is tested elsewhere, so the stored plan has none.
+    runs = tuple(run.model_copy(update={"setup": None}) for run in outcome.plan.runs)
+    stored = outcome.plan.model_copy(update={"runs": runs})
+    (site.results / stored.plan_id / planning.PLAN_FILE).write_bytes(seal_json(stored.model_dump_json()))
+    assert site.record(outcome) == "pass"
+    report = tasks.report_plan(site.results, outcome.plan.plan_id)
+    assert (report.verdict, report.gates) == (Verdict.PASS, False)
+    for text in (outcome.description, report.message, Path(report.report).read_text()):
+        assert "without a run: n[2-3]" in text
+    # The nodes are part of the request, so that a plan that lacks them is not continued for it.
+    assert site.plan("n1", parameters={"nodes": 1}).plan.fingerprint != outcome.plan.fingerprint
 
 
 def rack_of(site: Site, **by_host: dict[str, Any]) -> PlanOutcome:

@@ -24,6 +24,7 @@ from rackproof.core.records import Gpu, Node, Verdict
 from rackproof.jobs.bench import node_setup, planning
 from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.jobs.bench.node_setup import ExperimentConfig, NodeSetup, Peer, Storage
+from rackproof.jobs.bench.plan_text import describe_plan
 from rackproof.jobs.bench.planning import Plan
 from rackproof.logs import FORMATS
 
@@ -93,6 +94,53 @@ def test_a_point_with_a_number_of_nodes_is_one_run_on_the_first_nodes(tmp_path: 
     assert two is not None
     assert two.nodes == (Peer(name="n1", address="192.0.2.1"), Peer(name="n2", address="192.0.2.2"))
     assert two.expires_s > made.runs[1].timeout_s
+
+
+# A case has the values of a matrix, the number of GPUs by node, the nodes without a run with the reason, and
+# the nodes that the requested numbers of nodes leave idle.
+@pytest.mark.parametrize(
+    ("matrix", "exclude", "gpus", "unused", "reason", "idle"),
+    [
+        ({"nodes": (8,)}, {}, {"n1": 4, "n2": 4, "n3": 4}, ["n1", "n2", "n3"], "nodes=8: there are 3", ()),
+        (
+            {"nodes": (2,), "gpus": (8,)},
+            {},
+            {"n1": 8, "n2": 4, "n3": 8},
+            ["n1", "n2", "n3"],
+            "gpus=8: there are 4",
+            (),
+        ),
+        ({"nodes": (2,)}, {"gpus": (1,)}, {"n1": 2, "n2": 1, "n3": 2}, ["n1", "n2", "n3"], "excludes", ()),
+        ({"nodes": (1, 2)}, {}, {"n1": 4, "n2": 4, "n3": 4, "n4": 4}, [], "", ("n3", "n4")),
+        ({"nodes": (2, 8)}, {}, {"n1": 4, "n2": 4, "n3": 4}, [], "", ("n3",)),
+        ({"nodes": (3,)}, {}, {"n1": 4, "n2": 4, "n3": 4}, [], "", ()),
+        ({"nodes": ("", 2)}, {}, {"n1": 4, "n2": 4, "n3": 4}, [], "", ()),
+    ],
+)
+def test_each_node_that_answered_has_a_run_or_is_listed(
+    tmp_path: Path,
+    matrix: dict[str, tuple[Any, ...]],
+    exclude: dict[str, tuple[Any, ...]],
+    gpus: dict[str, int],
+    unused: list[str],
+    reason: str,
+    idle: tuple[str, ...],
+) -> None:
+    one = loaded(tmp_path)
+    changes = {"matrix": matrix, "exclude": (exclude,) if exclude else ()}
+    one = one.model_copy(update={"definition": one.definition.model_copy(update=changes)})
+    made = planning.make_plan(
+        [one],
+        {
+            name: Node(name=name, gpus=tuple(Gpu(index=index, uuid=f"GPU-{index}") for index in range(count)))
+            for name, count in gpus.items()
+        },
+        {name: {} for name in gpus},
+    )
+    assert sorted(made.unused) == unused
+    assert all(reason in why for why in made.unused.values())
+    assert made.idle == idle
+    assert ("without a run: " in describe_plan(made)) == bool(idle)
 
 
 def test_a_point_without_a_number_of_nodes_is_a_run_on_each_node_without_setup(tmp_path: Path) -> None:

@@ -119,6 +119,69 @@ def test_the_architecture_that_a_node_reports_chooses_the_image(root: Path) -> N
     assert "-amd:" not in text
 
 
+# A case has the racks of the nodes that answer and of the silent ones, and for the first node of each rack
+# the silent node that prevents the run.
+@pytest.mark.parametrize(
+    ("racks", "silent", "against"),
+    [
+        ({"a1": "a", "a2": "a", "b1": "b"}, {"b2": "b"}, {"a1": "", "b1": "b2"}),
+        ({"a1": "a", "a2": "a", "b1": "b"}, {"a3": "a", "b2": "b"}, {"a1": "a3", "b1": "b2"}),
+        ({"a1": "a", "a2": "a", "b1": "b"}, {"c1": "c"}, {"a1": "", "b1": ""}),
+        ({"a1": "", "a2": "", "b1": ""}, {"b2": ""}, {"a1": "b2"}),
+        # The inventory of a silent node may be unknown, so it may be in any rack.
+        ({"a1": "a", "a2": "a", "b1": "b"}, {"x": None}, {"a1": "x", "b1": "x"}),
+    ],
+)
+@pytest.mark.parametrize("name", ["llama31_8b", "ssd-0.6"])
+def test_a_silent_node_stops_only_the_runs_of_its_rack(
+    root: Path,
+    name: str,
+    racks: dict[str, str],
+    silent: dict[str, str | None],
+    against: dict[str, str],
+) -> None:
+    together = name != "llama31_8b"
+    cluster = {"shared": "/shared", "sku": "gb300", "sku_gpus": 4, "repeats": 1, "together": together}
+    variables = (*VARIABLES, "bench_data", "bench_home", "bench_mlperf06_sources", "bench_workloads")
+    plan = planning.make_plan(
+        [definitions.load_definition(root / f"benchmarks/{name}.yml", log_formats=FORMATS)],
+        {host: Node(name=host, software={"machine": "aarch64"}) for host in racks},
+        {host: {**dict.fromkeys(variables, "x"), "bench_mlperf06_ref": "a" * 40} for host in racks},
+        unreached=list(silent),
+        sites={host: Site.model_validate({**cluster, "rack": rack}) for host, rack in racks.items()},
+        racks={host: rack for host, rack in silent.items() if rack is not None},
+    )
+    assert {run.lead for run in plan.runs} == set(against)
+    for run in plan.runs:
+        missing = against[run.lead]
+        assert (f"and {missing} did not answer" in run.unproven_because) is bool(missing)
+        assert ("did not answer" in run.unproven_because) is bool(missing)
+
+
+# A case has the name of the node with an obstacle, the silent nodes, and the last line.
+@pytest.mark.parametrize(
+    ("name", "silent", "line"),
+    [
+        ("n10", ("n1",), "n1 did not answer"),
+        ("n1", ("n10",), "n10 did not answer"),
+        ("n7", ("n7",), "n7 did not answer"),
+        ("gpu", ("gpu-1", "gpu-2"), "gpu-[1-2] did not answer"),
+        ("a.b", ("b", "a"), "a,b did not answer"),
+    ],
+)
+def test_a_silent_node_is_listed_whatever_its_name(
+    root: Path, name: str, silent: tuple[str, ...], line: str
+) -> None:
+    plan = rack_plan(root, [name], [])
+    obstacle = {"unproven_because": f"{name}: lacks x", "obstacles": ()}
+    runs = tuple(run.model_copy(update=obstacle) for run in plan.runs)
+    plan = plan.model_copy(update={"runs": runs, "unreached": silent})
+    assert sorted(lacking(plan)[-1].removesuffix(" did not answer").split(",")) == sorted(
+        line.removesuffix(" did not answer").split(",")
+    )
+    assert lacking(plan)[0] == f"llama2_70b_lora: {name}: lacks x"
+
+
 def test_a_silent_node_without_a_run_is_also_listed(root: Path) -> None:
     plan = rack_plan(root, NAMES[:2], []).model_copy(update={"unreached": ("n07", "n08")})
     assert lacking(plan) == ["n[07-08] did not answer"]

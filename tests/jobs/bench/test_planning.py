@@ -18,8 +18,8 @@ import pytest
 
 from rackproof.core import definitions
 from rackproof.core.definitions import DefinitionError, LoadedDefinition
-from rackproof.core.records import Gpu, Node, Run
-from rackproof.jobs.bench import launch_slurm, planning
+from rackproof.core.records import Gpu, Node, Run, Verdict
+from rackproof.jobs.bench import launch_slurm, mlperf_checks, planning
 from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.jobs.bench.plan_text import describe_plan
 from rackproof.jobs.bench.planning import Plan
@@ -290,7 +290,30 @@ def test_a_missing_plan_is_refused_with_a_remedy(tmp_path: Path) -> None:
 def test_the_plan_says_how_long_it_takes_when_all_is_known(train: LoadedDefinition) -> None:
     known = plan(train, suite="sweep", estimate=lambda *_: 10.0)
     assert "6 runs, about 60 s" in describe_plan(known)
-    assert plan(train).expected_s is None
+
+
+@pytest.mark.parametrize(
+    ("expected_s", "impossible", "first"),
+    [
+        (3600.0, 1, "train: 1 run"),
+        (None, 1, "train: 1 run"),
+        (3600.0, 3, "sweep: 6 runs, about 10800 s by earlier runs"),
+        (3600.0, 6, "sweep: 6 runs"),
+    ],
+)
+def test_a_run_that_cannot_be_made_takes_no_time(
+    train: LoadedDefinition, expected_s: float | None, impossible: int, first: str
+) -> None:
+    many = {"suite": "sweep"} if impossible > 1 else {}
+    made = plan(train, estimate=lambda *_: expected_s, **many)
+    runs = [
+        run.model_copy(update={"unproven_because": "no GPU"}) if number < impossible else run
+        for number, run in enumerate(made.runs)
+    ]
+    text = describe_plan(made.model_copy(update={"runs": tuple(runs)}))
+    assert text.splitlines()[0] == first
+    assert not any("(about" in line for line in text.splitlines() if "UNPROVEN" in line)
+    assert text.count("UNPROVEN: no GPU") == impossible
 
 
 # A benchmark that needs a whole rack, and is started through Slurm.
@@ -542,6 +565,60 @@ def test_a_dry_run_says_what_would_be_pulled_staged_and_submitted(big: LoadedDef
     assert "stage   /shared/data/big/data unless it is there, 3 GB" in text
     assert "config_GB300_2x4x*.sh" in text
     assert "sbatch -N 2 --nodelist=a[0-1] --partition=batch run.sub" in text
+
+
+# A case has the matrix of a benchmark with two repeats, the racks of the nodes, and the names of its results.
+@pytest.mark.parametrize(
+    ("matrix", "racks", "names"),
+    [
+        ({}, ("a", "a"), ["big"]),
+        ({}, ("a", "b"), ["big on a0", "big on b1"]),
+        ({"lr": (1, 2)}, ("a", "a"), ["big lr=1", "big lr=2"]),
+        ({"lr": ("", 2)}, ("a", "a"), ["big", "big lr=2"]),
+        ({"lr": (1,), "size": (8, 16)}, ("a",), ["big size=8", "big size=16"]),
+        (
+            {"lr": (1, 2)},
+            ("a", "b"),
+            ["big lr=1 on a0", "big lr=2 on a0", "big lr=1 on b1", "big lr=2 on b1"],
+        ),
+    ],
+)
+def test_each_point_on_each_rack_is_a_result_of_its_own(
+    big: LoadedDefinition,
+    tmp_path: Path,
+    matrix: dict[str, tuple[Any, ...]],
+    racks: tuple[str, ...],
+    names: list[str],
+) -> None:
+    changes = {"parameters": {"lr": 1, "size": 8}, "matrix": matrix}
+    big = big.model_copy(update={"definition": big.definition.model_copy(update=changes)})
+    plan = rack_plan(big, racks, site={"repeats": 2})
+    result = plan.result_names()
+    assert [result[run.run_id] for run in plan.runs[::2]] == names
+    assert [result[run.run_id] for run in plan.runs[1::2]] == names
+    failed = {
+        run.run_id: Run(run_id=run.run_id, benchmark="big", plan_id=plan.plan_id, verdict=Verdict.FAIL)
+        for run in plan.runs[:2]
+    }
+    # The other results can still become valid.
+    given_up = plan.given_up(failed)
+    assert list(given_up) == names[:1]
+    assert [result[run.run_id] for run in plan.remaining_runs(failed, given_up)][::2] == names[1:]
+    # One failure of each result is allowed.
+    failed = {
+        run.run_id: Run(run_id=run.run_id, benchmark="big", plan_id=plan.plan_id, verdict=Verdict.FAIL)
+        for run in plan.runs[::2]
+    }
+    assert plan.given_up(failed) == {}
+    # A repeat is compared only with earlier ones of its own result.
+    for run in plan.runs:
+        write_run(
+            Run(run_id=run.run_id, benchmark="big", plan_id=plan.plan_id, verdict=Verdict.PASS),
+            tmp_path / run.run_id,
+        )
+    planning.resume_or_keep(plan, tmp_path, resume=False)
+    earlier = [len(mlperf_checks._earlier_repeats(run, tmp_path, plan.plan_id)) for run in plan.runs]
+    assert earlier == [0, 1] * len(names)
 
 
 def test_repeats_end_when_the_result_cannot_become_valid_any_more(

@@ -152,6 +152,50 @@ def test_how_a_job_ended_decides_whatever_its_log_says(
     assert words in run.reasons[0]
 
 
+@pytest.mark.parametrize(
+    ("launcher", "status", "code", "words"),
+    [
+        ("local", 3, "exit_status", "exit status 3: a loss or weight is NaN or infinite"),
+        ("local", 6, "exit_status", "exit status 6: its target was not reached"),
+        ("mpirun", 6, "exit_status", "exit status 6: its target was not reached"),
+        ("local", 7, "exit_status", "exit status 7"),
+        ("slurm", 3, "exit_status", "exit status 3"),
+        ("slurm", 2, "exit_status", "exit status 2"),
+        ("slurm", 6, "could_not_run", "image could not be built or fetched"),
+        ("docker", 6, "could_not_run", "image could not be built or fetched"),
+        ("docker", 7, "could_not_run", "no config fits"),
+        ("docker", 5, "could_not_run", "data is missing"),
+    ],
+)
+def test_an_exit_status_means_what_the_started_program_means(
+    planned: PlannedRun, launcher: str, status: int, code: str, words: str
+) -> None:
+    by_other = planned.model_copy(update={"launcher": launcher})
+    (finding,) = job_findings(by_other, evidence(by_other, job={"exit_status": status}))
+    assert (finding.code, finding.verdict) == (code, "fail" if code == "exit_status" else "unproven")
+    assert words in finding.message
+    assert ("target" in finding.message) == (status == 6 and launcher in ("local", "mpirun"))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "nodes", "code"),
+    [
+        ("slurm", ("n1",), planning.STILL_RUNNING),
+        ("slurm", ("n1", "n2"), planning.STILL_RUNNING),
+        ("docker", ("n1", "n2"), planning.STILL_RUNNING),
+        ("docker", ("n1",), "supervisor_died"),
+        ("mpirun", ("n1", "n2"), "supervisor_died"),
+    ],
+)
+def test_only_a_job_of_slurm_continues_without_its_follower(
+    planned: PlannedRun, launcher: str, nodes: tuple[str, ...], code: str
+) -> None:
+    on_rack = planned.model_copy(update={"launcher": launcher, "nodes": nodes})
+    took_part = tuple(Node(name=name) for name in nodes)
+    lost = evidence(on_rack, nodes=took_part, job={"ended_by": "supervisor_died"})
+    assert [finding.code for finding in job_findings(on_rack, lost)] == [code]
+
+
 def test_a_slurm_job_that_lost_its_follower_is_followed_again_not_made_again(planned: PlannedRun) -> None:
     on_rack = planned.model_copy(update={"launcher": "slurm"})
     (finding,) = job_findings(on_rack, evidence(on_rack, job={"ended_by": "supervisor_died"}))

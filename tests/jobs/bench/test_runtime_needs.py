@@ -72,6 +72,24 @@ def test_the_needs_of_the_shipped_runtimes_are_read(root: Path) -> None:
     assert not packages_of_lacking_libraries(needs["torch"], {"loadable": {"libgomp.so.1": False}})
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"oldest": 3.10, "newest": "3.12"}',
+        '{"oldest": "3.10", "newest": null}',
+        '{"oldest": "3", "newest": "3.12"}',
+        '{"oldest": ["3.10"], "newest": "3.12"}',
+        '{"oldest": "3.10", "newest": "3.12", "libraries": 3}',
+        '["3.10", "3.12"]',
+        "{",
+    ],
+)
+def test_a_damaged_description_of_a_runtime_is_left_out(tmp_path: Path, content: str) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "runtime.json").write_text(content)
+    assert read_needs(tmp_path, ["mine"]) == {}
+
+
 def test_the_module_looks_for_every_library_that_a_runtime_needs(root: Path) -> None:
     names = [path.parent.name for path in root.glob("workloads/*/runtime.json")]
     needed = {

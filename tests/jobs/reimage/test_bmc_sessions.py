@@ -235,3 +235,25 @@ def test_a_session_that_cannot_be_closed_becomes_a_remark(bmc: SessionBmc, how: 
         assert "token" not in remark
     # Only sessions are deleted, whatever path the BMC names.
     assert [one for one in bmc.deleted if not one.startswith(SESSIONS)] == []
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("bmc1", "https://bmc1"),
+        ("bmc1:8443", "https://bmc1:8443"),
+        ("https://bmc1", "https://bmc1"),
+        ("HTTPS://bmc1", "HTTPS://bmc1"),
+        ("Http://127.0.0.1:8000", "Http://127.0.0.1:8000"),
+        ("http.example", "https://http.example"),
+    ],
+)
+def test_an_address_without_a_scheme_gets_https(address: str, url: str) -> None:
+    assert redfish_http.redfish_url(address) == url
+
+
+@pytest.mark.parametrize("scheme", ["http", "HTTP", "Http"])
+def test_plain_http_is_refused_however_it_is_written(scheme: str) -> None:
+    access = Access(address=f"{scheme}://192.0.2.1", user="u")
+    with pytest.raises(BmcError, match="plain HTTP"):
+        redfish_http.refuse_plain_http("n1", access)

@@ -140,9 +140,57 @@ def test_the_shell_reads_the_reports_and_no_more_than_allowed(tmp_path: Path) ->
 
 def test_a_report_that_was_cut_off_is_no_machine() -> None:
     line = f"52-54-00-00-00-01 {base64.b64encode(json.dumps(REPORT).encode()).decode()}"
-    for text in ("", line[:-7], line.replace("=", ""), "52-54-00-00-00-01"):
+    assert boot_reports.parse_reports("", [MAC]) == {}
+    for text in (line[:-7], line.replace("=", ""), "52-54-00-00-00-01", "52-54-00-00-00-01 "):
         found = boot_reports.parse_reports(text, [MAC])[MAC]
         assert isinstance(found, BmcError) or text == line.replace("=", "")
+
+
+# A case has the numbers of the questions to which the host gives no answer, and the part of an answer that
+# comes. The even questions list the folder, and the odd ones read reports.
+@pytest.mark.parametrize(
+    ("lost", "lines"), [({0}, 0), ({1}, 0), ({1, 3}, 0), ({0, 2, 4}, 0), ({1}, 1), ({1, 3}, 1)]
+)
+def test_a_lost_connection_costs_no_report(lost: set[int], lines: int) -> None:
+    nodes = {name: KnownNode.from_variables({"reimage_serial": f"S{name[1:]}"}) for name in ("n1", "n2")}
+    reports = {MAC: REPORT, OTHER: REPORT | {"serial": "S2", "macs": {OTHER: True}}}
+    asked: list[str] = []
+
+    def ask(command: str) -> str:
+        asked.append(command)
+        names = [mac.replace(":", "-") for mac in reports]
+        if "ls -1" in command:
+            answer = [f"{name}.json" for name in names]
+        else:
+            contents = [base64.b64encode(json.dumps(one).encode()).decode() for one in reports.values()]
+            answer = [f"{name} {text}" for name, text in zip(names, contents, strict=True) if name in command]
+        return "\n".join(answer[:lines] if len(asked) - 1 in lost else answer)
+
+    shown: list[str] = []
+    ticks = iter(range(100))
+    awaited = boot_reports.Awaited(nodes, [])
+    found = boot_reports.collect(
+        ask, "/x", awaited, 20, shown.append, sleep=lambda _: None, clock=lambda: next(ticks)
+    )
+    assert set(boot_reports.match_reports(found, nodes).variables) == {"n1", "n2"}
+    assert not any("cannot be read" in one for one in shown)
+
+
+def test_a_host_that_never_gives_a_report_is_asked_only_until_the_time_is_over() -> None:
+    ticks = iter(range(1000))
+    asked: list[str] = []
+
+    def ask(command: str) -> str:
+        asked.append(command)
+        return "52-54-00-00-00-01.json" if "ls -1" in command else ""
+
+    awaited = boot_reports.Awaited({}, [MAC])
+    found = boot_reports.collect(
+        ask, "/x", awaited, 5, lambda line: None, sleep=lambda _: None, clock=lambda: next(ticks)
+    )
+    assert str(found[MAC]) == f"{MAC}: its boot report cannot be read"
+    assert boot_reports.match_reports(found, {}).gates
+    assert len(asked) == 10
 
 
 @pytest.mark.parametrize("when", [0, 1, 2])

@@ -42,6 +42,27 @@ MAC = "52:54:00:00:00:01"
 OTHER = "52:54:00:00:00:02"
 
 
+class TaggedStr(str):
+    """A text of a task's options. Ansible's own subclass of str also carries the text's origin."""
+
+
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [
+        ("n1", {"reimage_bmc_address": "10.0.0.1", "reimage_bmc_protocol": TaggedStr("ipmi")}),
+        ("n1", {"reimage_bmc_address": TaggedStr("10.0.0.1"), "reimage_mac": MAC}),
+        (TaggedStr("n1"), {"reimage_mac": TaggedStr(MAC)}),
+    ],
+)
+def test_texts_of_ansible_are_written_like_other_texts(
+    tmp_path: Path, name: str, variables: dict[str, str]
+) -> None:
+    path = tmp_path / "discovered.yml"
+    assert write_discovered(path, {name: variables})
+    assert yaml.safe_load(path.read_text()) == {"all": {"hosts": {"n1": variables}}}
+    assert not write_discovered(path, {name: variables})
+
+
 # `ranged` are the addresses from ranges and networks, of which silence is no problem. None means all.
 @pytest.mark.parametrize(
     ("words", "addresses", "ranged"),

@@ -106,6 +106,10 @@ def test_the_next_run_continues_where_a_killed_run_stopped(tmp_path: Path, last:
     # The run is killed, and its claims on hosts end with the process.
     (tmp_path / run_files.CLAIMS / host_claims.CLAIMS).unlink()
     (mine,) = tasks.read_progress(tmp_path, ["n1"])
+    # A name that can be no file was never imaged.
+    for name in ("a/b", "", ".hidden", "x" * 300, "a\0b"):
+        assert tasks.read_progress(tmp_path, [name, "n1"]) == [mine]
+        assert tasks.unfinished_imaging(tmp_path, [name]) == {}
     assert (mine.progress.state, mine.progress.step) == ("interrupted", last)
     assert mine.next_command == "ansible-playbook reimage.yml -l n1"
 

@@ -50,9 +50,10 @@ def system_config(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
     configs = loaded.definition.configs
     if configs is None:
         return ""
-    named = (configs.together if site.together else configs.systems).get(site.sku, "")
+    kind = "together" if site.together else "systems"
+    named = getattr(configs, kind).get(site.sku, "")
     # Names of configs for several nodes may contain the number: ``{{ nodes }}xLambdaHyperplaneBasic``.
-    text = substitute_variables(named, {"nodes": nodes}, f"{loaded.path}: configs.together")
+    text = substitute_variables(named, {"nodes": nodes}, f"{loaded.path}: configs.{kind}")
     return text if _SYSTEM.fullmatch(text) else ""
 
 

@@ -38,6 +38,8 @@ GRACE_S = 120.0
 LEAST_SECRET = 8
 """Smallest number of characters of a secret. A shorter value is a mistake, and its removal from a log would
 damage the log."""
+SILENT = "did not answer"
+"""Words about nodes in :func:`unreached_obstacle`."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """Names of architectures in registries, by the kernel's names (``uname -m``)."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
@@ -126,7 +128,7 @@ def unreached_obstacle(unreached: Sequence[str]) -> str:
         else "repair them, or limit -l to the other nodes"
     )
     silent = compress_hostlist(unreached)
-    return f"it runs on all nodes of the rack together, and {silent} did not answer: {left_out}"
+    return f"it runs on all nodes of the rack together, and {silent} {SILENT}: {left_out}"
 
 
 def rack_obstacle(site: Site, unreached: Sequence[str]) -> str:

@@ -361,14 +361,19 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
         except (ValueError, OSError) as error:
             return Verdict.UNPROVEN, f"the repeats could not be scored: {error}"
     if score.minutes is not None and not score.verdict.gates:
-        return (
-            score.verdict,
-            f"{score.minutes:.4g} min by the rules {ruleset}, {amount(len(planned), 'repeat')}",
-        )
+        text = f"{score.minutes:.4g} min by the rules {ruleset}, {amount(len(planned), 'repeat')}"
+        why = _degrading_messages(score) if score.verdict is Verdict.DEGRADED else ""
+        return score.verdict, f"{text}: {why}" if why else text
     return (
         score.verdict,
         f"no score by the rules {ruleset}: {'; '.join(score.reasons[:3]) or 'no reason given'}",
     )
+
+
+def _degrading_messages(score: FolderScore) -> str:
+    """Return the messages of the first findings that degrade a score."""
+    messages = [finding.message for finding in score.findings if finding.verdict is Verdict.DEGRADED]
+    return "; ".join(dict.fromkeys(messages[:3]))
 
 
 def published_references(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
@@ -453,11 +458,6 @@ def _earlier_repeats(planned: PlannedRun, results: Path, plan_id: str) -> list[t
         # Failed repeats are left out, because a difference from them is no evidence against this run.
         if record is None or record.verdict not in (Verdict.PASS, Verdict.DEGRADED):
             continue
-        if _is_same_result(run, planned) and run.repeat < planned.repeat:
+        if run.result_key == planned.result_key and run.repeat < planned.repeat:
             measurements.append(record.measurements)
     return measurements
-
-
-def _is_same_result(other_run: PlannedRun, planned: PlannedRun) -> bool:
-    """Return whether two runs are of the same benchmark and nodes. Their parameters are not compared."""
-    return other_run.benchmark == planned.benchmark and other_run.nodes == planned.nodes

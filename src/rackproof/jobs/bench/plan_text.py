@@ -18,6 +18,7 @@ from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Measurement
 from rackproof.core.text import amount, duration
+from rackproof.jobs.bench.launch_slurm import SILENT
 from rackproof.jobs.bench.log_checks import BY_ITSELF
 from rackproof.jobs.bench.mlperf_checks import published_references
 from rackproof.jobs.bench.planning import Plan, PlannedRun
@@ -40,7 +41,14 @@ def describe_plan(plan: Plan, baselines: Sequence[SkuReference] = ()) -> str:
     lines += [f"  left out on {point.node}: {point.benchmark}: {point.reason}" for point in plan.skipped]
     if plan.unreached:
         lines.append(f"  not reached: {compress_hostlist(plan.unreached)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"  {text}" for text in idle_lines(plan))])
+
+
+def idle_lines(plan: Plan) -> list[str]:
+    """Return a line with the nodes that have no run because their rack has more nodes than the runs need."""
+    if not plan.idle:
+        return []
+    return [f"without a run: {compress_hostlist(plan.idle)}, because `nodes` needs only the first of a rack"]
 
 
 def lacking(plan: Plan) -> list[str]:
@@ -55,12 +63,10 @@ def lacking(plan: Plan) -> list[str]:
             lacking_by_node.setdefault(why, {})[run.benchmark] = None
     ordered = sorted(lacking_by_node.items(), key=lambda entry: -len(entry[1]))
     lines = [f"{', '.join(names)}: {why}" for why, names in ordered]
-    listed = " ".join(lines)
-    # An obstacle to a rack's run names all hosts that did not answer, as one host list.
-    if not plan.unreached or compress_hostlist(plan.unreached) in listed:
-        return lines
-    silent = [name for name in plan.unreached if name not in listed]
-    return [*lines, *([f"{compress_hostlist(silent)} did not answer"] if silent else [])]
+    # An obstacle to a rack's run names all nodes of the rack that did not answer.
+    named = {name for run in plan.runs if SILENT in run.unproven_because for name in run.nodes}
+    silent = [name for name in plan.unreached if name not in named]
+    return [*lines, *([f"{compress_hostlist(silent)} {SILENT}"] if silent else [])]
 
 
 def dry_run_answers(results: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -91,9 +97,10 @@ def dry_run_answers(results: Iterable[Mapping[str, Any]]) -> dict[str, list[str]
 
 def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
     """Return the expected duration of runs from their history, or else from their time limits."""
-    expected_s = [run.expected_s for run in runs if run.expected_s is not None]
     # A run that cannot be made takes no time.
-    limits_s = [run.timeout_s for run in runs if run.expected_s is None and not run.unproven_because]
+    possible = [run for run in runs if not run.unproven_because]
+    expected_s = [run.expected_s for run in possible if run.expected_s is not None]
+    limits_s = [run.timeout_s for run in possible if run.expected_s is None]
     text = ""
     if expected_s:
         share = f" for {len(expected_s)} of them" if limits_s else ""
@@ -110,7 +117,8 @@ def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
 
 def _run_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
     """Return the lines about one run. Only the first of its repeats has lines about details."""
-    expected = f" (about {run.expected_s:.0f} s)" if run.expected_s is not None else ""
+    takes_time = run.expected_s is not None and not run.unproven_because
+    expected = f" (about {run.expected_s:.0f} s)" if takes_time else ""
     # The reasons against a run under Slurm get a line each.
     why = "" if run.obstacles else f": {run.unproven_because}"
     note = f"  UNPROVEN{why}" if run.unproven_because else ""

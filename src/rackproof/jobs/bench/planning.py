@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -156,6 +157,16 @@ class PlannedRun(Record):
     """The separate reasons against a run under Slurm. ``unproven_because`` joins them."""
 
     @property
+    def result_key(self) -> tuple[str, tuple[str, ...], str]:
+        """Return the benchmark, the nodes and the point, which only repeats of one result share."""
+        return self.benchmark, self.nodes, json.dumps(self.parameters, sort_keys=True)
+
+    @property
+    def is_slurm_job(self) -> bool:
+        """Return whether Slurm runs the job, so that it continues without the process that follows it."""
+        return self.launcher == "slurm" or (self.launcher == "docker" and len(self.nodes) > 1)
+
+    @property
     def definition_name(self) -> str:
         """Return folder and name of the definition, which are the same on every machine."""
         return "/".join(Path(self.definition_path).parts[-2:])
@@ -193,6 +204,8 @@ class Plan(Record):
     skipped: tuple[Skipped, ...] = ()
     unreached: tuple[str, ...] = ()
     """Requested nodes that did not answer. Their results are unproven."""
+    idle: tuple[str, ...] = ()
+    """Nodes that answered and have no run, because the requested runs need fewer nodes than the rack has."""
     sha256: str = Field(default="", exclude=True)
     """Unused: the digest in the file is checked and removed when the file is read."""
 
@@ -237,40 +250,51 @@ class Plan(Record):
             if all(finding.code != STILL_RUNNING for finding in run.findings)
         }
 
-    def result_of(self, run: PlannedRun) -> str:
-        """Return the name of the result that a run repeats.
+    def result_names(self) -> dict[str, str]:
+        """Return the name of the result that each run repeats, by run id.
 
-        If several nodes make the same benchmark separately, each gives its own result. The points of one
-        benchmark have the same name.
+        If several nodes make the same benchmark separately, each gives its own result, and so does each
+        point. A name has the parameters that differ between the points of its nodes.
         """
-        alone = all(
-            other_run.nodes == run.nodes for other_run in self.runs if other_run.benchmark == run.benchmark
-        )
-        return run.benchmark if alone else f"{run.benchmark} on {run.lead}"
+        groups: dict[tuple[str, tuple[str, ...]], list[PlannedRun]] = {}
+        for run in self.runs:
+            groups.setdefault((run.benchmark, run.nodes), []).append(run)
+        places = Counter(benchmark for benchmark, _ in groups)
+        names = {}
+        for (benchmark, _), runs in groups.items():
+            differing = _differing_parameters(runs)
+            for run in runs:
+                point = [f"{name}={value}" for name, value in run.parameters.items() if name in differing]
+                place = [f"on {run.lead}"] if places[benchmark] > 1 else []
+                names[run.run_id] = " ".join([benchmark, *point, *place])
+        return names
 
     def remaining_runs(
         self, recorded: Mapping[str, Run], given_up: Mapping[str, str]
     ) -> Iterator[PlannedRun]:
         """Yield the runs without a record that do not repeat a result in :meth:`given_up`."""
+        names = self.result_names()
         for run in self.runs:
-            if run.run_id not in recorded and self.result_of(run) not in given_up:
+            if run.run_id not in recorded and names[run.run_id] not in given_up:
                 yield run
 
     def given_up(self, recorded: Mapping[str, Run]) -> dict[str, str]:
         """Return the results whose repeats can no longer become valid, with the reasons.
 
-        The keys are names as :meth:`result_of` returns them. One repeat may fail, and counts as the slowest
+        The keys are names of :meth:`result_names`. One repeat may fail, and counts as the slowest
         (docs/using/scoring.md). With two failures, the result is invalid.
         """
-        repeats: dict[str, list[PlannedRun]] = {}
+        repeats: dict[tuple[str, tuple[str, ...], str], list[PlannedRun]] = {}
         for run in self.runs:
             if run.repeats > 1:
-                repeats.setdefault(self.result_of(run), []).append(run)
-        reasons = {}
-        for result, runs in repeats.items():
+                repeats.setdefault(run.result_key, []).append(run)
+        reasons, names = {}, self.result_names()
+        for runs in repeats.values():
             failed = _failed_repeats(runs, recorded)
             if len(failed) > ALLOWED_FAILURES:
-                reasons[result] = f"the result cannot become valid: repeats {', '.join(failed)} do not pass"
+                reasons[names[runs[0].run_id]] = (
+                    f"the result cannot become valid: repeats {', '.join(failed)} do not pass"
+                )
         return reasons
 
     @property
@@ -283,12 +307,11 @@ class Plan(Record):
         # Points of one benchmark are often skipped for the same reason, which is then shown once.
         return {node: "; ".join(dict.fromkeys(reason)) for node, reason in reasons.items()}
 
-    @property
-    def expected_s(self) -> float | None:
-        """Return the expected seconds of the plan from earlier runs, or None if a run is without history."""
-        durations_s = [planned.expected_s for planned in self.runs]
-        known_s = [seconds for seconds in durations_s if seconds is not None]
-        return sum(known_s) if len(known_s) == len(durations_s) else None
+
+def _differing_parameters(runs: Sequence[PlannedRun]) -> set[str]:
+    """Return the names of the parameters that some of the runs lack, or that have several values."""
+    names = {name for run in runs for name in run.parameters}
+    return {name for name in names if len({run.parameters.get(name) for run in runs}) > 1}
 
 
 def _failed_repeats(runs: Sequence[PlannedRun], recorded: Mapping[str, Run]) -> list[str]:
@@ -314,6 +337,7 @@ def make_plan(
     estimate: Callable[[str, Parameters, Node], float | None] = lambda benchmark, parameters, node: None,
     now: datetime | None = None,
     sites: Mapping[str, Site] | None = None,
+    racks: Mapping[str, str] | None = None,
     experiments: Mapping[str, ExperimentConfig] | None = None,
     addresses: Mapping[str, str] | None = None,
 ) -> Plan:
@@ -331,6 +355,7 @@ def make_plan(
         estimate: A function that returns the expected seconds of a run, or None.
         now: The time of planning.
         sites: The rack, SKU and Slurm cluster of each node.
+        racks: The racks of nodes without a site. A node without a known rack may be in any.
         experiments: The inventory's variables for experiments (storages, networks), by node.
         addresses: The address of each node on the training network.
 
@@ -344,6 +369,7 @@ def make_plan(
         nodes=nodes,
         variables=variables,
         sites=sites or {},
+        racks={**(racks or {}), **{name: site.rack for name, site in (sites or {}).items()}},
         experiments=experiments or {},
         addresses=addresses or {},
         unreached=unreached,
@@ -373,10 +399,11 @@ def make_plan(
         plan_id=f"plan-{now:%Y%m%dT%H%M%SZ}-{hashlib.sha256(os.urandom(16)).hexdigest()[:6]}",
         title=title,
         created=now,
-        fingerprint=_request_fingerprint(title, runs, planner.skipped, unreached),
+        fingerprint=_request_fingerprint(title, runs, planner.skipped, [*unreached, *planner.idle]),
         runs=tuple(runs),
         skipped=tuple(planner.skipped),
         unreached=tuple(unreached),
+        idle=tuple(planner.idle),
     )
 
 
@@ -386,16 +413,16 @@ def _node_sku(site: Site) -> NodeSku:
 
 
 def _request_fingerprint(
-    title: str, runs: Sequence[PlannedRun], skipped: Sequence[Skipped], unreached: Sequence[str]
+    title: str, runs: Sequence[PlannedRun], skipped: Sequence[Skipped], others: Sequence[str]
 ) -> str:
     """Return the fingerprint of a request, which is the same for all plans of that request.
 
-    Nodes without a run are part of the request. A plan that lacks them would not report them as unproven.
+    Nodes without a run are part of the request. A plan that lacks them would not report them.
     """
     # The fingerprint covers all of a run except its id, its file's time and its expected time, which vary.
     requests = [run.model_dump(mode="json", exclude=_NOT_THE_REQUEST) for run in runs]
     without_run = [point.model_dump(mode="json") for point in skipped]
-    request = [title, requests, without_run, sorted(unreached)]
+    request = [title, requests, without_run, sorted(others)]
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
@@ -440,6 +467,7 @@ class _Planner:
     nodes: Mapping[str, Node]
     variables: Mapping[str, Mapping[str, Scalar]]
     sites: Mapping[str, Site]
+    racks: Mapping[str, str]
     experiments: Mapping[str, ExperimentConfig]
     addresses: Mapping[str, str]
     unreached: Sequence[str]
@@ -502,30 +530,33 @@ class _Planner:
                 self._add_rack_runs(loaded, members)
             return
         for members in self._racks(self.nodes):
-            self._add_grouped_runs(loaded, members)
+            reasons = self._add_grouped_runs(loaded, members)
+            self._skip_on_rack(loaded, members, reasons)
 
-    def _add_grouped_runs(self, loaded: LoadedDefinition, members: Sequence[str]) -> None:
-        """Add the runs of points with a number of nodes. Each uses the first nodes of the rack."""
+    def _add_grouped_runs(self, loaded: LoadedDefinition, members: Sequence[str]) -> list[str]:
+        """Add the runs of points with a number of nodes. Return the reasons against the other points.
+
+        Each run uses the first nodes of the rack.
+        """
         # All ranks of a job use the same number of GPUs, so the node with the fewest sets the limit.
         gpus_there = min(len(self.nodes[name].gpus) for name in members)
-        for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=gpus_there):
-            if point.get("nodes", "") != "":
-                self._add_grouped_point(loaded, members, point, gpus_there)
+        points = loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=gpus_there)
+        grouped = [point for point in points if point.get("nodes", "") != ""]
+        reasons = [self._add_grouped_point(loaded, members, point, gpus_there) for point in grouped]
+        return list(filter(None, reasons))
 
     def _add_grouped_point(
         self, loaded: LoadedDefinition, members: Sequence[str], point: Parameters, gpus_there: int
-    ) -> None:
-        """Add the run of one point on the first nodes of a rack, or note why the point is skipped."""
+    ) -> str:
+        """Add the run of one point on the first nodes of a rack, or return why it is skipped."""
         node_count, gpus = _node_count(loaded, point), point.get("gpus", 0)
         overrides = self._own_overrides(loaded)
         lacks_nodes, lacks_gpus = node_count > len(members), _lacks_gpus(point, gpus_there)
         # If the operator gave the values, the run is planned as unproven. Other points are skipped.
-        if (lacks_nodes and "nodes" not in overrides) or (lacks_gpus and "gpus" not in overrides):
-            reason = f"gpus={gpus}: there are {gpus_there}"
-            if lacks_nodes:
-                reason = f"nodes={node_count}: there are {len(members)}"
-            self._skip(loaded, members[0], reason)
-            return
+        if lacks_nodes and "nodes" not in overrides:
+            return f"nodes={node_count}: there are {len(members)}"
+        if lacks_gpus and "gpus" not in overrides:
+            return f"gpus={gpus}: there are {gpus_there}"
         run = self._program_run(loaded, point, self._peers(members[:node_count]), node_count)
         # If the setup already reports too few nodes, its remedy comes first.
         if lacks_gpus and not run.unproven_because:
@@ -533,41 +564,63 @@ class _Planner:
             reason += f"; give gpus={gpus_there} or fewer"
             run = run.model_copy(update={"unproven_because": reason})
         self.runs.append(run)
+        return ""
+
+    def _skip_on_rack(self, loaded: LoadedDefinition, members: Sequence[str], reasons: Sequence[str]) -> None:
+        """Note the points that a rack cannot run, on all its nodes if none has a run of the benchmark."""
+        used = {name for run in self.runs if run.benchmark == loaded.name for name in run.nodes}
+        if not used.isdisjoint(members):
+            for reason in reasons:
+                self._skip(loaded, members[0], reason)
+            return
+        noted = {point.node for point in self.skipped if point.benchmark == loaded.name}
+        for name in members:
+            if name not in noted:
+                # Without a reason, the points were excluded because of the node with the fewest GPUs.
+                for reason in reasons or ["its definition excludes every requested point on its rack"]:
+                    self._skip(loaded, name, reason)
+
+    @property
+    def idle(self) -> list[str]:
+        """Return the nodes without a run that no skipped point names."""
+        named = {name for run in self.runs for name in run.nodes} | {point.node for point in self.skipped}
+        return [name for name in self.nodes if name not in named]
 
     def _add_rack_runs(self, loaded: LoadedDefinition, members: Sequence[str]) -> None:
         """Add the repeats of each point of a benchmark on a whole rack."""
         site = self.sites.get(members[0], Site())
         lead, obstacle = _rack_lead(site, members)
-        for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=site.sku_gpus):
+        silent = [name for name in self.unreached if self.racks.get(name, site.rack) == site.rack]
+        points = list(loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=site.sku_gpus))
+        if not points:
+            self._skip_on_rack(loaded, members, [])
+        for point in points:
             variables = {**self.variables[lead], **point}
             if loaded.definition.launch.with_ == "docker":
                 # With docker, the first node leads the run, and must be bench_launch_host.
                 ordered = [lead, *(name for name in members if name != lead)]
-                runs = _docker_runs(
-                    loaded, point, ordered, variables, site, self.suite, self.now, self.unreached
-                )
+                runs = _docker_runs(loaded, point, ordered, variables, site, self.suite, self.now, silent)
                 why = runs[0].unproven_because or obstacle
                 self.runs += [run.model_copy(update={"unproven_because": why}) for run in runs]
                 continue
-            rack_site, reasons = self._site_of_architecture(loaded, site, members)
+            rack_site, reasons = self._site_of_architecture(loaded, site, members, silent)
             run = self._slurm_run(loaded, point, members, lead, rack_site, variables)
             reasons = tuple(filter(None, (*reasons, obstacle)))
             against = {"unproven_because": "; ".join(reasons), "obstacles": reasons}
             self.runs += _repeats(run.model_copy(update=against), self.now)
 
     def _site_of_architecture(
-        self, loaded: LoadedDefinition, site: Site, members: Sequence[str]
+        self, loaded: LoadedDefinition, site: Site, members: Sequence[str], silent: Sequence[str]
     ) -> tuple[Site, tuple[str, ...]]:
         """Return a rack's cluster with the architecture of its nodes, and the reasons against a run.
 
-        The architecture is the SKU's only if no node answered. It is "" if it is unknown, or if the nodes
-        have different architectures.
+        The architecture is the SKU's only if no node answered. ``silent`` are the nodes without an answer.
         """
         names = launch_slurm.nodes_by_architecture(self.nodes[name] for name in members if name in self.nodes)
         names = names or ({site.sku_architecture: []} if site.sku_architecture else {})
         rack_site = site.model_copy(update={"architecture": next(iter(names)) if len(names) == 1 else ""})
         mixed = launch_slurm.architecture_obstacle(names)
-        obstacles = slurm_obstacles(loaded, rack_site, self.unreached, with_image=bool(names) and not mixed)
+        obstacles = slurm_obstacles(loaded, rack_site, silent, with_image=bool(names) and not mixed)
         return rack_site, (mixed, *obstacles)
 
     def _slurm_run(
@@ -875,10 +928,35 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
     """
     earlier_plan = _newest_of_request(plan, results) if resume else None
     if earlier_plan is not None and _is_unfinished(earlier_plan, results):
-        return earlier_plan, True
+        mended_plan = _with_present_reasons(earlier_plan, plan)
+        if mended_plan != earlier_plan:
+            _store(mended_plan, results)
+        return mended_plan, True
     # Store the plan before the first run, so that it is found after an interruption right then.
-    write_file(results / plan.plan_id / PLAN_FILE, seal_json(plan.model_dump_json(indent=1) + "\n"))
+    _store(plan, results)
     return plan, False
+
+
+def _store(plan: Plan, results: Path) -> None:
+    """Write the file of a plan.
+
+    Raises:
+        ResultsError: The results folder cannot be written.
+    """
+    write_file(results / plan.plan_id / PLAN_FILE, seal_json(plan.model_dump_json(indent=1) + "\n"))
+
+
+def _with_present_reasons(earlier_plan: Plan, plan: Plan) -> Plan:
+    """Return an earlier plan of the same request, without reasons against runs that no longer apply.
+
+    The operator may have installed a program that a node lacked. Plans of one request have the same runs in
+    the same order. A run without a reason gets none, because its job may already run.
+    """
+    runs = tuple(
+        run.model_copy(update={"unproven_because": present.unproven_because}) if run.unproven_because else run
+        for run, present in zip(earlier_plan.runs, plan.runs, strict=True)
+    )
+    return earlier_plan.model_copy(update={"runs": runs})
 
 
 def _newest_of_request(plan: Plan, results: Path) -> Plan | None:

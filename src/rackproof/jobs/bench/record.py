@@ -61,23 +61,24 @@ from rackproof.store.run_folder import write_run
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 # Exit statuses of Rackproof's own workloads (docs/extending/workloads.md), with their meanings. They prove
-# neither success nor failure. Any other status except 0 and WRONG_ARGUMENTS means that something failed while
-# the workload ran. For a site's own program, run_command.py replaces every other status by 1. mnist_torch.py
-# also ends with 6 if it misses its target, which is not distinguished here.
+# neither success nor failure, as those of the next two tables. Any other status except 0 means that something
+# failed while the workload ran. For a site's own program, run_command.py replaces every other status by 1.
 COULD_NOT_RUN = {
     4: "a GPU that was requested is absent",
     5: "the data is missing or damaged",
-    6: "the image could not be built or fetched",
-    7: "no config fits, or Slurm did not take or start the job",
     8: "the nodes did not meet, or point.json or the program cannot be used",
     9: "the program is not there or not executable (on several nodes: or mpirun, or ssh)",
 }
-
-WRONG_ARGUMENTS = 2
-"""Exit status of Rackproof's own programs for a wrong value of a parameter, which is no fault.
-
-With the launchers that :data:`~rackproof.jobs.bench.log_checks.BY_ITSELF` does not list, it is a failure.
-"""
+_COULD_NOT_LAUNCH = {
+    6: "the image could not be built or fetched",
+    7: "no config fits, or Slurm did not take or start the job",
+}
+"""Such statuses of slurm_run.py and docker_run.py. For a workload that is started by itself, 6 means another
+thing."""
+_WRONG_ARGUMENT = {2: "a parameter has a value that it cannot use"}
+"""Such a status of a workload that is started by itself. A wrong value of a parameter is no fault."""
+_FAILED_BY_ITSELF = {3: "a loss or weight is NaN or infinite", 6: "its target was not reached"}
+"""Exit statuses of Rackproof's own workloads that show what failed."""
 _LINES_READ = 20
 """Number of last lines of a log to search for the reason why its program ended."""
 
@@ -207,7 +208,7 @@ def _end_findings(planned: PlannedRun, job: Mapping[str, Any]) -> list[Finding]:
 def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None:
     """Return a finding if a job did not end by itself, or if its end is unknown, or else None."""
     ended_by = job.get("ended_by", "itself")
-    if ended_by == "supervisor_died" and planned.launcher == "slurm":
+    if ended_by == "supervisor_died" and planned.is_slurm_job:
         # The program on that node only followed the job. The same command finds the Slurm job, or its
         # end.
         message = (
@@ -235,15 +236,16 @@ def _exit_failure(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
     # A signal is the cause, whatever the exit status is.
     if signal is not None:
         return _finding("killed", Verdict.FAIL, f"the job was killed by signal {sanitize(signal, 20)}")
-    if status in COULD_NOT_RUN:
-        message = f"the job could not run: {COULD_NOT_RUN[status]} (exit status {status})"
-        return _finding("could_not_run", Verdict.UNPROVEN, message)
-    if status == WRONG_ARGUMENTS and planned.launcher in BY_ITSELF:
-        message = f"the job could not run: a parameter has a value that it cannot use (exit status {status})"
+    by_itself = planned.launcher in BY_ITSELF
+    could_not_run = COULD_NOT_RUN | (_WRONG_ARGUMENT if by_itself else _COULD_NOT_LAUNCH)
+    if status in could_not_run:
+        message = f"the job could not run: {could_not_run[status]} (exit status {status})"
         return _finding("could_not_run", Verdict.UNPROVEN, message)
     if status != 0:
         # A failed program is a failure, whatever the supervisor reports.
-        return _finding("exit_status", Verdict.FAIL, f"the job ended with exit status {status}")
+        meaning = _FAILED_BY_ITSELF.get(status) if by_itself else None
+        message = f"the job ended with exit status {status}"
+        return _finding("exit_status", Verdict.FAIL, f"{message}: {meaning}" if meaning else message)
     if not job.get("succeeded", True):
         message = "the job has exit status 0, yet its supervisor reports no success"
         return _finding("contradiction", Verdict.UNPROVEN, message)

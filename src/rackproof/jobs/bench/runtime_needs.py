@@ -52,7 +52,7 @@ def read_needs(workloads: Path, names: Iterable[str]) -> dict[str, RuntimeNeeds]
                 dict(content.get("libraries", {})),
                 tuple(content.get("imports", ())),
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return needs
 

@@ -26,7 +26,7 @@ from rackproof.core.advised_commands import add_results
 from rackproof.core.definitions import DefinitionError, Matrix, Parameters, Scalar
 from rackproof.core.errors import RackproofError
 from rackproof.core.judging import SkuReference, parse_sku_reference
-from rackproof.core.records import Finding, Node, Record, Run, Verdict, worst
+from rackproof.core.records import Finding, Node, Record, Run, Verdict
 from rackproof.core.task_failures import failure_reasons
 from rackproof.core.text import amount, sanitize
 from rackproof.jobs.bench import node_setup, plan_text, planning, runtime_needs
@@ -41,7 +41,7 @@ from rackproof.logs import FORMATS
 from rackproof.nodes.facts import findings_from_facts, node_from_facts, sku_findings
 from rackproof.report import write_plan_reports, write_run_reports
 from rackproof.report.comparison import write_comparison
-from rackproof.report.view import speeds_not_judged
+from rackproof.report.view import overall_verdict, speeds_not_judged
 from rackproof.store import host_claims
 from rackproof.store.history.client import History
 from rackproof.store.known_parts import parts_of_others, without_parts
@@ -55,10 +55,10 @@ SIDE_BY_SIDE = 18
 No rack contains more nodes, and more columns are hard to read. `rackproof compare` compares any two systems.
 """
 
-
 _LARGEST_VALUE = 2**63
-"""Bound of the absolute value of an integer parameter, so that the integer fits into 64 bits. A number in a
-text is not checked."""
+"""Bound for integer parameters, because most programs read integers of 64 bits."""
+_NAMES = {"port": "bench_meet_port", "secrets": "bench_secret_environment"}
+"""Variables of the inventory whose names are not ``bench_`` and the name of a field."""
 
 
 class BenchError(RackproofError):
@@ -273,6 +273,7 @@ def plan_runs(
     resume: bool,
     dry_run: bool,
     assumed: Mapping[str, NodeAnswer] | None = None,
+    racks: Mapping[str, str] | None = None,
     sku_references: Sequence[Mapping[str, Any]] = (),
     workloads: Path | None = None,
 ) -> PlanOutcome:
@@ -285,6 +286,8 @@ def plan_runs(
         resume: Whether to continue an interrupted plan of the same request.
         dry_run: Whether to write nothing.
         assumed: Nodes that did not answer, without facts. A dry run plans a rack's runs with these nodes.
+        racks: The rack of each host in the inventory. A host without an answer and without a rack may be in
+            any rack.
         sku_references: The references of the SKU, to show which of them judge the runs.
         workloads: The folder of the workloads on this machine, which has the needs of their runtimes.
 
@@ -299,7 +302,7 @@ def plan_runs(
     results = Path(choice.results)
     try:
         plan = _with_obstacles(
-            _make_plan(choice, hosts, answered, assumed, experiments, dry_run=dry_run), answered
+            _make_plan(choice, hosts, answered, assumed, experiments, racks or {}, dry_run=dry_run), answered
         )
         resumed = False
         if not dry_run:
@@ -353,8 +356,9 @@ def _starts_by_host(
 ) -> dict[str, tuple[dict[str, Any], ...]]:
     """Return the data to start the runs with, by starting host, in the order of the plan."""
     starts: dict[str, list[dict[str, Any]]] = {}
+    names = plan.result_names()
     for run in runs:
-        start = {**_to_start(run, answered, plan.plan_id), "result": plan.result_of(run)}
+        start = {**_to_start(run, answered, plan.plan_id), "result": names[run.run_id]}
         starts.setdefault(run.lead, []).append(start)
     return {host: tuple(runs) for host, runs in starts.items()}
 
@@ -365,6 +369,7 @@ def _make_plan(
     answered: Mapping[str, NodeAnswer],
     assumed: Mapping[str, NodeAnswer],
     experiments: Mapping[str, ExperimentConfig],
+    racks: Mapping[str, str],
     *,
     dry_run: bool,
 ) -> Plan:
@@ -395,6 +400,7 @@ def _make_plan(
         # A dry run creates no history, but uses one that exists.
         estimate=history.estimate if history.exists or not dry_run else (lambda *_: None),
         sites=sites,
+        racks=racks,
         experiments=experiments,
         addresses={
             host: node_setup.node_address(answer.facts, experiments[host].fabric_interface)
@@ -693,29 +699,34 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
         runs = [recorded[run.run_id] for run in plan.runs if run.run_id in recorded]
         given_up = plan.given_up(recorded)
         scores = _scores(plan, recorded, given_up, results)
-        failures = _with_verdict(scores, Verdict.FAIL)
-        missing = [*_missing(plan, recorded, given_up, results), *_with_verdict(scores, Verdict.UNPROVEN)]
+        judged = [(text, verdict) for text, verdict in scores.items() if verdict is not None]
+        missing = _missing(plan, recorded, given_up, results)
         remarks = _write_other_pages(plan, runs, results)
         pages = write_plan_reports(
             runs,
             results / plan_id,
             plan.title,
             link=lambda run: f"../{run.run_id}/report.html",
-            missing=[*missing, *failures],
-            left_out=[f"{point.benchmark} on {point.node}: {point.reason}" for point in plan.skipped],
+            missing=missing,
+            left_out=[
+                *(f"{point.benchmark} on {point.node}: {point.reason}" for point in plan.skipped),
+                *plan_text.idle_lines(plan),
+            ],
+            scores=judged,
         )
     except (ResultsError, OSError) as error:
         raise BenchError(f"the report of {plan_id} could not be written: {error}") from error
     # A missing run gates like an unproven one, because the plan proves nothing without it.
-    verdicts = [run.verdict for run in runs]
-    verdict = worst([*verdicts, *([Verdict.UNPROVEN] * len(missing)), *([Verdict.FAIL] * len(failures))])
+    verdict = overall_verdict(runs, missing, judged)
     lines = [
         f"{plan.title}: {verdict.value} ({len(runs)} of {amount(len(plan.runs), 'run')} recorded)",
         # The command is typed in the folder of the playbook, and finds the folder `results` there.
         *filter(None, [add_results(speeds_not_judged(runs, plan_id), results)]),
-        *(f"fail: {text}" for text in failures),
-        *(f"unproven: {text}" for text in missing),
+        *(f"fail: {text}" for text in _with_verdict(scores, Verdict.FAIL)),
+        *(f"unproven: {text}" for text in [*missing, *_with_verdict(scores, Verdict.UNPROVEN)]),
+        *(f"degraded: {text}" for text in _with_verdict(scores, Verdict.DEGRADED)),
         *_with_verdict(scores, None, Verdict.PASS),
+        *plan_text.idle_lines(plan),
         *filter(None, remarks),
         f"report: {pages['html']}",
     ]
@@ -778,20 +789,23 @@ def _scores(
     Without a verdict (None), the line is a remark (:func:`score_repeats`).
     """
     scores: dict[str, Verdict | None] = {}
-    for members in _repeat_groups(plan, given_up):
+    names = plan.result_names()
+    for members in _repeat_groups(plan, names, given_up):
         # A score of only some repeats would not be a result. Another line names the missing repeats.
         if all(run.run_id in recorded for run in members):
             verdict, score_text = score_repeats(members, results)
-            scores[f"{plan.result_of(members[0])}: {score_text}"] = verdict
+            scores[f"{names[members[0].run_id]}: {score_text}"] = verdict
     return scores
 
 
-def _repeat_groups(plan: Plan, given_up: Mapping[str, str]) -> list[list[PlannedRun]]:
-    """Return the repeats of each result that can still become valid."""
+def _repeat_groups(
+    plan: Plan, names: Mapping[str, str], given_up: Mapping[str, str]
+) -> list[list[PlannedRun]]:
+    """Return the repeats of each result that can still become valid. The names are those of the results."""
     groups: dict[tuple[str, tuple[str, ...], str], list[PlannedRun]] = {}
     for run in plan.runs:
-        if run.repeats > 1 and plan.result_of(run) not in given_up:
-            groups.setdefault((run.benchmark, run.nodes, json.dumps(run.parameters)), []).append(run)
+        if run.repeats > 1 and names[run.run_id] not in given_up:
+            groups.setdefault(run.result_key, []).append(run)
     return list(groups.values())
 
 
@@ -844,7 +858,7 @@ def _site(host: str, raw: Mapping[str, Any]) -> Site:
         return Site.model_validate(raw)
     except ValidationError as error:
         problem = error.errors()[0]
-        name = "_".join(["bench", *(str(part) for part in problem["loc"])])
+        name = _variable_at(problem["loc"])
         # The error is not chained to the original one, whose text contains the values.
         raise BenchError(f"{host}: {name}: {problem['msg']}; see docs/using/mlperf.md") from None
 
@@ -859,8 +873,17 @@ def _experiment(host: str, raw: Mapping[str, Any]) -> ExperimentConfig:
         return ExperimentConfig.model_validate(raw)
     except ValidationError as error:
         problem = error.errors()[0]
-        name = ".".join(str(part) for part in problem["loc"])
-        raise BenchError(f"{host}: bench_{name}: {problem['msg']}; see docs/using/experiments.md") from error
+        name = _variable_at(problem["loc"])
+        raise BenchError(f"{host}: {name}: {problem['msg']}; see docs/using/experiments.md") from error
+
+
+def _variable_at(place: Sequence[int | str]) -> str:
+    """Return the variable of the inventory at a place in Site or ExperimentConfig.
+
+    The place ``("storages", "x", "kind")`` is ``bench_storages.x.kind``.
+    """
+    first, *others = (str(part) for part in place)
+    return ".".join([_NAMES.get(first, f"bench_{first}"), *others])
 
 
 def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str) -> dict[str, Any]:
@@ -879,6 +902,7 @@ def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str)
         "parts": [_part(run, rank, answered[name]) for rank, name in enumerate(run.nodes) if run.setup],
         "arguments": _start_arguments(run, plan_id),
         "title": run.title,
+        "is_slurm_job": run.is_slurm_job,
         "runtime_arguments": _runtime_arguments(run.runtime, answer) if run.runtime else [],
         "code": f"{shared}/runs/{run.run_id}/code" if on_cluster else "",
     }
@@ -949,13 +973,18 @@ def _scalar(name: str, value: Any) -> Scalar:
 
 
 def _number_in_text(text: str) -> int | float | None:
-    """Return the finite number in a text (an int if it is a whole number), or None."""
+    """Return the finite number in a text (an int if it is a whole number), or None.
+
+    A whole number that :func:`_scalar` refuses stays text, because a float would be another number.
+    """
     # Python would read "8_00" as 800, and accept digits of all scripts. Here, these stay text.
     if "_" in text or not text.isascii():
         return None
     for kind in (int, float):
         try:
             number = kind(text)
+            if isinstance(number, int) and abs(number) >= _LARGEST_VALUE:
+                return None
             if math.isfinite(number):
                 return number
         except (ValueError, OverflowError):

@@ -105,10 +105,11 @@ def collect(
     end = clock() + timeout_s
     while True:
         listed = ask_host(list_command(folder))
-        new = [mac for mac in parse_report_list(listed) if mac not in reports]
+        unread = [mac for mac in parse_report_list(listed) if mac not in reports]
         # Read one more than allowed, to distinguish too many machines from just as many as allowed.
-        new = new[: min(REPORTS_PER_COMMAND, MAX_REPORTS + 1 - len(reports))]
-        reports |= parse_reports(ask_host(read_command(folder, new)), new) if new else {}
+        unread = unread[: min(REPORTS_PER_COMMAND, MAX_REPORTS + 1 - len(reports))]
+        new = parse_reports(ask_host(read_command(folder, unread)), unread) if unread else {}
+        reports |= new
         _distrust(reports, parse_alarm_list(listed), show)
         if new:
             for mac in new:
@@ -118,7 +119,8 @@ def collect(
             if not missing or len(reports) > MAX_REPORTS:
                 return reports
         elif clock() >= end:
-            return reports
+            # The machines of a host that gave no whole answer are known, but nothing about them is.
+            return reports | {mac: BmcError(f"{mac}: its boot report cannot be read") for mac in unread}
         else:
             sleep(POLL_S)
 
@@ -181,9 +183,14 @@ def read_command(folder: str, macs: Iterable[str]) -> str:
 
 
 def parse_reports(text: str, macs: Iterable[str]) -> dict[str, BootReport | BmcError]:
-    """Return the report of each of these machines, or the reason why it cannot be read. No I/O."""
-    lines = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
-    return {mac: _decode_report(mac, lines.get(mac.replace(":", "-"), "")) for mac in macs}
+    """Return the report of each of these machines, or the reason why it cannot be read. No I/O.
+
+    A machine without a line is left out, because the host did not answer for it and can be asked again. The
+    line of an empty or unreadable report is only the machine's name.
+    """
+    lines = {name: encoded for name, _, encoded in (line.partition(" ") for line in text.splitlines())}
+    names = {mac: mac.replace(":", "-") for mac in macs}
+    return {mac: _decode_report(mac, lines[name]) for mac, name in names.items() if name in lines}
 
 
 def _decode_report(mac: str, encoded: str) -> BootReport | BmcError:

@@ -473,7 +473,8 @@ def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> 
         by_bmc = "reimage_bmc_address" in discovered
         # Variables of an older BMC must not remain beside the address of this one.
         kept_here = {key: value for key, value in before.items() if key == "reimage_mac" or not by_bmc}
-        hosts[name] = kept_here | dict(discovered)
+        # The names of hosts and values of options are Ansible's own subclass of str, which YAML refuses.
+        hosts[str(name)] = kept_here | {key: str(value) for key, value in discovered.items()}
     content = HEAD + yaml.safe_dump({"all": {"hosts": hosts}}).encode()
     # Without changes the task reports none, and a file under version control stays clean.
     if content.decode() == text:

@@ -132,7 +132,7 @@ def _place_in_body(content: bytes) -> str:
 
 def redfish_url(address: str) -> str:
     """Return the address of a BMC in sushy's form, with https unless it gives another scheme."""
-    return address if re.match(r"https?://", address) else f"https://{address}"
+    return address if re.match(r"https?://", address, re.IGNORECASE) else f"https://{address}"
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:

@@ -184,7 +184,12 @@ def _nodes_with_journal(folder: Path, wanted: Iterable[str] | None) -> Sequence[
     """Return the nodes with a journal in a run's folder, or only those of ``wanted``."""
     if wanted is None:
         return [path.name.removesuffix(".journal") for path in (folder / "journal").glob("*.journal")]
-    return [name for name in wanted if journal_path(folder, name).is_file()]
+    names = []
+    for name in wanted:
+        # A name that can be no file has no journal.
+        with contextlib.suppress(JournalError):
+            names += [name] if journal_path(folder, name).is_file() else []
+    return names
 
 
 def _has_begun(path: Path) -> bool:
