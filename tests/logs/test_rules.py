@@ -964,6 +964,10 @@ def test_a_message_of_the_driver_gets_its_verdict_and_a_code(line: str, verdict:
         b"<nvidia_smi_log>" + b"<a>" * 1000 + b"</a>" * 1000 + b"</nvidia_smi_log>",
         b"<nvidia_smi_log>" + b"<a/>" * 210_000 + b"</nvidia_smi_log>",
         b"<nvidia_smi_log><gpu></nvidia_smi_log>",
+        *(
+            b'<?xml version="1.0" encoding="%s"?>\n' % encoding + samples.NVIDIA_SMI_XML.partition(b"\n")[2]
+            for encoding in (b"foo", b"rot13", b"hex", b"base64")
+        ),
         b"<other/>",
         b"",
     ],

@@ -133,7 +133,7 @@ def _read_xml(data: bytes, above: int) -> _Element:
     parser.CharacterDataHandler = text
     try:
         parser.Parse(data, True)
-    except expat.ExpatError as error:
+    except (expat.ExpatError, LookupError) as error:  # LookupError is for an unknown encoding
         raise ValueError(f"not well-formed: {error}") from error
     return root
 
