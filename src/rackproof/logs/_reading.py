@@ -337,12 +337,25 @@ class Mark:
     rank: int | None
 
 
+TASK_FAILED = "task_failed"
+"""Code of a task that ended with an error. It does no harm before the first event of an MLPerf log."""
+
+
 @dataclass(slots=True)
 class Marks:
-    """The first marks of one code, with the number of all lines with such a mark and the last one."""
+    """The first marks of one code, with the number of all lines with such a mark and the last one.
+
+    Attributes:
+        kept: The first marks. Those before the first event of MLPerf and those after it are limited
+            separately if the code is ``TASK_FAILED``.
+        count: The number of all marks.
+        early: The number of all marks of ``TASK_FAILED`` before the first event of MLPerf.
+        last_line: The line of the last mark.
+    """
 
     kept: list[Mark] = field(default_factory=list)
     count: int = 0
+    early: int = 0
     last_line: int = 0
 
 
@@ -389,6 +402,8 @@ find_all, find_all_portably = _finders()
 
 TOKEN = b":::ML"
 """Beginning of an event in every round of MLPerf."""
+_EVENT = re.compile(rb":::ML(?:LOG ?\{|L \d|Pv0\.5\.)")
+"""Pattern of an event's beginning, which a command that only names the token does not match."""
 _SCALE = re.compile(rb"loss scale to ([0-9.eE+-]{1,40})")
 """Pattern of a new loss scale: "Gradient overflow.  Skipping step, ... reducing loss scale to 1024.0"."""
 _RESULT = re.compile(rb"^RESULT,([^,\r\n]{1,80}),([^\r\n]{0,200})")
@@ -595,6 +610,8 @@ class Log:
         """The current block, split at every event token. The first piece is before all events."""
         self.ends: list[int] = []
         """The end of the event in each piece except the first, which is a line end or the next token."""
+        self.first_event = math.inf
+        """Position of the first event in the current block, 0 after its block, and infinity before it."""
         self._block = b""
         self._newlines = 0
         self._counted_to = 0
@@ -607,6 +624,10 @@ class Log:
         self._block = block
         self.pieces = block.split(TOKEN)
         self.ends = [end if (end := piece.find(b"\n")) >= 0 else len(piece) for piece in self.pieces[1:]]
+        if self.first_event < math.inf:
+            self.first_event = 0
+        elif self.ends and (event := _EVENT.search(block)):
+            self.first_event = event.start()
         self._counted_to = 0
         self._line = self.lines + 1
 
@@ -722,9 +743,11 @@ class Log:
         line = self.line_at(position)
         if line == marks.last_line:
             return  # another text of the same failure
+        is_early = code == TASK_FAILED and position < self.first_event
         marks.count += 1
+        marks.early += is_early
         marks.last_line = line
-        if len(marks.kept) < MAX_FINDINGS_PER_CODE:
+        if (marks.early if is_early else marks.count - marks.early) <= MAX_FINDINGS_PER_CODE:
             before, after = self.line_text(position)
             # The excerpt begins near the marker, so that a long line before it cannot displace it.
             marks.kept.append(Mark(line, clean(before[-80:] + after), rank_of(before)))

@@ -199,7 +199,7 @@ class Statements:
             yield f"the run took {seconds:.3f} s, and run_stop states {float(stated[1]):.3f} s"
 
     def other_steps(self) -> Iterator[tuple[str, int | None]]:
-        """Yield where the progress of statistics goes back, repeats or is no number: a message, and its line."""
+        """Yield where the progress of statistics goes back, repeats or is no number: message and line."""
         if self.odd_place is not None:
             yield self.odd_place
         for curve, (key, progress) in self.progress.items():
