@@ -267,7 +267,7 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
         "cancelled with its node while the last evaluation ran",
         mllog("slurmstepd: error: *** JOB 4 ON n CANCELLED AT 2025-10-08T00:32:36 DUE TO NODE FAILURE ***\n"),
         FAIL,
-        {"cancelled"},
+        {"node_failed"},
     ),
     ("loss NaN in words", mllog("iter: 380  loss: nan (nan)  lr: 0.1\n"), FAIL, {"nan"}),
     ("loss nan, in another form", mllog("step 3 loss = nan\n"), FAIL, {"nan"}),
@@ -1210,6 +1210,19 @@ def test_memory_does_not_grow_with_the_log() -> None:
 def test_a_line_of_many_megabytes_is_read() -> None:
     data = mllog("x" * 5_000_000 + "\n" + ":::MLLOG " + "y" * 3_000_000 + "\n")
     assert read(data).verdict is PASS
+
+
+@pytest.mark.parametrize("count", [3, _reading.MAX_POINTS, _reading.MAX_POINTS + 1, 3000, 9000])
+def test_missing_lines_are_found_after_any_number_of_steps(count: int) -> None:
+    steps = _reading.Steps()
+    for line in range(1, count + 1):
+        steps.take(10.0 * line, line)
+    assert steps.problem("steps") is None
+    steps.take(10.0 * count + 30, count + 1)
+    problem, line = steps.problem("steps") or ("", 0)
+    assert "30 steps lie between two lines, where 10 are usual" in problem
+    assert line == count + 1
+    assert len(steps.gaps) <= _reading.MAX_POINTS
 
 
 def test_a_thinned_curve_keeps_its_shape() -> None:

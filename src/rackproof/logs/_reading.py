@@ -277,10 +277,11 @@ class Steps:
         gap = value - before
         if gap <= 0:
             self.back = self.back or line
-        elif len(self.gaps) < MAX_POINTS:
+            return
+        if len(self.gaps) < MAX_POINTS:
             self.gaps.append(gap)
-            if gap > self.largest[0]:
-                self.largest = gap, line
+        if gap > self.largest[0]:
+            self.largest = gap, line
 
     @property
     def usual(self) -> float:

@@ -877,6 +877,13 @@ _XML_FAULTS: tuple[tuple[str, str, Verdict, str], ...] = (
         "a row remap waits for a reset",
     ),
     ("remapped_rows/remapped_row_failure", "remap_failure", Verdict.FAIL, "a row could not be remapped"),
+    ("gpu_reset_status/reset_required", "recovery_action", Verdict.FAIL, "the driver requires a reset"),
+    (
+        "gpu_reset_status/drain_and_reset_recommended",
+        "recovery_action",
+        Verdict.FAIL,
+        "the driver recommends to drain and reset it",
+    ),
     *(
         (path, "remap_pending", Verdict.FAIL, "a page waits for a reset to be retired")
         for path in PENDING_PAGES
