@@ -1264,13 +1264,34 @@ def test_the_finding_about_a_slowdown_of_unknown_age_says_what_to_do() -> None:
     assert "save nvidia-smi -q a day later" in found.message
 
 
-@pytest.mark.parametrize("above", ["", "$ nvidia-smi -q -x\n", "one\ntwo\n\n"])
+FAR = "some text of a job\n" * 20_000
+"""Text that is longer than a block."""
+
+
+@pytest.mark.parametrize("above", ["", "$ nvidia-smi -q -x\n", "one\ntwo\n\n", FAR])
 def test_findings_in_the_xml_have_the_line_number_of_the_file(above: str) -> None:
     text = above + with_value("current_ecc", "Disabled")
     (found,) = [one for one in logs.parse(io.BytesIO(text.encode())).findings if one.code == "ecc_off"]
     gpus = [at for at, line in enumerate(text.splitlines(), start=1) if "<gpu id=" in line]
     assert found.source is not None
     assert found.source.line == gpus[0]
+
+
+@pytest.mark.parametrize("above", ["", "$ nvidia-smi -q\n", FAR, FAR + "one\n"])
+def test_findings_in_the_text_and_beside_the_xml_have_the_line_number_of_the_file(above: str) -> None:
+    text = NVIDIA_SMI_TEXT.decode()
+    pending = next(line for line in text.splitlines() if line.strip().startswith("Pending ") and "No" in line)
+    beside = "WARNING: something is odd"
+    for data, words, code in (
+        (text.replace(pending, pending.replace("No", "Yes")), pending.replace("No", "Yes"), "remap_pending"),
+        (f"{XML}\n{beside}\n", beside, "tool_warning"),
+        (f"{beside}\n{XML}", beside, "tool_warning"),
+    ):
+        (found,) = [
+            one for one in logs.parse(io.BytesIO((above + data).encode())).findings if one.code == code
+        ]
+        assert found.source is not None
+        assert found.source.line == (above + data).splitlines().index(words) + 1
 
 
 @pytest.mark.parametrize("value", ["b", "b :", ": b", "b : c"])

@@ -863,6 +863,17 @@ def test_a_changed_log_of_nccl_tests_gets_its_verdict_and_a_code(
     assert code in codes(parsed)
 
 
+@pytest.mark.parametrize("times", [1, 400, 600])
+def test_the_number_of_wrong_values_is_kept_beside_any_number_of_rows(times: int) -> None:
+    lines = NCCL.splitlines(keepends=True)
+    rows = [line for line in lines if line.split()[:1] and line.split()[0].isdigit()]
+    at = lines.index(rows[0])
+    data = b"".join(lines[:at]) + b"".join(rows) * times + b"".join(lines[at + len(rows) :])
+    parsed = read(data)
+    assert len(parsed.measurements) == min(4 * len(rows) * times + 1, _reading.MAX_MEASUREMENTS)
+    assert value(parsed, "wrong_values") == 0
+
+
 def test_logs_of_nccl_tests_give_their_numbers() -> None:
     parsed = read(NCCL)
     assert value(parsed, "all_reduce_busbw", size_bytes="2224200", place="in_place", dtype="float") == 232.17

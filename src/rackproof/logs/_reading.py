@@ -59,7 +59,7 @@ MAX_FINDINGS_PER_CODE = 5
 MAX_CODES = 60
 """Largest number of different codes of a log's findings. If there are more, the mildest ones are left out."""
 MAX_POINTS = 2000
-"""Largest number of points of a curve."""
+"""Number of points at which a curve is thinned, and largest number of stored intervals of :class:`Steps`."""
 MAX_TAGS = 600
 """Largest number of a log's tags. A training on 16 nodes has two states of each of its 128 GPUs."""
 MAX_MEASUREMENTS = 4000
@@ -401,7 +401,7 @@ def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, by
 
 find_all, find_all_portably = _finders()
 
-TOKEN = b":::ML"
+EVENT_TOKEN = b":::ML"
 """Beginning of an event in every round of MLPerf."""
 _EVENT = re.compile(rb":::ML(?:LOG ?\{|L \d|Pv0\.5\.)")
 """Pattern of an event's beginning, which a command that only names the token does not match."""
@@ -623,7 +623,7 @@ class Log:
     def begin(self, block: bytes) -> None:
         """Start a block of whole lines."""
         self._block = block
-        self.pieces = block.split(TOKEN)
+        self.pieces = block.split(EVENT_TOKEN)
         self.ends = [end if (end := piece.find(b"\n")) >= 0 else len(piece) for piece in self.pieces[1:]]
         if self.first_event < math.inf:
             self.first_event = 0
@@ -777,7 +777,7 @@ class Log:
             # here, only the last one is not empty.
             index = bisect_right(text_begins, place) - 1
             skipped = ends[index - 1] if index else 0
-            position = piece_begins[index] + index * len(TOKEN) + skipped + place - text_begins[index]
+            position = piece_begins[index] + index * len(EVENT_TOKEN) + skipped + place - text_begins[index]
             self._hit(literal, position, position - (place - text_begins[index]) if index else 0)
 
     def _end_events_before_text(self, block: bytes, ends: list[int]) -> None:
@@ -785,7 +785,7 @@ class Log:
         pieces, begins, index = self.pieces, [0], -1
         for match in _TEXT_FOLLOWS.finditer(block, len(pieces[0])) if ends else ():
             if len(begins) == 1:
-                begins = list(accumulate(len(piece) + len(TOKEN) for piece in pieces))
+                begins = list(accumulate(len(piece) + len(EVENT_TOKEN) for piece in pieces))
             before, index = index, bisect_right(begins, match.start()) - 1
             brace = match.start() - begins[index]
             # The first brace of an event is enough, so that a long line is decoded only once.

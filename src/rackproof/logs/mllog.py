@@ -14,12 +14,11 @@ from typing import ClassVar
 
 import orjson
 
-from rackproof.logs import _reading
 from rackproof.logs._mlperf import WATCHED, Events, KeyTwiceError, decode_leniently, has_key_twice
-from rackproof.logs._reading import number
+from rackproof.logs._reading import EVENT_TOKEN, number
 
 TOKEN = b":::MLLOG"
-_TOKEN_LENGTH = len(_reading.TOKEN)
+_TOKEN_LENGTH = len(EVENT_TOKEN)
 _REST_OF_NAME = len(TOKEN) - _TOKEN_LENGTH
 """Number of bytes of :data:`TOKEN` (``LOG``) after the token at which :class:`Log` splits blocks."""
 
