@@ -30,6 +30,17 @@ ALWAYS = [
     ("half a line of another rank Xid (PCI:0009:01:00): 119, Timeout", "xid_reset"),
     ("0: GPU 0000:09:00.0 has fallen off the bus", "gpu_lost"),
     ("srun: error: Node failure on node02", "node_failed"),
+    *(
+        (
+            f"slurmstepd: error: *** {job} CANCELLED AT 2025-10-08T00:32:36 DUE TO NODE FAILURE{end} ***",
+            "node_failed",
+        )
+        for job, end in (
+            ("STEP 7.0 ON n07", ", SEE SLURMCTLD LOG FOR DETAILS"),
+            ("JOB 4 ON n07", ""),
+            ("STEP 7.batch ON n07", ""),
+        )
+    ),
     ("3: Second rerun: unexpected result is not reproducible on a different GPU, therefore", "wrong_values"),
 ]
 """Lines of faults that count also after the end of the measurement."""

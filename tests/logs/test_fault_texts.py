@@ -38,6 +38,22 @@ kernel_fault | amdgpu 0000:c1:00.0: amdgpu: 3 uncorrectable hardware errors dete
 kernel_fault | Kernel panic - not syncing: Fatal exception
 gpu_error | Memory access fault by GPU node-4 (Agent handle: 0x152e220) on address (nil).
 gpu_error | HW Exception by GPU node-1 (Agent handle: 0x5) reason :GPU Hang
+gpu_error | HW Exception by GPU node-4 (Agent handle: 0x55) reason :Unknown
+gpu_error | HW Exception by GPU node-2 (Agent handle: 0x55dd) reason :HWS Hang
+gpu_error | CUDA RUNTIME ERROR: 700
+gpu_error | CUDA DRIVER ERROR: 700
+gpu_error | CUDA KERNEL ERROR: an illegal address
+gpu_error | CUDA LAUNCH ERROR: 719
+gpu_error | DRIVER API ERROR = 0719 from file <p2p.cu>, line 5.
+gpu_error | cublas ERROR: 13
+gpu_error | CUBLAS ERROR: 13
+gpu_error | cublasLt ERROR: 14
+gpu_error_unclear | CUDNN ERROR: 4
+gpu_error_unclear | cufft Error: 5
+gpu_error_unclear | NCCL test: CUSPARSE ERROR: 6
+network_failed | psm3_ep_connect() failed with error 5
+network_failed | n4: psm2_ep_open: failed with error: no device
+network_failed | PSM2_EP_CONNECT returned with error 9
 gpu_error | RuntimeError: HIP error: an illegal memory access was encountered
 gpu_error | hipErrorLaunchFailure: unspecified launch failure
 gpu_error | "error: 'hipErrorIllegalAddress'(700) at x.cpp:1" hipErrorIllegalAddress
@@ -336,6 +352,11 @@ HARMLESS = [
     "HIP error 0",
     "GPUassert: no error",
     "cuBLAS error 0",
+    "CUDA RUNTIME ERROR: 0",
+    "CUBLAS ERROR: SUCCESS",
+    "CUDNN ERROR: NONE",
+    "matrices are multiplied by GPU 3",
+    "psm3_ep_connect() returned without problem",
     "cuBLAS error: success",
     "rocBLAS error handling: throw",
     "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
@@ -540,6 +561,11 @@ def test_a_certain_fault_gives_no_second_finding() -> None:
         "cuBLAS error 13 at gemm.cu:77",
         "rocBLAS error: internal error",
         "mmfs: [E] Disk failure. Volume gpfs0. rc = 5. Physical volume nsd3",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        "RuntimeError: cuSOLVER error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling x",
+        "cuFFT error: CUFFT_EXEC_FAILED",
+        "cuDNN error: 8, CUDA_ERROR_ILLEGAL_ADDRESS",
+        "Stale file handle: Remote I/O error",
     ):
         assert len(read(with_line("mllog", line)).findings) == 1, line
 

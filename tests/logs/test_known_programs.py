@@ -235,6 +235,10 @@ def test_a_sound_run_passes_with_its_speed(text: str, name: str, value: float) -
                 ("26100.00", "52200.00"),
                 ("GF= 417600.00", "GF= nan"),
                 ("25000.00", "inf"),
+                # Values that no program of 32 bits has are no process grid.
+                ("P      : 4", f"P      : {'9' * 400}"),
+                ("Q      : 4", f"Q      : {'9' * 5000}"),
+                ("P      : 4", f"P      : {' '.join(['9' * 400] * 9)}"),
             )
         ),
         (STREAM.replace("Solution Validates", ""), Verdict.UNPROVEN, "no_end"),

@@ -290,6 +290,13 @@ def table(column: str, *cells: str, name: str = H200) -> str:
     return HEAD.format(column=column) + "".join(rows)
 
 
+def looped(columns: str, cells: str) -> str:
+    """Return the CSV of a query in a loop, with two GPUs at three moments. Cells contain {gpu} and {at}."""
+    rows = (f"2026/01/31 12:00:0{at}.00{gpu}, {H200}, {cells.format(gpu=gpu, at=at)}, 3{at}\n"
+            for at in range(3) for gpu in range(2))  # fmt: skip
+    return f"timestamp, name, {columns}, temperature.gpu\n" + "".join(rows)
+
+
 WIDTHS = "pcie.link.width.current, pcie.link.width.max"
 GENERATIONS = "pcie.link.gen.current, pcie.link.gen.max, utilization.gpu [%]"
 
@@ -400,6 +407,15 @@ def test_a_bad_cell_of_a_table_gets_its_verdict_and_code(text: str, verdict: Ver
         "index, name, memory.total [MiB]\n0, NVIDIA H200, 143771 MiB\n1, Tesla T4, 15360 MiB\n",
         "timestamp, index, temperature.gpu\n" + "".join(
             f"2026/01/31 12:00:{at:02d}.000, {gpu}, 5{at}\n" for at in range(9) for gpu in (0, 1)),
+        looped("pci.bus_id, driver_version, pstate", "00000000:1{gpu}:00.0, 580.159.04, P0"),
+        looped("serial", "165000000000{gpu}"),
+        looped("gpu_serial", "165000000000{gpu}"),
+        looped("gpu_uuid", "GPU-00000000-0000-4000-8000-00000000000{gpu}"),
+        # A value that is usually constant changed while the query ran.
+        looped("uuid, serial, memory.total [MiB]", "GPU-{gpu}, 165000000000{gpu}, 14377{at} MiB"),
+        *(table("temperature.gpu, reset_status.reset_required", f"31, {cell}")
+          for cell in ("No", "[Requested functionality has been deprecated]")),
+        table("temperature.gpu, reset_status.drain_and_reset_recommended", "31, [N/A]"),
     ],
 )  # fmt: skip
 def test_tables_of_healthy_machines_pass(text: str) -> None:
@@ -869,10 +885,33 @@ def test_tables_without_values_of_all_gpus_are_unproven(text: str, code: str) ->
         ("fabric.state, fabric.status", "In Progress, Success", "fabric_incomplete"),
         ("fabric.state, fabric.status", "Completed, Unknown", "fabric_failed"),
         ("retired_pages.pending", "Yes", "remap_pending"),
+        ("reset_status.reset_required", "Yes", "recovery_action"),
+        ("temperature.gpu, reset_status.reset_required", "40, Yes", "recovery_action"),
+        ("reset_status.drain_and_reset_recommended", "Yes", "recovery_action"),
     ],
 )
 def test_words_of_a_table_that_state_a_fault_fail(column: str, cell: str, code: str) -> None:
     assert judged(table(column, cell)) == (FAIL, {code})
+
+
+@pytest.mark.parametrize("word", ["Maybe", "Pending"])
+def test_another_word_about_a_reset_is_unproven(word: str) -> None:
+    assert judged(table("temperature.gpu, reset_status.reset_required", f"31, {word}"))[0] is UNPROVEN
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"), [("serial", "1650000000001"), ("pci.bus_id", "00000000:18:00.0")]
+)
+@pytest.mark.parametrize("moments", [1, 3])
+def test_a_gpu_that_a_table_without_uuids_lists_twice_is_found(column: str, cell: str, moments: int) -> None:
+    text = looped(column, cell)
+    assert judged("".join(text.splitlines(keepends=True)[: 1 + 2 * moments])) == (UNPROVEN, {"gpu_twice"})
+
+
+def test_the_number_of_gpus_of_a_query_in_a_loop_is_not_that_of_its_rows() -> None:
+    parsed = logs.parse(io.BytesIO(looped("pci.bus_id", "00000000:1{gpu}:00.0").encode()))
+    assert parsed.tags["gpus"] == "2"
+    assert {one.labels["gpu"] for one in parsed.measurements} == {"00000000:10:00.0", "00000000:11:00.0"}
 
 
 NO_RESOURCES = "<status>Insufficient Resources</status>"
@@ -1225,13 +1264,34 @@ def test_the_finding_about_a_slowdown_of_unknown_age_says_what_to_do() -> None:
     assert "save nvidia-smi -q a day later" in found.message
 
 
-@pytest.mark.parametrize("above", ["", "$ nvidia-smi -q -x\n", "one\ntwo\n\n"])
+FAR = "some text of a job\n" * 20_000
+"""Text that is longer than a block."""
+
+
+@pytest.mark.parametrize("above", ["", "$ nvidia-smi -q -x\n", "one\ntwo\n\n", FAR])
 def test_findings_in_the_xml_have_the_line_number_of_the_file(above: str) -> None:
     text = above + with_value("current_ecc", "Disabled")
     (found,) = [one for one in logs.parse(io.BytesIO(text.encode())).findings if one.code == "ecc_off"]
     gpus = [at for at, line in enumerate(text.splitlines(), start=1) if "<gpu id=" in line]
     assert found.source is not None
     assert found.source.line == gpus[0]
+
+
+@pytest.mark.parametrize("above", ["", "$ nvidia-smi -q\n", FAR, FAR + "one\n"])
+def test_findings_in_the_text_and_beside_the_xml_have_the_line_number_of_the_file(above: str) -> None:
+    text = NVIDIA_SMI_TEXT.decode()
+    pending = next(line for line in text.splitlines() if line.strip().startswith("Pending ") and "No" in line)
+    beside = "WARNING: something is odd"
+    for data, words, code in (
+        (text.replace(pending, pending.replace("No", "Yes")), pending.replace("No", "Yes"), "remap_pending"),
+        (f"{XML}\n{beside}\n", beside, "tool_warning"),
+        (f"{beside}\n{XML}", beside, "tool_warning"),
+    ):
+        (found,) = [
+            one for one in logs.parse(io.BytesIO((above + data).encode())).findings if one.code == code
+        ]
+        assert found.source is not None
+        assert found.source.line == (above + data).splitlines().index(words) + 1
 
 
 @pytest.mark.parametrize("value", ["b", "b :", ": b", "b : c"])

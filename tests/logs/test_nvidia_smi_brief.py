@@ -215,3 +215,46 @@ def test_dmon_shows_faults_and_never_passes(text: str, verdict: Verdict, codes: 
     # Unproven is worse than degraded.
     assert parsed.verdict is (Verdict.UNPROVEN if verdict is Verdict.DEGRADED else verdict)
     assert {one.code for one in parsed.findings} == codes | {"shows_too_little"}
+
+
+FAR = "some text of the job\n" * 15_000
+"""Text that is longer than a block."""
+ECC_OFF = """\
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:03:00.0 Off |                  Off |
+| N/A   36C    P0            145W / 700W  |       1MiB /  81559MiB |      0%      Default |
+|                                         |                        |             Disabled |
+"""
+
+
+@pytest.mark.parametrize("job", ["mllog", "mll06", "tf_cnn", "mxnet", "gpu_burn"])
+@pytest.mark.parametrize(
+    ("table", "verdict", "code"),
+    [
+        (HEADING + ECC_OFF, Verdict.PASS, ""),
+        (SOUND, Verdict.PASS, ""),
+        (HEADING + gpu(0) + gpu(1, memory=16000), Verdict.PASS, ""),
+        (HEADING + gpu(0) + "Warning: some words of the job\nError 0 of 7\n", Verdict.PASS, ""),
+        (SOUND + "the job prints Unknown Error\n", Verdict.PASS, ""),
+        (HEADING + gpu(0, ecc="3"), Verdict.FAIL, "ecc_uncorrected"),
+        (HEADING + A100_LOST, Verdict.FAIL, "gpu_lost"),
+        (HEADING + gpu(0, degrees=105), Verdict.FAIL, "too_hot"),
+    ],
+)
+def test_a_table_beside_a_job_has_one_verdict_at_any_distance(
+    table: str, verdict: Verdict, code: str, job: str
+) -> None:
+    data = samples.PASSING[job].decode()
+    for between in ("", FAR):
+        parsed = read(table + between + data)
+        found = {one.code for one in parsed.findings if one.verdict is not None}
+        assert (parsed.verdict, found) == (verdict, {code} - {""}), between[:20]
+
+
+@pytest.mark.parametrize("job", ["mllog", "tf_cnn", "gpu_burn"])
+def test_memory_errors_in_rows_of_dmon_above_a_job_count(job: str) -> None:
+    dmon = DMON_ERRORS.format(**dict.fromkeys(("dbecc", "tviol"), 2))
+    parsed = read(dmon + FAR + samples.PASSING[job].decode())
+    assert (parsed.verdict, "ecc_uncorrected" in {one.code for one in parsed.findings}) == (
+        Verdict.FAIL,
+        True,
+    )

@@ -234,6 +234,8 @@ def test_the_failure_of_a_helper_before_the_first_event_is_ignored(
     assert judged(data[:at] + SRUN * times + data[at:])[0] is verdict
     # An earlier failure of a helper excuses no failure of a rank.
     assert judged(SRUN * 6 + data[:at] + SRUN * times + data[at:])[0] is verdict
+    # Nor does one excuse it if the last failure comes after the end.
+    assert judged(SRUN * 6 + data[:at] + SRUN * times + data[at:] + SRUN)[0] is verdict
     # If the start-up is not logged, it is unknown which process failed.
     nothing = re.sub(rb"[^\n]*init_start[^\n]*\n", b"", data[:at] + SRUN + data[at:])
     assert judged(nothing)[0] is UNPROVEN
@@ -355,6 +357,29 @@ def test_an_epoch_without_its_start_and_its_stop_is_reported(name: str, first: i
             continue  # its evaluations count samples, not epochs
         left = [one for one in whole if one[1] != epoch or one[0] == "eval_accuracy"]
         assert epoch_findings(training(name, *left, last_stop_is_late=late and not is_last)), epoch
+
+
+@pytest.mark.parametrize(
+    ("epochs", "words"),
+    [
+        ((1, 2, 3, 3, 4), "epoch 3 starts twice"),
+        ((1, 2, 3, 2, 3), "epoch 2 starts after epoch 3"),
+        ((1, 2, 3, 6, 7), "3 epochs between two starts, not the usual 1"),
+        ((3, 4, 5, 6, 7), "the first epoch that starts is 3, the others 1 apart"),
+    ],
+)
+def test_a_message_about_starts_of_epochs_does_not_speak_of_evaluations(
+    epochs: tuple[int, ...], words: str
+) -> None:
+    course: list[tuple[str, int | None]] = [
+        one for epoch in epochs for one in (("epoch_start", epoch), ("epoch_stop", epoch))
+    ]
+    found = logs.parse(BytesIO(training("resnet", *course))).findings
+    messages = [
+        one.message for one in found if one.code == "course_incomplete" and "has no" not in one.message
+    ]
+    assert any(words in message for message in messages), messages
+    assert not any("evaluation" in message for message in messages), messages
 
 
 @pytest.mark.parametrize("lost", ["epoch_start", "epoch_stop"])

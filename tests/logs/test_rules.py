@@ -100,6 +100,50 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
     ("target not reached", mllog(final=0.94), FAIL, {"target_not_reached"}),
     ("loss NaN", mllog(event("tracked_stats", {"train_loss": math.nan}, 200)), FAIL, {"nan"}),
     ("loss infinite", mllog(event("tracked_stats", {"train_loss": math.inf}, 200)), FAIL, {"nan"}),
+    *(
+        (f"{key} {loss}", mllog(event(key, loss, 200, samples_count=1700)), FAIL, {"nan"})
+        for key in ("train_loss", "reduced_train_loss", "loss", "eval_loss", "validation_loss")
+        for loss in (math.nan, math.inf, "nan")
+    ),
+    *(
+        (f"statistic {key}", mllog(event("tracked_stats", {key: math.nan}, 200)), FAIL, {"nan"})
+        for key in ("eval_loss", "val_loss", "validation_loss")
+    ),
+    (
+        "loss before the start",
+        mllog().replace(b'"init_stop", "value": null', b'"loss", "value": NaN'),
+        FAIL,
+        {"nan"},
+    ),
+    (
+        "losses of evaluations",
+        mllog(event("eval_loss", 0.93, 200), event("tracked_stats", {"val_loss": 1}, 200)),
+        PASS,
+        set(),
+    ),
+    *(
+        (
+            f"aborted after {count} ranks",
+            mllog(
+                after=event("run_stop", None, 360, status="success") * count
+                + event("run_stop", None, 360, status="aborted")
+            ),
+            FAIL,
+            {"aborted"},
+        )
+        for count in (999, 1000, 3000)
+    ),
+    (
+        "last evaluation damaged after other damage",
+        mllog(
+            *[':::MLLOG {"key": "measurement", "value": {\n'] * 1000,
+            status=None,
+            after=':::MLLOG {"key": "eval_accuracy", "value": 0.9\n'
+            + event("run_stop", None, 360, status="success"),
+        ),
+        UNPROVEN,
+        {"damaged_evaluation", "damaged_line", "damaged_measurement"},
+    ),
     ("accuracy NaN", mllog(final=math.nan), FAIL, {"nan", "target_not_reached"}),
     (
         "accuracy no number",
@@ -223,7 +267,7 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
         "cancelled with its node while the last evaluation ran",
         mllog("slurmstepd: error: *** JOB 4 ON n CANCELLED AT 2025-10-08T00:32:36 DUE TO NODE FAILURE ***\n"),
         FAIL,
-        {"cancelled"},
+        {"node_failed"},
     ),
     ("loss NaN in words", mllog("iter: 380  loss: nan (nan)  lr: 0.1\n"), FAIL, {"nan"}),
     ("loss nan, in another form", mllog("step 3 loss = nan\n"), FAIL, {"nan"}),
@@ -572,6 +616,41 @@ def test_a_log_that_misses_its_stated_target_fails(target: Any, accuracy: float,
     assert read(data).verdict is verdict
 
 
+@pytest.mark.parametrize("accuracy", [0.6, 0.995])
+@pytest.mark.parametrize(
+    ("second", "verdict"),
+    [
+        ({"value": 0.99, "at_most": False}, None),
+        ({"value": 0.5, "at_most": False}, UNPROVEN),
+        ({"value": 0.995, "at_most": False}, UNPROVEN),
+        ({"value": 0.99, "at_most": True}, UNPROVEN),
+    ],
+)
+def test_the_first_own_target_counts_and_another_one_is_unproven(
+    second: Any, verdict: Verdict | None, accuracy: float
+) -> None:
+    first = event("target", {"value": 0.99, "at_most": False}, 1)
+    parsed = read(own(first, event("target", second, 1), event("eval_accuracy", accuracy, 2)))
+    assert parsed.verdict is (FAIL if accuracy < 0.99 else verdict or PASS)
+    assert parsed.tags["judged_by"] == "target at least 0.99"
+    assert ("target_contradicts" in codes(parsed)) is (verdict is UNPROVEN)
+
+
+@pytest.mark.parametrize(
+    "key", [f"gpu_state.{moment}.GPU-1" for moment in ("begin", "end")] + ["software.gpus"]
+)
+def test_an_event_sets_no_tag_that_shows_a_reading_of_a_gpu(key: str) -> None:
+    assert key not in read(own(event(key, "GPU-1", 1))).tags
+
+
+@pytest.mark.parametrize(
+    ("at", "words"), [(0, "at the moment of run_start"), (-3, "3.000 s before run_start")]
+)
+def test_the_finding_about_a_run_without_duration_gives_its_order(at: int, words: str) -> None:
+    parsed = read((event("run_start", None, 5) + event("run_stop", None, 5 + at, status="success")).encode())
+    assert words in " ".join(one.message for one in parsed.findings)
+
+
 # A case has a changed log of ssd (MLL06) or minigo (MINIGO), its verdict, and the codes of all findings. The
 # number in a RESULT line is the time of the whole job in seconds, with its start-up.
 @pytest.mark.parametrize(
@@ -605,6 +684,17 @@ def test_a_changed_log_of_round_0_6_gets_its_verdict_and_its_codes(
 ) -> None:
     parsed = read(data)
     assert (parsed.verdict, codes(parsed)) == (verdict, expected)
+
+
+@pytest.mark.parametrize("late_s", [-20, 4.5, 700])
+def test_the_start_of_minigo_takes_no_negative_time(late_s: float) -> None:
+    lines = MINIGO.splitlines(keepends=True)
+    start = next(line for line in lines if b"run_start" in line)
+    at = float(start.split()[1])
+    others = b"".join(line for line in lines if b"init_start" not in line)
+    parsed = read(f':::MLL {at + late_s} init_start: {{"value": null, "metadata": {{}}}}\n'.encode() + others)
+    times = [one.value for one in parsed.measurements if one.name == "startup_time"]
+    assert times == pytest.approx([-late_s] if late_s < 0 else [])
 
 
 def test_logs_of_round_0_6_give_their_numbers() -> None:
@@ -771,6 +861,17 @@ def test_a_changed_log_of_nccl_tests_gets_its_verdict_and_a_code(
     parsed = read(data)
     assert (parsed.format, parsed.verdict) == ("nccl_tests", verdict)
     assert code in codes(parsed)
+
+
+@pytest.mark.parametrize("times", [1, 400, 600])
+def test_the_number_of_wrong_values_is_kept_beside_any_number_of_rows(times: int) -> None:
+    lines = NCCL.splitlines(keepends=True)
+    rows = [line for line in lines if line.split()[:1] and line.split()[0].isdigit()]
+    at = lines.index(rows[0])
+    data = b"".join(lines[:at]) + b"".join(rows) * times + b"".join(lines[at + len(rows) :])
+    parsed = read(data)
+    assert len(parsed.measurements) == min(4 * len(rows) * times + 1, _reading.MAX_MEASUREMENTS)
+    assert value(parsed, "wrong_values") == 0
 
 
 def test_logs_of_nccl_tests_give_their_numbers() -> None:
@@ -964,6 +1065,10 @@ def test_a_message_of_the_driver_gets_its_verdict_and_a_code(line: str, verdict:
         b"<nvidia_smi_log>" + b"<a>" * 1000 + b"</a>" * 1000 + b"</nvidia_smi_log>",
         b"<nvidia_smi_log>" + b"<a/>" * 210_000 + b"</nvidia_smi_log>",
         b"<nvidia_smi_log><gpu></nvidia_smi_log>",
+        *(
+            b'<?xml version="1.0" encoding="%s"?>\n' % encoding + samples.NVIDIA_SMI_XML.partition(b"\n")[2]
+            for encoding in (b"foo", b"rot13", b"hex", b"base64")
+        ),
         b"<other/>",
         b"",
     ],
@@ -1116,6 +1221,19 @@ def test_memory_does_not_grow_with_the_log() -> None:
 def test_a_line_of_many_megabytes_is_read() -> None:
     data = mllog("x" * 5_000_000 + "\n" + ":::MLLOG " + "y" * 3_000_000 + "\n")
     assert read(data).verdict is PASS
+
+
+@pytest.mark.parametrize("count", [3, _reading.MAX_POINTS, _reading.MAX_POINTS + 1, 3000, 9000])
+def test_missing_lines_are_found_after_any_number_of_steps(count: int) -> None:
+    steps = _reading.Steps()
+    for line in range(1, count + 1):
+        steps.take(10.0 * line, line)
+    assert steps.problem("steps") is None
+    steps.take(10.0 * count + 30, count + 1)
+    problem, line = steps.problem("steps") or ("", 0)
+    assert "30 steps lie between two lines, where 10 are usual" in problem
+    assert line == count + 1
+    assert len(steps.gaps) <= _reading.MAX_POINTS
 
 
 def test_a_thinned_curve_keeps_its_shape() -> None:

@@ -184,3 +184,51 @@ def test_the_shutdown_of_the_tool_itself_stays_a_remark(line: str, own: str) -> 
     verdicts = {finding.code: finding.verdict for finding in read(READ[own] + line + UNREAD["OSU"]).findings}
     assert verdicts.pop("second_tool") is UNPROVEN
     assert set(verdicts.values()) == {None}
+
+
+DESCRIBED = ("nvidia_smi_topo", "nvlink_status", "nvidia_smi_text", "nvidia_smi_csv")
+"""Samples that describe a node."""
+TESTED = ("gpu_burn", "nccl_tests", "nvbandwidth", "dcgmi_diag", "ib_write_bw", "hpl", "stream", "fio")
+"""Samples of tests of a node."""
+CUT = {name: b"".join(samples.PASSING[name].splitlines(keepends=True)[:-3]) for name in ("tf_cnn", "mxnet")}
+"""Trainings that did not end."""
+FAR = b"some text of the job\n" * 20_000
+"""Text that is longer than a block."""
+
+
+def sample(name: str) -> bytes:
+    return {"hpl": samples.HPL, "stream": samples.STREAM, "fio": samples.fio_json()}.get(
+        name, samples.PASSING.get(name, b"")
+    )
+
+
+@pytest.mark.parametrize("name", [*DESCRIBED, *TESTED])
+@pytest.mark.parametrize("training", CUT)
+@pytest.mark.parametrize("between", [b"", FAR], ids=["near", "far"])
+def test_a_training_that_did_not_end_does_not_pass_by_the_output_of_a_tool(
+    name: str, training: str, between: bytes
+) -> None:
+    log = read(sample(name) + between + CUT[training])
+    assert log.verdict.gates, log.findings
+    assert between or log.format == training
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+@pytest.mark.parametrize("training", CUT)
+def test_a_training_below_a_description_of_its_node_passes(name: str, training: str) -> None:
+    log = read(sample(name) + samples.PASSING[training])
+    assert (log.format, log.verdict) == (training, PASS), log.findings
+
+
+@pytest.mark.parametrize("name", TESTED)
+def test_a_training_of_tf_cnn_beside_a_test_of_its_node_is_unproven(name: str) -> None:
+    for data in (sample(name) + samples.TF_CNN, samples.TF_CNN + sample(name)):
+        log = read(data)
+        assert (log.format, log.verdict, "second_tool" in codes(log)) == ("tf_cnn", UNPROVEN, True)
+
+
+@pytest.mark.parametrize("word", ["python tf_cnn_benchmarks.py", "/opt/tensorflow/core/serve"])
+def test_a_process_of_tensorflow_in_the_output_of_a_tool_is_no_training(word: str) -> None:
+    text = samples.NVIDIA_SMI_TEXT.decode() + f"    Processes\n        Name : {word}\n"
+    assert read(text).format == "nvidia_smi_text"
+    assert read(f"{word}: Resource exhausted: OOM when allocating\n").format == "tf_cnn"

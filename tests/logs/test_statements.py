@@ -7,6 +7,7 @@ is found. Most also check that statements which agree give no finding.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 
@@ -155,6 +156,17 @@ def test_a_wall_time_that_is_longer_than_the_run_is_found(trained: str, minutes:
     wall = event("tracked_stats", {"walltime": minutes}, 659)
     codes = judge([*lines[:-1], wall, lines[-1]])[1]
     assert ("steps_contradict" in codes) is found, codes
+
+
+@pytest.mark.parametrize(
+    "step", [10**400, -(10**400), float("nan"), float("inf")], ids=["huge", "low", "nan", "inf"]
+)
+@pytest.mark.parametrize("only", [0, 2, 3])
+def test_a_statistic_at_a_step_that_is_no_number_is_found(only: int, step: float) -> None:
+    key = "tracked_stats"
+    change = of_key(key, lambda line: re.sub(r'"step": \d+', f'"step": {json.dumps(step)}', line), only=only)
+    verdict, codes = judge(change(blocks("llama31_8b")))
+    assert (verdict, codes) == (Verdict.UNPROVEN, {"course_incomplete"})
 
 
 def with_local(local: int, *, key: str = "local_batch_size", accumulated: int = 1) -> Change:

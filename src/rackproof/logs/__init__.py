@@ -59,7 +59,8 @@ __all__ = [
 
 _PARSERS: tuple[type[LogParser], ...] = (
     # The formats are tried in this order. A job's log may contain a table of nccl-tests and an XID beside
-    # its MLPerf events. The events show what the job is, so their formats come first.
+    # its MLPerf events, or beside the lines of a training. These show what the job is, so their formats come
+    # first.
     MlperfInferenceParser,
     MllogParser,
     MlperfHpcParser,
@@ -67,6 +68,7 @@ _PARSERS: tuple[type[LogParser], ...] = (
     Mlp05Parser,
     NvidiaSmiXmlParser,
     MxnetParser,
+    TfCnnParser,
     NcclTestsParser,
     NvbandwidthParser,
     GpuBurnParser,
@@ -76,7 +78,6 @@ _PARSERS: tuple[type[LogParser], ...] = (
     NvidiaSmiCsvParser,
     NvlinkStatusParser,
     NvidiaSmiTopoParser,
-    TfCnnParser,
     HplParser,
     StreamParser,
     FioParser,
@@ -174,14 +175,14 @@ def parse(
             others.block(log, block, parser.format if parser is not None else "")
         # Scan after the choice, because a kernel log is searched by its own rules.
         log.scan(block)
-        if not isinstance(parser, NvidiaSmiTableParser):
-            tables.block(log, block)
+        tables.block(log, block)
         if parser is not None:
             parser.block(block)
         if observers:
             feed.feed(block)
         log.end()
-    tables.add_to(log)
+    if not isinstance(parser, NvidiaSmiTableParser):
+        tables.add_to(log)
     if parser is None:
         return _unrecognised(log, head, others)
     others.add_to(log, parser.format)
@@ -253,6 +254,8 @@ def _replaced(log: Log, parser: LogParser | None, new_parser: type[LogParser]) -
     """Return a parser of another format. If it replaces a parser, add a remark on the change of format."""
     if parser is not None:
         log.find("format_changed", f"{parser.format} until line {log.lines}, then {new_parser.format}")
+    if isinstance(parser, _WEAK):
+        parser.replace()
     return new_parser(log)
 
 

@@ -429,33 +429,35 @@ def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool)
 
 
 def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Advance) -> Iterator[Found]:
-    """Yield where the progress at evaluations or epoch starts goes back, stays the same, or leaves some out.
-
-    ``metric`` is the metric of the evaluations, or :data:`EPOCHS` for the epochs that start.
-    """
+    """Yield where the progress at evaluations goes back, stays the same, or leaves evaluations out."""
+    starts_epochs = metric == EPOCHS
     metric_text = f" of {metric}" if metric else ""
     if progress.back is not None:
         before, value, line = progress.back
-        message = f"{name}{metric_text} is {value:g} after {before:g}: training does not go backwards"
-        yield message, line
+        order = f"{name}{metric_text} is {value:g} after {before:g}"
+        if starts_epochs:
+            order = f"epoch {value:g} starts after epoch {before:g}"
+        yield f"{order}: training does not go backwards", line
     stays = name == "epoch_num" and benchmark in _EPOCHS_STAY
     if progress.same is not None and (not stays or progress.same[0] > MOST_EPOCHS):
         value, line = progress.same
-        yield f"two evaluations at {name} {value:g}: nothing was trained between them", line
-    yield from _missing_evaluations(benchmark, name, metric_text, progress)
+        message = f"two evaluations at {name} {value:g}: nothing was trained between them"
+        yield f"epoch {value:g} starts twice: lines are of another run" if starts_epochs else message, line
+    yield from _missing_evaluations(benchmark, name, metric, progress)
 
 
-def _missing_evaluations(benchmark: str, name: str, metric_text: str, progress: Advance) -> Iterator[Found]:
-    """Yield an interval between evaluations that is longer than the others."""
+def _missing_evaluations(benchmark: str, name: str, metric: str, progress: Advance) -> Iterator[Found]:
+    """Yield an interval between evaluations, or starts of epochs, that is longer than the others."""
+    between = f"of {name}{f' of {metric}' if metric else ''} between evaluations"
+    first = f"the first evaluation is at {name}"
+    if metric == EPOCHS:
+        between, first = "epochs between two starts", "the first epoch that starts is"
     gap, line = progress.largest
     usual = progress.usual
     # By the rules of rounds 0.6 and 0.7, the first interval of ssd is longer, 40 epochs or more.
     longer = benchmark == "ssd" and [gap] == progress.gaps[:1] and (progress.last or 0) > _EPOCHS_OF_NEW_SSD
     if usual and gap > _GAP * usual and not longer:
-        message = (
-            f"{gap:g} of {name}{metric_text} between evaluations, not the usual {usual:g}: some are missing"
-        )
+        message = f"{gap:g} {between}, not the usual {usual:g}: some are missing"
         yield message, line
     elif usual and benchmark in _FROM_THE_START and (progress.first or 0) > _GAP * usual:
-        message = f"the first evaluation is at {name} {progress.first:g}, the others {usual:g} apart"
-        yield f"{message}: some are missing", None
+        yield f"{first} {progress.first:g}, the others {usual:g} apart: some are missing", None

@@ -54,11 +54,12 @@ from rackproof.logs._course import EPOCHS, KINDS, Course
 from rackproof.logs._pace import SINCE, Pace
 from rackproof.logs._reading import (
     MAX_EXCERPT,
+    MAX_FINDINGS_PER_CODE,
     MAX_TAGS,
+    TASK_FAILED,
     Curve,
     Log,
     LogParser,
-    Mark,
     clean,
     number,
     rank_of,
@@ -80,7 +81,8 @@ NOT_TAGS = frozenset(
     }
 )
 """Keys whose values never become tags, because they are part of the run's course."""
-
+_OWN_TAGS = ("gpu_state.", "software.", "dataset.")
+"""Beginnings of the tags that other events set after a check. No event of such a name becomes one."""
 
 JUDGED_BY = "judged_by"
 """Tag of a parsed log that states the basis of its verdict: a target, ``evaluation``, or ``measurements``. A
@@ -232,6 +234,10 @@ _STATS = {
     "throughput": "samples_per_second",
 }
 """Statistics in a ``tracked_stats`` event, and the curve of each."""
+_LOSSES = frozenset({"train_loss", "reduced_train_loss", "loss", "eval_loss", "val_loss", "validation_loss"})
+"""Names of losses, as keys of events and as statistics."""
+WATCHED = TIMED | _LOSSES
+"""Statistics without a curve that are read. Those of :data:`_STATS` are found by their curve."""
 _PARTS = {f"{kind}_{end}": (kind, end == "start") for kind in KINDS for end in ("start", "stop")}
 """Events that start or stop a part of a run, with the kind of the part and whether the event starts it."""
 _TRAINED = tuple(dict.fromkeys(_STATS.values()))
@@ -258,6 +264,8 @@ _OTHER_NAMES = {"mask": "maskrcnn", "mask_rcnn": "maskrcnn"}
 """Other names of benchmarks that some submitters use. Without this table, no target would apply."""
 _LISTED_METRICS = {"maskrcnn": ("BBOX", "SEGM")}
 """Metrics that some submitters log as one list per evaluation, in the list's order."""
+_MOST_ABORTED = 5
+"""Largest number of ranks whose status other than success is stored."""
 _OUTCOMES = {"true": "success", "1": "success", "false": "aborted", "0": "aborted"}
 """Status for each ``success`` of round 0.5."""
 IMPORTANT = ("run_start", "run_stop", "eval_accuracy", "measurement")
@@ -507,13 +515,14 @@ class Events(LogParser):
     """Target that the log states, and its line."""
     late_seed_line: int | None = None
     """Line of the first seed that was logged too late for a rank of this run."""
+    last_outcome = ""
+    """Status that the last run_stop states, or ""."""
     open_at_stop = 0
     """Number of evaluations that began before run_stop and may end after it."""
     ended_after_stop = 0
     """Number of these evaluations that did."""
     placed_evaluations = 0
     """Number of evaluations that state the training's progress."""
-    first_event_line = 0
     init_start_line = 0
     begun: tuple[str, str, int] | None = None
     """The event that shows a start from a trained model, as key, value and line."""
@@ -535,8 +544,10 @@ class Events(LogParser):
         self.run_stop: float | None = None
         self.run_stop_line = 0
         self.latest_at_stop = -inf
-        # Status that each run_stop states, or "", and its line. Every rank may log a run_stop.
-        self.statuses: list[tuple[str, int]] = []
+        # Outcomes that some run_stop states: "success", or "" for none. Every rank may log a run_stop.
+        self.outcomes: set[str] = set()
+        # Status of each run_stop that states another outcome, and its line.
+        self.aborted: list[tuple[str, int]] = []
         self.after_stop = 0  # number of events after run_stop
         self.after_stop_line = 0
         # First event of _OF_ANOTHER_RUN after run_stop, and its line.
@@ -549,8 +560,8 @@ class Events(LogParser):
         self.first_seed_time: float | None = None
         # Last value of each metric, its line and rank.
         self.evals: dict[str, tuple[float, int, int | None]] = {}
-        # Key (of IMPORTANT) and line of each damaged event.
-        self.damaged_important: list[tuple[str, int]] = []
+        # Lines of the first and the last damaged event of each key of IMPORTANT.
+        self.damaged_important: dict[str, tuple[int, int]] = {}
         self.epochs: tuple[float, int] | None = None  # highest epoch, and its line
         self.epoch_times: list[float] = []  # durations in seconds
         self._epoch_began: float | None = None
@@ -586,6 +597,7 @@ class Events(LogParser):
             "run_final": self.on_run_stop,
             "block_start": self.on_part,
             "block_stop": self.on_block_stop,
+            **dict.fromkeys(_LOSSES, self.on_other_loss),
             "train_loss": self.on_train_loss,
             "eval_start": self.on_part,
             "eval_stop": self.on_part,
@@ -649,7 +661,7 @@ class Events(LogParser):
 
     def _state(self, key: str, value: object) -> None:
         """Store a statement that is not part of the run's course, such as a hyperparameter, as a tag."""
-        if key in NOT_TAGS or value is None:
+        if key in NOT_TAGS or key.startswith(_OWN_TAGS) or value is None:
             return
         if key == "submission_benchmark":
             self.note_benchmark(text_of(value, 40))
@@ -693,7 +705,6 @@ class Events(LogParser):
         """
         if self.first_time is None:
             self.first_time = self.latest = time
-            self.first_event_line = self.log.line_at(position)
         elif time >= self.latest:
             self.latest = time
         elif self.latest - time > self.backwards:
@@ -706,8 +717,8 @@ class Events(LogParser):
     def damaged(self, key: str, position: int) -> None:
         """Record an unreadable line that matters."""
         line = self.log.line_at(position)
-        if len(self.damaged_important) < 1000:
-            self.damaged_important.append((key, line))
+        first, _last = self.damaged_important.get(key, (line, line))
+        self.damaged_important[key] = first, line
         self.log.find(
             "damaged_line", f"a damaged {key} line", line=line, excerpt=self.log.line_text(position)[1]
         )
@@ -798,8 +809,11 @@ class Events(LogParser):
         if status is None and isinstance(value, dict):  # 0.5: {"success": true}
             status = _stated_outcome(value.get("success"))
         line = self.log.line_at(position)
-        if len(self.statuses) < 1000:
-            self.statuses.append((_status_text(status), line))
+        outcome = self.last_outcome = _status_text(status)
+        if outcome in ("success", ""):
+            self.outcomes.add(outcome)
+        elif len(self.aborted) < _MOST_ABORTED:
+            self.aborted.append((outcome, line))
         if self.run_stop is None and key == "run_stop":
             self.run_stop, self.run_stop_line = time, line
             self.is_steady = False
@@ -841,9 +855,24 @@ class Events(LogParser):
         """Follow the losses that some programs log as events, each with the samples until then."""
         if key not in self.log.tags and value is not None:
             self.log.tag(key, value)
+        self._check_loss(key, value, position)
         self.statements.take_rate(meta.get("lr"))
         if self.run_stop is None:
             self.course.mark(key, number(meta.get("samples_count")), self.log.line_at, position)
+
+    def on_other_loss(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Store a loss that has another name than ``train_loss``, such as that of an evaluation."""
+        self._state(key, value)
+        self._check_loss(key, value, position)
+
+    def _check_loss(self, name: str, value: object, position: int) -> None:
+        """Find a loss that is infinite or not a number."""
+        loss = number(value)
+        if loss is not None and not isfinite(loss):
+            line, rank = self.place(position)
+            self.log.find("nan", f"{name} is {loss}", Verdict.FAIL, line=line, rank=rank)
 
     def on_part(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -964,12 +993,14 @@ class Events(LogParser):
             for name in value:  # not items(): most events contain no value of interest
                 if name in tracked:
                     self.take_stat(name, tracked[name], value[name], meta, time, position)
-                elif name in TIMED:
-                    self.take_time(name, value[name], time)
+                elif name in WATCHED:
+                    self.take_watched(name, value[name], time, position)
 
-    def take_time(self, name: str, raw: object, time: float) -> None:
-        """Record a time that a statistic states."""
-        if self.run_start is not None and self.run_stop is None:
+    def take_watched(self, name: str, raw: object, time: float, position: int) -> None:
+        """Record a statistic of :data:`WATCHED`: a time, or a loss that is not a number."""
+        if name in _LOSSES:
+            self._check_loss(name, raw, position)
+        elif self.run_start is not None and self.run_stop is None:
             self.statements.take_time(name, raw, time - self.run_start)
 
     def take_stat(
@@ -1161,7 +1192,15 @@ class Events(LogParser):
             if self.stated_target is None:
                 self.stated_target = target, self.log.line_at(position)
             if direction_known and isinstance(value, dict):
-                self.own_target = QualityTarget(target, at_most=value["at_most"])
+                self._note_own_target(QualityTarget(target, at_most=value["at_most"]), position)
+
+    def _note_own_target(self, target: QualityTarget, position: int) -> None:
+        """Store the log's own target. It is unknown which one counts if the log states another one later."""
+        if self.own_target is None:
+            self.own_target = target
+        elif self.own_target != target:
+            message = f"the log's own target is {target}, and a line above states {self.own_target}"
+            self.log.find("target_contradicts", message, Verdict.UNPROVEN, line=self.log.line_at(position))
 
     def on_progress(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -1264,20 +1303,17 @@ class Events(LogParser):
         Such a task was not a rank of the training, but a helper of the run script, for example one that
         describes the system.
         """
-        marks = self.log.marks.get("task_failed")
-        before = min(self.first_event_line, self.init_start_line)
-        if marks is None or not before:
+        marks = self.log.marks.get(TASK_FAILED)
+        if marks is None or not self.init_start_line:
             return
-        early = [mark for mark in marks.kept if mark.line < before]
-        for mark in early:
+        kept_early = min(marks.early, MAX_FINDINGS_PER_CODE)
+        for mark in marks.kept[:kept_early]:
             message = "a task ended with an error before the training began: it was not a rank of it"
-            self.log.find("task_failed", message, line=mark.line, rank=mark.rank, excerpt=mark.excerpt)
-        marks.kept = [mark for mark in marks.kept if mark.line >= before]
-        marks.count -= len(early)
-        if not marks.kept and marks.last_line < before:
-            del self.log.marks["task_failed"]
-        elif not marks.kept:
-            marks.kept = [Mark(marks.last_line, "", None)]
+            self.log.find(TASK_FAILED, message, line=mark.line, rank=mark.rank, excerpt=mark.excerpt)
+        del marks.kept[:kept_early]
+        marks.count -= marks.early
+        if not marks.count:
+            del self.log.marks[TASK_FAILED]
 
     def judge_end(self, measurements: list[Measurement]) -> bool:
         """Return whether the log proves a run that ended well. If so, add its duration and start-up time."""
@@ -1288,32 +1324,35 @@ class Events(LogParser):
             return False
         seconds = self.run_stop - self.run_start
         if seconds <= 0:
-            code = "negative_time" if seconds < 0 else "no_time"
-            message = f"run_stop is {-seconds:.3f} s before run_start: no run took place between them"
+            code, moment = "no_time", "at the moment of"
+            if seconds < 0:
+                code, moment = "negative_time", f"{-seconds:.3f} s before"
+            message = f"run_stop is {moment} run_start: no run took place between them"
             self.log.find(code, message, Verdict.UNPROVEN, line=self.run_stop_line)
             return False
         # A single rank that aborted spoils the run, even if all others report success.
         if not succeeded or aborted:
             return False
         measurements.append(self.measure("time_to_train", seconds / 60, "min", LOWER, self.run_stop_line))
-        # If the clock ran backwards, the start-up time is unknown.
-        if self.init_start is not None and self.init_start <= self.run_start:
-            startup = self.run_start - self.init_start
-            measurements.append(self.measure("startup_time", startup, "s", LOWER, self.run_start_line))
+        self.measure_startup(measurements)
         self.check_result_line(seconds)
         return True
 
+    def measure_startup(self, measurements: list[Measurement]) -> None:
+        """Add the time from init_start to run_start. If the clock ran backwards, it is unknown."""
+        start, run = self.init_start, self.run_start
+        if start is not None and run is not None and start <= run:
+            measurements.append(self.measure("startup_time", run - start, "s", LOWER, self.run_start_line))
+
     def _find_aborted(self) -> bool:
-        """Record the first stops with a status other than success. Return whether there are any."""
-        # An empty status proves neither success nor failure.
-        bad = [(status, line) for status, line in self.statuses if status not in ("success", "")]
-        for status, line in bad[:5]:
+        """Record the ranks that report a status other than success. Return whether there are any."""
+        for status, line in self.aborted:
             self.log.find("aborted", f"run_stop has the status {status!r}", Verdict.FAIL, line=line)
-        return bool(bad)
+        return bool(self.aborted)
 
     def _stopped_well(self) -> bool:
         """Return whether any rank reports success."""
-        return any(status == "success" for status, _line in self.statuses)
+        return "success" in self.outcomes
 
     def _find_missing_ends(self, *, has_status: bool) -> None:
         """Record a missing run_start, run_stop or status."""
@@ -1337,7 +1376,8 @@ class Events(LogParser):
 
     def _lost(self, key: str) -> int | None:
         """Return the line of the first damaged event with a key, or None."""
-        return next((line for name, line in self.damaged_important if name == key), None)
+        first_and_last = self.damaged_important.get(key)
+        return None if first_and_last is None else first_and_last[0]
 
     def check_result_line(self, seconds: float) -> None:
         """Compare the time with the wall time that the run script prints for the training."""
@@ -1360,10 +1400,10 @@ class Events(LogParser):
             measurements.append(self.measure("eval_accuracy", value, "", None, line, rank, labels))
         # A run that did not end successfully cannot pass, so its last evaluation does not matter.
         stopped = self._stopped_well()
-        lost = self._lost_evaluations()
-        if lost and stopped:
+        lost = self._lost_evaluation()
+        if lost is not None and stopped:
             self.log.find(
-                "damaged_evaluation", "the last evaluation cannot be read", Verdict.UNPROVEN, line=lost[-1]
+                "damaged_evaluation", "the last evaluation cannot be read", Verdict.UNPROVEN, line=lost
             )
         unread = self._lost("measurement")
         if unread is not None:
@@ -1374,7 +1414,7 @@ class Events(LogParser):
         self._note_judged_by(targets)
         self._find_too_good(targets)
         for target in targets:
-            self._judge_target(target, last_is_lost=bool(lost))
+            self._judge_target(target, last_is_lost=lost is not None)
 
     def _note_judged_by(self, targets: tuple[QualityTarget, ...]) -> None:
         """Store the basis of the judgement as a tag, and remove a tag of this name that the log stated."""
@@ -1404,11 +1444,12 @@ class Events(LogParser):
                 message = f"{text}: it can be {least:g} to {highest:g}"
                 self.log.find("impossible_value", message, Verdict.UNPROVEN, line=extreme.line)
 
-    def _lost_evaluations(self) -> list[int]:
-        """Return the lines of unreadable evaluations that do not come before the last readable one."""
+    def _lost_evaluation(self) -> int | None:
+        """Return the line of the last unreadable evaluation, unless a readable one comes after it."""
         last_line = max((line for _value, line, _rank in self.evals.values()), default=0)
+        _first, lost = self.damaged_important.get("eval_accuracy", (0, 0))
         # One metric of an evaluation may be readable, and another one in the same line damaged.
-        return [line for key, line in self.damaged_important if key == "eval_accuracy" and line >= last_line]
+        return lost if lost and lost >= last_line else None
 
     def _valid_targets(self) -> tuple[QualityTarget, ...]:
         """Return the benchmark's targets.
@@ -1472,7 +1513,7 @@ class Events(LogParser):
         checked, because other trainings may be evaluated in any way.
         """
         is_of_mlperf = self.benchmark in self.targets or self.benchmark in EVALUATED_OFFLINE
-        if is_of_mlperf and (self.run_stop is not None or self.statuses):
+        if is_of_mlperf and (self.run_stop is not None or self.outcomes or self.aborted):
             platform, stopped = self.log.tags.get("submission_platform", ""), self.run_stop is not None
             for message, line in self.course.missing(self.benchmark, platform, stopped=stopped):
                 self.log.find("course_incomplete", message, Verdict.UNPROVEN, line=line)

@@ -354,13 +354,13 @@ def find_missing_indexes(log: Log, name: str, indexes: Iterable[int]) -> None:
 
 def _judge_serials(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> None:
     """Record GPUs with the same serial number that are not on one board."""
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for gpu, at in gpus:
         if not identifies_gpu(gpu.serial, gpu.name):
             continue
-        if gpu.serial in seen:
+        # A query in a loop lists one GPU in many rows, with the same label.
+        if seen.setdefault(gpu.serial, gpu.label) != gpu.label:
             find_twice(log, at, f"the serial number {gpu.serial}", gpu.label)
-        seen.add(gpu.serial)
 
 
 def _judge_places(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> None:

@@ -61,7 +61,7 @@ MAX_FINDINGS_PER_CODE = 5
 MAX_CODES = 60
 """Largest number of different codes of a log's findings. If there are more, the mildest ones are left out."""
 MAX_POINTS = 2000
-"""Number of points at which a curve drops every other one (:class:`Curve`)."""
+"""Number of points at which a curve is thinned, and largest number of stored intervals of :class:`Steps`."""
 MAX_TAGS = 600
 """Largest number of a log's tags. A training on 16 nodes has two states of each of its 128 GPUs."""
 MAX_MEASUREMENTS = 4000
@@ -279,10 +279,11 @@ class Steps:
         gap = value - before
         if gap <= 0:
             self.back = self.back or line
-        elif len(self.gaps) < MAX_POINTS:
+            return
+        if len(self.gaps) < MAX_POINTS:
             self.gaps.append(gap)
-            if gap > self.largest[0]:
-                self.largest = gap, line
+        if gap > self.largest[0]:
+            self.largest = gap, line
 
     @property
     def usual(self) -> float:
@@ -339,12 +340,25 @@ class Mark:
     rank: int | None
 
 
+TASK_FAILED = "task_failed"
+"""Code of a task that ended with an error. It does no harm before the first event of an MLPerf log."""
+
+
 @dataclass(slots=True)
 class Marks:
-    """The first marks of one code, the number of all lines with such a mark, and the last of these lines."""
+    """The first marks of one code, with the number of all lines with such a mark and the last one.
+
+    Attributes:
+        kept: The first marks. Those before the first event of MLPerf and those after it are limited
+            separately if the code is ``TASK_FAILED``.
+        count: The number of all marks.
+        early: The number of all marks of ``TASK_FAILED`` before the first event of MLPerf.
+        last_line: The line of the last mark.
+    """
 
     kept: list[Mark] = field(default_factory=list)
     count: int = 0
+    early: int = 0
     last_line: int = 0
 
 
@@ -389,8 +403,10 @@ def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, by
 
 find_all, find_all_portably = _finders()
 
-TOKEN = b":::ML"
+EVENT_TOKEN = b":::ML"
 """Beginning of an event in every round of MLPerf."""
+_EVENT = re.compile(rb":::ML(?:LOG ?\{|L \d|Pv0\.5\.)")
+"""Pattern of an event's beginning, which a command that only names the token does not match."""
 _SCALE = re.compile(rb"loss scale to ([0-9.eE+-]{1,40})")
 """Pattern of a new loss scale: "Gradient overflow.  Skipping step, ... reducing loss scale to 1024.0"."""
 _RESULT = re.compile(rb"^RESULT,([^,\r\n]{1,80}),([^\r\n]{0,200})")
@@ -597,6 +613,8 @@ class Log:
         """The current block, split at every event token. The first piece is before all events."""
         self.ends: list[int] = []
         """The end of the event in each piece except the first, which is a line end or the next token."""
+        self.first_event = math.inf
+        """Position of the first event in the current block, 0 after its block, and infinity before it."""
         self._block = b""
         self._newlines = 0
         self._counted_to = 0
@@ -607,8 +625,12 @@ class Log:
     def begin(self, block: bytes) -> None:
         """Start a block of whole lines."""
         self._block = block
-        self.pieces = block.split(TOKEN)
+        self.pieces = block.split(EVENT_TOKEN)
         self.ends = [end if (end := piece.find(b"\n")) >= 0 else len(piece) for piece in self.pieces[1:]]
+        if self.first_event < math.inf:
+            self.first_event = 0
+        elif self.ends and (event := _EVENT.search(block)):
+            self.first_event = event.start()
         self._counted_to = 0
         self._line = self.lines + 1
 
@@ -724,9 +746,11 @@ class Log:
         line = self.line_at(position)
         if line == marks.last_line:
             return  # another text of the same failure
+        is_early = code == TASK_FAILED and position < self.first_event
         marks.count += 1
+        marks.early += is_early
         marks.last_line = line
-        if len(marks.kept) < MAX_FINDINGS_PER_CODE:
+        if (marks.early if is_early else marks.count - marks.early) <= MAX_FINDINGS_PER_CODE:
             before, after = self.line_text(position)
             # The excerpt begins near the marker, so that a long line before it cannot displace it.
             marks.kept.append(Mark(line, clean(before[-80:] + after), rank_of(before)))
@@ -755,7 +779,7 @@ class Log:
             # here, only the last one is not empty.
             index = bisect_right(text_begins, place) - 1
             skipped = ends[index - 1] if index else 0
-            position = piece_begins[index] + index * len(TOKEN) + skipped + place - text_begins[index]
+            position = piece_begins[index] + index * len(EVENT_TOKEN) + skipped + place - text_begins[index]
             self._hit(literal, position, position - (place - text_begins[index]) if index else 0)
 
     def _end_events_before_text(self, block: bytes, ends: list[int]) -> None:
@@ -763,7 +787,7 @@ class Log:
         pieces, begins, index = self.pieces, [0], -1
         for match in _TEXT_FOLLOWS.finditer(block, len(pieces[0])) if ends else ():
             if len(begins) == 1:
-                begins = list(accumulate(len(piece) + len(TOKEN) for piece in pieces))
+                begins = list(accumulate(len(piece) + len(EVENT_TOKEN) for piece in pieces))
             before, index = index, bisect_right(begins, match.start()) - 1
             brace = match.start() - begins[index]
             # The first brace of an event is enough, so that a long line is decoded only once.

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rackproof.core.training_limits import hyperparameter_names, read_hyperparameters
 from rackproof.logs._course import Advance, LineAt
-from rackproof.logs._reading import number
+from rackproof.logs._reading import number, text_of
 
 TIMED = frozenset({"validation_time", "walltime"})
 """Statistics with a time: validation_time, that of an evaluation in seconds, and walltime, that of the run so
@@ -72,6 +72,8 @@ class Statements:
         """Batch size that a block states, if it differs from the log's."""
         self.progress: dict[str, tuple[str, Advance]] = {}
         """Name of the progress and the progress of each curve's statistics."""
+        self.odd_place: tuple[str, int] | None = None
+        """Message and line of the first statistic whose progress is infinite or not a number."""
         self.stated: dict[str, tuple[float, float]] = {}
         """Smallest and largest stated value of each name in the table of hyperparameters."""
         self.benchmarks: dict[str, None] = {}
@@ -144,9 +146,14 @@ class Statements:
             if not key:
                 return
             progress = self.progress[curve] = key, Advance()
-        value = meta.get(progress[0])
-        if type(value) is int or type(value) is float:
-            progress[1].take(value, line_at, position)
+        stated = meta.get(progress[0])
+        if type(stated) is int or type(stated) is float:
+            value = number(stated)
+            if value is not None and math.isfinite(value):
+                progress[1].take(value, line_at, position)
+            elif self.odd_place is None:  # number() returns None for a huge integer
+                message = f"{curve} at {progress[0]} {text_of(stated, 40)}, which is no progress of a run"
+                self.odd_place = message, line_at(position)
         if "lr" in meta:
             self.take_rate(meta["lr"])
 
@@ -192,7 +199,9 @@ class Statements:
             yield f"the run took {seconds:.3f} s, and run_stop states {float(stated[1]):.3f} s"
 
     def other_steps(self) -> Iterator[tuple[str, int | None]]:
-        """Yield where the progress of statistics goes back or repeats: a message, and its line."""
+        """Yield where the progress of statistics goes back, repeats or is no number: message and line."""
+        if self.odd_place is not None:
+            yield self.odd_place
         for curve, (key, progress) in self.progress.items():
             if progress.back is not None:
                 before, value, line = progress.back

@@ -17,7 +17,7 @@ trigger for each case.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -98,6 +98,8 @@ too."""
 
 SLURM_CODES = (
     (b"TIME LIMIT", "time_limit"),
+    # The line goes on with the reason: "CANCELLED AT 2025-10-08T00:32:36 DUE TO NODE FAILURE".
+    (b"NODE FAILURE", "node_failed"),
     (b"CANCELLED AT", "cancelled"),
     (b"OOM Killed", "out_of_memory"),
     (b"oom_kill event", "out_of_memory"),
@@ -109,7 +111,6 @@ SLURM_CODES = (
     # their targets contain them.
     (b"Timed out waiting for job step to complete", "task_failed"),
     (b"Node failure", "node_failed"),
-    (b"NODE FAILURE", "node_failed"),
 )
 """Texts in error lines of Slurm (``slurmstepd: error: ...``), each with its code. The first text in a line
 counts, in the order of this table."""
@@ -216,6 +217,11 @@ def _make_rule(code: str, triggers: bytes, *patterns: bytes) -> _Rule:
     return _Rule(code, tuple(triggers.split(b"|")), re.compile(b"|".join(patterns)))
 
 
+def _errors_of(names: bytes) -> bytes:
+    """Return triggers for the word "error" after each name, in the cases in which programs print it."""
+    return b"|".join(name + word for name in names.split(b"|") for word in (b" error", b" Error", b" ERROR"))
+
+
 _LIBRARY = rb"\b(?:CU(?:DNN|BLAS|FFT|SOLVER|SPARSE|RAND|TENSOR)|HIP\w{2,8}|ROC\w{2,8}|HSA|MIOPEN)_"
 """Pattern of the beginning of an error's name in libraries of CUDA and ROCm."""
 _GPU_ERROR_SENTENCES = (
@@ -262,11 +268,12 @@ _RULES = (
         "gpu_error",
         (
             # " error" alone is in many lines, and these patterns take longer than a search for many triggers.
-            b"CUDA error|CUDA Error|CUDA ERROR|Cuda error|Cuda Error|cuda error|HIP error|HIP Error|"
-            b"HIP ERROR|hip error|system error|untime error|untime Error|river error|river Error|API error|"
-            b"API Error|ernel error|ernel Error|aunch error|aunch Error|blas error|BLAS error|BLAS Error|"
-            b"BLASLt error|blaslt error|stack error|NVLink error|Cuda failure|CUDA failure|_STATUS_|CUFFT_|"
-            b"access fault|CudaError|GPU Hang|llegal |Illegal |launch failure|assert|Assert|timed out|"
+            _errors_of(
+                b"CUDA|Cuda|cuda|HIP|Hip|hip|untime|UNTIME|river|RIVER|API|ernel|ERNEL|aunch|AUNCH|"
+                b"blas|BLAS|blasLt|BLASLt|BLASLT|blaslt"
+            )
+            + b"|system error|stack error|NVLink error|Cuda failure|CUDA failure|_STATUS_|CUFFT_|"
+            b" by GPU|CudaError|GPU Hang|llegal |Illegal |launch failure|assert|Assert|timed out|"
             b"isaligned |program counter|shared address space"
         ),
         rb"C(?:uda|UDA) failure(?:: | at | \d| \S{1,100}:\d| ')",
@@ -288,11 +295,12 @@ _RULES = (
     _make_rule(
         "gpu_error_unclear",
         (
-            b"_STATUS_|CUFFT_|cuDNN error|cuBLAS error|cuFFT error|initialize NVML| fail|"
-            b"No devices were found|infoROM is corrupt|XlaRuntimeError|DNN error|dnn error|BLAS error|"
-            b"BLAS Error|blas error|BLASLt error|blaslt error|FFT error|fft error|OLVER error|olver error|"
-            b"SPARSE error|parse error|RAND error|rand error|TENSOR error|ensor error|IOpen error|"
-            b"SHMEM error|SHMEM ERROR|API error|status error"
+            _errors_of(
+                b"DNN|dnn|BLAS|blas|BLASLt|blasLt|BLASLT|blaslt|FFT|fft|OLVER|olver|PARSE|parse|RAND|rand|"
+                b"ENSOR|ensor|IOpen|IOPEN|iopen|SHMEM|shmem|API|status|STATUS"
+            )
+            + b"|_STATUS_|CUFFT_|initialize NVML| fail|No devices were found|infoROM is corrupt|"
+            b"XlaRuntimeError"
         ),
         _LIBRARY
         + rb"STATUS_(?!SUCCESS|NOT_SUPPORTED|EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|ERROR)[A-Z]",
@@ -360,7 +368,7 @@ _RULES = (
     _make_rule(
         "network_failed",
         (
-            b"n with error|etry count|IBV_WC_|async event|Async event|async fatal|a fatal error|"
+            b"n with error|d with error|etry count|IBV_WC_|async event|Async event|async fatal|a fatal error|"
             b"error is fatal|Fatal error. Detected|access error|operation error|"
             b"OP error|request error|protection error|length error|UCX  ERROR|UCX ERROR|UCX  FATAL|UCX FATAL|"
             b"error polling|network error|desc error|onnection error|returned error|"
@@ -639,8 +647,13 @@ _READERS: tuple[tuple[bytes, _Reader], ...] = (
     ),
     (b" kernel: ", _read_syslog),
 )
-_CERTAIN = {"gpu_error_unclear": "gpu_error", "io_unclear": "io_error"}
-"""For each code of a doubtful fault, the code of a certain fault of the same part, which replaces it."""
+_READER_OF_RULE = {rule.code: _reader_of_rule(rule) for rule in _RULES}
+_CERTAIN: Mapping[str, tuple[str, tuple[_Reader, ...]]] = {
+    "gpu_error_unclear": ("gpu_error", (_READER_OF_RULE["gpu_error"], _read_named_error)),
+    "io_unclear": ("io_error", (_READER_OF_RULE["io_error"],)),
+}
+"""For each code of a doubtful fault, the code of a certain fault of the same part, which replaces it, and the
+readers that find the latter."""
 _SHARED = (
     *(b"error", b"xid", b"abort", b"fatal", b"atchdog", b"lockup", b"device handle", b"hip", b" signal"),
     *(b" fail", b"corrupt", b"assert", b"llegal ", b"imed out", b"exited ", b"erminat", b"restart"),
@@ -667,6 +680,15 @@ SEARCHED: tuple[bytes, ...] = tuple(sorted(_READERS_OF))
 """The lower-case texts that a block is searched for. Every line of a fault contains one of them."""
 
 
+def _as_certain(code: str, line: bytes) -> str:
+    """Return the code of a line's fault, or that of a certain fault of the same part in the line.
+
+    The two may be found by different texts of the line, and a line reports only one of them.
+    """
+    certain, readers = _CERTAIN.get(code, (code, ()))
+    return certain if any(read(line) == certain for read in readers) else code
+
+
 @lru_cache(maxsize=512)
 def read_fault(word: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
     """Return the codes of the faults that a line reports, given one of the texts found in it.
@@ -686,7 +708,5 @@ def read_fault(word: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
     slurm = _read_slurm(line) if b": error: " in line else None
     readers = {id(read): read for trigger, read in _READERS_OF[word] if trigger in line}
     codes = [slurm] if slurm is not None else [read(line) for read in readers.values()]
-    faults = [code for code in codes if code is not None]
-    # If a line reports a certain fault, it does not report a doubtful one of the same part as well.
-    faults = [code for code in faults if _CERTAIN.get(code) not in faults]
+    faults = dict.fromkeys(_as_certain(code, line) for code in codes if code is not None)
     return () if faults and (_ECHO.match(before) or _HARMLESS.search(line)) else tuple(faults)

@@ -80,8 +80,9 @@ _HPL_COUNT = re.compile(
     r"^(?:(Finished) +)?(\d{1,9}) tests (?:with|completed and (passed|failed)|(skipped) because)"
 )
 _HPL_SUMMARY = ("finished", "passed", "failed", "skipped")
-_HPL_LIST = re.compile(r"^(N|NB|P|Q|PFACT|NBMIN|NDIV|RFACT|BCAST|DEPTH) *: +(\w+(?: +\w+){0,19})$")
-_HPL_MORE = re.compile(r"^\w+(?: +\w+){0,11}$")
+_HPL_LIST = re.compile(r"^(N|NB|P|Q|PFACT|NBMIN|NDIV|RFACT|BCAST|DEPTH) *: +(\w{1,20}(?: +\w{1,20}){0,19})$")
+"""Pattern of a parameter with its values. A longer value is none, because HPL stores 32 bits."""
+_HPL_MORE = re.compile(r"^\w{1,20}(?: +\w{1,20}){0,11}$")
 """Pattern of the next line of a list of more than eight values."""
 _HPL_LONGEST_LIST = 20
 _HPL_SIZES = ("N", "NB", "P", "Q")

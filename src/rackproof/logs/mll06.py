@@ -196,7 +196,7 @@ class Mll06Parser(Events):
             # time also includes start-up, and the games that minigo plays after the target.
             line, wall, _name = log.results[0]
             measurements.append(self.measure("wall_time", wall, "s", LOWER, line))
-        if log.tags.get("submission_benchmark") != "minigo" or self.statuses:
+        if log.tags.get("submission_benchmark") != "minigo" or self.outcomes or self.aborted:
             ended_well = super().judge_end(measurements)
             if ended_well:
                 self.note_long_result()
@@ -228,15 +228,10 @@ class Mll06Parser(Events):
             log.find("impossible_value", message, Verdict.UNPROVEN, line=line)
             return False
         # Later checks require a successful run_stop, which minigo does not log.
-        self.statuses.append(("success", line))
+        self.outcomes.add("success")
         self.run_stop_line = line
         measurements.append(self.measure("time_to_train", seconds / 60, "min", LOWER, line))
-        if self.init_start is not None:
-            measurements.append(
-                self.measure(
-                    "startup_time", self.run_start - self.init_start, "s", LOWER, self.run_start_line
-                )
-            )
+        self.measure_startup(measurements)
         if iteration is not None and math.isfinite(iteration):
             self.epochs = (iteration, line)
         self.check_result_line(seconds)

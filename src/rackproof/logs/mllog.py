@@ -14,13 +14,11 @@ from typing import ClassVar
 
 import orjson
 
-from rackproof.logs import _reading
-from rackproof.logs._mlperf import Events, KeyTwiceError, decode_leniently, has_key_twice
-from rackproof.logs._reading import number
-from rackproof.logs._statements import TIMED
+from rackproof.logs._mlperf import WATCHED, Events, KeyTwiceError, decode_leniently, has_key_twice
+from rackproof.logs._reading import EVENT_TOKEN, number
 
 TOKEN = b":::MLLOG"
-_TOKEN_LENGTH = len(_reading.TOKEN)
+_TOKEN_LENGTH = len(EVENT_TOKEN)
 _REST_OF_NAME = len(TOKEN) - _TOKEN_LENGTH
 """Number of bytes of :data:`TOKEN` (``LOG``) after the token at which :class:`Log` splits blocks."""
 
@@ -66,8 +64,8 @@ class MllogParser(Events):
                 for name in value if type(value) is dict else ():  # not items(): most hold nothing to keep
                     if name in curves:
                         take(name, curves[name], value[name], metadata, time, position)
-                    elif name in TIMED:
-                        self.take_time(name, value[name], time)
+                    elif name in WATCHED:
+                        self.take_watched(name, value[name], time, position)
             else:
                 event(key, value, metadata, time_ms / 1000, position)
         self.block_done()

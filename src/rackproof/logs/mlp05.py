@@ -116,7 +116,7 @@ class Mlp05Parser(Events):
         """Store the end of the run. An outcome that cannot be read leaves the run unproven."""
         super().on_run_stop(key, value, meta, time, position)
         stated = value.get("success") if isinstance(value, dict) else None
-        if stated not in (None, "") and self.statuses[-1][0] == "":
+        if stated not in (None, "") and self.last_outcome == "":
             message = f"{key} states an outcome that is neither true nor false: {text_of(stated, 40)}"
             self.log.find("no_status", message, Verdict.UNPROVEN, line=self.log.line_at(position))
 

@@ -28,7 +28,7 @@ from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.core.text import amount
 from rackproof.logs._launchers import rank_of_label, split_label
 from rackproof.logs._nccl_checks import Devices, Figures, count_sizes
-from rackproof.logs._reading import Log, LogParser, document_of, number, text_of, whole
+from rackproof.logs._reading import MAX_MEASUREMENTS, Log, LogParser, document_of, number, text_of, whole
 
 COLLECTIVES = (
     "all_reduce",
@@ -113,8 +113,8 @@ _MOST_RANKS_OF_NODE = 16
 """Largest number of ranks for which the NVLink of one GPU bounds the bandwidth."""
 MAX_JSON = 32 << 20
 """Largest number of bytes of the JSON."""
-MAX_MEASUREMENTS = 8000
-"""Largest number of stored figures, which are four for each row."""
+_MOST_FIGURES = 8000
+"""Largest number of judged figures, which are four for each row. The record has fewer."""
 PLACES = ("out_of_place", "in_place")
 """Places of the result, in the order of a table's columns. They name it in the JSON and in labels."""
 _DEVIATIONS = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
@@ -155,8 +155,7 @@ class BandwidthTable:
     """True if the table has one set of columns, as ``-O 0`` of rccl-tests prints it."""
     deviations: bool = False
     """True if the table shows a column ``error`` instead of the newer count of wrong values."""
-    row_count: int = 0
-    """Number of results, which are two for each row with both places."""
+    result_count: int = 0
     largest: int = 0
     """Largest size of a row, in bytes."""
     reduces: bool = False
@@ -176,8 +175,8 @@ class BandwidthTable:
     """Places (:data:`PLACES`) with a value that was checked, and with one that was not. Both may have one."""
 
     def take_row(self, redop: str, root: str, algbw: float, busbw: float) -> None:
-        """Record the figures of one place of a row, which help to identify the collective."""
-        self.row_count += 1
+        """Record the figures of one row that identify the collective."""
+        self.result_count += 1
         self.fastest = max(self.fastest, busbw)
         self.reduces = self.reduces or redop not in ("", "none")
         self.rooted = self.rooted or (root != "" and not root.startswith("-"))
@@ -330,7 +329,7 @@ class NcclTestsParser(LogParser):
         """Message, line and text of a command of an unknown program since the last table began."""
         self.rows: list[tuple[BandwidthTable, Measurement]] = []
         """Each measurement with its table, and without the collective's name."""
-        self.row_count = 0
+        self.result_count = 0
         self.wrong = 0.0
         self.checked = self.unchecked = 0
         """Numbers of results that were checked for wrong values, and that were not. ``row_count`` is their
@@ -454,7 +453,7 @@ class NcclTestsParser(LogParser):
 
     def _table_end(self, at: int, text: str, stream: LabelledLines, count: str, word: str) -> None:
         """Read the line that proves the end of a table and states the program's own count of wrong values."""
-        if stream.open and stream.table is not None and not stream.table.row_count:
+        if stream.open and stream.table is not None and not stream.table.result_count:
             self.log.find("no_rows", "a table without a row", Verdict.UNPROVEN, line=at)
         elif stream.open == 1 and stream.table is not None:
             self._judge_last_size(at, stream, stream.table)
@@ -608,9 +607,9 @@ class NcclTestsParser(LogParser):
         wrong: float | None,
     ) -> None:
         """Record the figures of one size in one place. ``wrong`` is None if the values were not checked."""
-        self.row_count += 1
-        if len(self.rows) >= MAX_MEASUREMENTS:
-            message = f"only the first {MAX_MEASUREMENTS} figures are stored: split the log"
+        self.result_count += 1
+        if len(self.rows) >= _MOST_FIGURES:
+            message = f"only the first {_MOST_FIGURES} figures are judged: split the log"
             self.log.find("too_many_rows", message, Verdict.UNPROVEN, line=at)
         size = labels["size_bytes"]
         self._count_wrong(at, text, f"at {size} bytes {labels['place']}", wrong)
@@ -624,7 +623,7 @@ class NcclTestsParser(LogParser):
                     self.log.find("nan", message, Verdict.UNPROVEN, line=at, excerpt=text)
                 else:
                     self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
-            if len(self.rows) < MAX_MEASUREMENTS:
+            if len(self.rows) < _MOST_FIGURES:
                 # The measurement is renamed at the end, when the collective is known.
                 measurement = self.measure(name, value, "GB/s", Direction.HIGHER, at, self.rank, labels)
                 self.rows.append((table, measurement))
@@ -792,7 +791,7 @@ class NcclTestsParser(LogParser):
         log = self.log
         document = self.document
         proven = self._tables_ended() if document is None else self.read_document(document)
-        if not self.row_count:
+        if not self.result_count:
             log.find("no_rows", "no row that can be read", Verdict.UNPROVEN)
             proven = False
         log.marks_as_findings(log.line_after_last if proven else None)
@@ -803,9 +802,9 @@ class NcclTestsParser(LogParser):
             row.model_copy(update={"name": f"{names[table]}_{row.name}"}) for table, row in self.rows
         ]
         if self.checked:
-            measurements.append(
-                self.measure("wrong_values", self.wrong, "", Direction.LOWER, self.wrong_line)
-            )
+            # It is the last measurement of the record, even if some figures find no place there.
+            wrong = self.measure("wrong_values", self.wrong, "", Direction.LOWER, self.wrong_line)
+            measurements.insert(MAX_MEASUREMENTS - 1, wrong)
         self._judge_tables(names)
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
 

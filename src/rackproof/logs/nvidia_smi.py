@@ -133,7 +133,7 @@ def _read_xml(data: bytes, above: int) -> _Element:
     parser.CharacterDataHandler = text
     try:
         parser.Parse(data, True)
-    except expat.ExpatError as error:
+    except (expat.ExpatError, LookupError) as error:  # LookupError is for an unknown encoding
         raise ValueError(f"not well-formed: {error}") from error
     return root
 
@@ -195,17 +195,22 @@ def _document(data: bytes) -> tuple[int, int]:
     return begin, end if end > begin + len(_END) and b"<" not in data[end:] else len(data)
 
 
-def lines_beside(data: bytes) -> list[tuple[int, str]]:
-    """Return number and text of lines above and below the XML of ``nvidia-smi -q -x``, at most 1000 each."""
+def lines_beside(data: bytes, above: int = 0) -> list[tuple[int, str]]:
+    """Return number and text of the lines next to the XML of ``nvidia-smi -q -x``, at most 1000 on each side.
+
+    ``above`` is the number of lines above the data.
+    """
     begin, end = _document(data)
     below = data[:end].count(b"\n") + 1
-    numbered = [*enumerate(data[:begin].split(b"\n")[:1000], start=1)]
-    numbered += enumerate(data[end:].split(b"\n")[:1000], start=below)
+    numbered = [*enumerate(data[:begin].split(b"\n"), start=above + 1)][-1000:]
+    numbered += enumerate(data[end:].split(b"\n")[:1000], start=above + below)
     return [(at, raw[:2000].decode("utf-8", "replace")) for at, raw in numbered if raw.strip()]
 
 
-def _read_document(data: bytes) -> _Element:
+def _read_document(data: bytes, above: int = 0) -> _Element:
     """Return the tree of the XML in nvidia-smi's output. Callers share it, and must not change it.
+
+    ``above`` is the number of lines above the data.
 
     Facts, snapshot and parser each read the answer of a node, one after the other, and reading it
     is half of a night's processor time.
@@ -214,7 +219,7 @@ def _read_document(data: bytes) -> _Element:
         ValueError: The document cannot be parsed, or is refused.
     """
     begin, end = _document(data)
-    document, above = data[begin:end], data[:begin].count(b"\n")
+    document, above = data[begin:end], above + data[:begin].count(b"\n")
     return _read_again(document, above) if len(document) <= _MAX_REREAD else _read_xml(document, above)
 
 
@@ -425,9 +430,13 @@ class _Whole(LogParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.data = bytearray()
+        self.above = 0
+        """Number of lines in the blocks before the first stored one."""
 
     def block(self, data: bytes) -> None:
         """Store the block. After the block that exceeds the limit, store nothing."""
+        if not self.data:
+            self.above = self.log.lines
         if len(self.data) <= MAX_XML:
             self.data += data
 
@@ -448,10 +457,10 @@ class NvidiaSmiXmlParser(_Whole):
         log = self.log
         measurements: list[Measurement] = []
         data = bytes(self.data)
-        for at, text in lines_beside(data):
+        for at, text in lines_beside(data, self.above):
             find_remark(log, at, text)
         try:
-            root = _read_document(data)
+            root = _read_document(data, self.above)
             gpus = _gpus_of(root)
         except ValueError as error:
             log.find("damaged_xml", str(error), Verdict.UNPROVEN)
@@ -878,6 +887,13 @@ _XML_FAULTS: tuple[tuple[str, str, Verdict, str], ...] = (
         "a row remap waits for a reset",
     ),
     ("remapped_rows/remapped_row_failure", "remap_failure", Verdict.FAIL, "a row could not be remapped"),
+    ("gpu_reset_status/reset_required", "recovery_action", Verdict.FAIL, "the driver requires a reset"),
+    (
+        "gpu_reset_status/drain_and_reset_recommended",
+        "recovery_action",
+        Verdict.FAIL,
+        "the driver recommends to drain and reset it",
+    ),
     *(
         (path, "remap_pending", Verdict.FAIL, "a page waits for a reset to be retired")
         for path in PENDING_PAGES
@@ -995,7 +1011,7 @@ class NvidiaSmiTextParser(NvidiaSmiXmlParser):
         """Return the numbered lines below each banner, and record GPUs that do not answer."""
         reports: list[list[tuple[int, str]]] = []
         processes_depth: int | None = None
-        for at, raw in enumerate(bytes(self.data).split(b"\n"), start=1):
+        for at, raw in enumerate(bytes(self.data).split(b"\n"), start=self.above + 1):
             text = raw[:2000].decode("utf-8", "replace").rstrip("\r")
             if not text.strip():
                 continue

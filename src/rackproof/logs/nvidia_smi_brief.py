@@ -60,7 +60,35 @@ def _find_no_proof(log: Log, name: str) -> None:
     log.find("shows_too_little", f"{name} shows too little to prove health: {_NO_PROOF}", Verdict.UNPROVEN)
 
 
-class NvidiaSmiTableParser(LogParser):
+class _BriefParser(LogParser):
+    """A parser of an output that jobs print to show the state of their node.
+
+    A later block may show that the log is that of a job. So the parser keeps its findings and tags apart
+    until the end, because a job's own lines and its node's settings are judged by other rules.
+    """
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.found = Log(log.name)
+        """Findings and tags of this parser."""
+
+    def add_found(self, *codes: str) -> None:
+        """Add the findings with some codes to the log, or all findings and tags if no code is given."""
+        for code, findings in self.found.findings.items():
+            if codes and code not in codes:
+                continue
+            for finding in findings:
+                line = finding.source.line if finding.source else None
+                self.log.find(code, finding.message, finding.verdict, line=line, excerpt=finding.excerpt)
+            self.log.counts[code] += self.found.counts[code] - len(findings)
+        for key, text in self.found.tags.items() if not codes else ():
+            self.log.tag(key, text)
+
+    def replace(self) -> None:
+        """Give way to the parser of another format. Add only faults that count in any log."""
+
+
+class NvidiaSmiTableParser(_BriefParser):
     """The parser of the table that ``nvidia-smi`` prints, once or repeatedly."""
 
     format: ClassVar[str] = "nvidia_smi_table"
@@ -87,7 +115,7 @@ class NvidiaSmiTableParser(LogParser):
         elif row := _FIRST_ROW.match(text):
             self._begin_gpu(at, text, row)
         elif not text.startswith(("|", "+")):
-            find_remark(self.log, at, text)
+            find_remark(self.found, at, text)
         elif self.label:
             self._take_row(at, text)
 
@@ -96,12 +124,12 @@ class NvidiaSmiTableParser(LogParser):
         index, errors = int(row[1]), row[4]
         self.label = f"GPU {index}"
         if index in self.gpus:
-            find_twice(self.log, at, self.label, text)
+            find_twice(self.found, at, self.label, text)
         if (number(errors) or 0) > 0:
             message = f"{self.label}: {errors} uncorrected memory errors since the driver was loaded"
-            self.log.find("ecc_uncorrected", message, Verdict.FAIL, line=at, excerpt=text)
+            self.found.find("ecc_uncorrected", message, Verdict.FAIL, line=at, excerpt=text)
         self._find_errors(at, text)
-        self.log.tag("device", row[2])
+        self.found.tag("device", row[2])
         if len(self.gpus) < MAX_GPUS:
             ecc = "Disabled" if errors == "Off" else ""
             self.gpus[index] = GpuReadings(label=self.label, name=clean(row[2]), ecc=ecc, bus_id=row[3])
@@ -116,9 +144,9 @@ class NvidiaSmiTableParser(LogParser):
         degrees = number(row[1].removesuffix("C"))
         if degrees is not None and not is_possible("gpu_temperature", degrees):
             message = f"{self.label}: a temperature of {degrees:g} °C, which cannot be"
-            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
+            self.found.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
         self.gpus[index] = replace(self.gpus[index], temperature_c=degrees, memory_mib=number(row[2]))
-        judge_gpu(self.log, self.gpus[index], at)
+        judge_gpu(self.found, self.gpus[index], at)
 
     def _find_errors(self, at: int, text: str) -> None:
         """Record ``ERR!``, which nvidia-smi prints for a value that it could not read.
@@ -130,20 +158,21 @@ class NvidiaSmiTableParser(LogParser):
         is_named_error = bool(_FIRST_ROW.match(text)) and "ERR!" in sensors
         if sensors.count("ERR!") > 1 or "ERR!" in others or is_named_error:
             message = f"{self.label} does not answer: reboot the node, and look for XIDs in its kernel log"
-            self.log.find("gpu_lost", message, Verdict.FAIL, line=at, excerpt=text)
+            self.found.find("gpu_lost", message, Verdict.FAIL, line=at, excerpt=text)
         elif "ERR!" in sensors:
             message = f"{self.label}: a sensor (fan, temperature or power) cannot be read: look at it"
-            self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at, excerpt=text)
+            self.found.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _close(self) -> None:
         """Compare the GPUs of the finished table with each other, and forget them."""
-        find_missing_indexes(self.log, "the table", self.gpus)
-        judge_neighbours(self.log, [(gpu, None) for gpu in self.gpus.values()])
+        find_missing_indexes(self.found, "the table", self.gpus)
+        judge_neighbours(self.found, [(gpu, None) for gpu in self.gpus.values()])
         self.gpus, self.label = {}, ""
 
     def finish(self) -> ParsedLog:
         """Return the log with its faults. Without one, it is unproven."""
         self._close()
+        self.add_found()
         _find_no_proof(self.log, "the table of nvidia-smi")
         return self.log.parsed(self.format, Verdict.UNPROVEN, [])
 
@@ -171,13 +200,13 @@ class TableFaults:
         if self._parser is None:
             return
         present = {(finding.code, finding.message) for found in log.findings.values() for finding in found}
-        for finding in chain.from_iterable(self._parser.log.findings.values()):
+        for finding in chain.from_iterable(self._parser.found.findings.values()):
             if finding.code in _FAULTS_BESIDE_A_JOB and (finding.code, finding.message) not in present:
                 line = finding.source.line if finding.source else None
                 log.find(finding.code, finding.message, finding.verdict, line=line, excerpt=finding.excerpt)
 
 
-class NvidiaSmiDmonParser(LogParser):
+class NvidiaSmiDmonParser(_BriefParser):
     """The parser of ``nvidia-smi dmon``: one row for each GPU and moment."""
 
     format: ClassVar[str] = "nvidia_smi_dmon"
@@ -193,17 +222,21 @@ class NvidiaSmiDmonParser(LogParser):
         self.columns: list[str] = []
         self.gpus: set[int] = set()
 
+    def replace(self) -> None:
+        """Add memory errors and heat. :class:`TableFaults` reads tables, but no rows of dmon."""
+        self.add_found("ecc_uncorrected", "too_hot")
+
     def line(self, at: int, text: str) -> None:
         """Read the names of the columns, or a row."""
         words = re.split(r"[,\s]+", text.strip().lstrip("#").strip())
         if "gpu" in words[:3] and text.lstrip().startswith("#"):
             self.columns = [word.lower() for word in words]
-        elif text.lstrip().startswith("#") or not self.columns or find_remark(self.log, at, text):
+        elif text.lstrip().startswith("#") or not self.columns or find_remark(self.found, at, text):
             return
         elif len(words) == len(self.columns) and words[self.columns.index("gpu")].isdecimal():
             self._row(at, text, dict(zip(self.columns, words, strict=True)))
         elif words[0].isdecimal():
-            self.log.find(
+            self.found.find(
                 "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
             )
 
@@ -215,13 +248,13 @@ class NvidiaSmiDmonParser(LogParser):
         label = f"GPU {index}"
         if self._number(at, label, "dbecc", values) > 0:
             message = f"{label}: {values['dbecc']} uncorrected memory errors"
-            self.log.find("ecc_uncorrected", message, Verdict.FAIL, line=at, excerpt=text)
+            self.found.find("ecc_uncorrected", message, Verdict.FAIL, line=at, excerpt=text)
         if self._number(at, label, "tviol", values) > 0:
             message = f"{label}: slowed down by heat (tviol): look at its cooling"
-            self.log.find("slowed_down", message, Verdict.DEGRADED, line=at, excerpt=text)
+            self.found.find("slowed_down", message, Verdict.DEGRADED, line=at, excerpt=text)
         degrees = self._number(at, label, "gtemp" if "gtemp" in values else "temp", values)
         memory = self._number(at, label, "mtemp", values)
-        judge_gpu(self.log, GpuReadings(label, temperature_c=degrees or None, memory_c=memory or None), at)
+        judge_gpu(self.found, GpuReadings(label, temperature_c=degrees or None, memory_c=memory or None), at)
 
     def _number(self, at: int, label: str, column: str, values: Mapping[str, str]) -> float:
         """Return the number in a column, or 0 without one. Any other text is a finding."""
@@ -229,16 +262,17 @@ class NvidiaSmiDmonParser(LogParser):
         value = number(text)
         if value is None and text not in _NO_VALUE:
             message = f"{label}: {column} is {text:.40}, no number"
-            self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
+            self.found.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
         elif value is not None and "temp" in column and not is_possible("gpu_temperature", value):
             message = f"{label}: {column} is {text:.40}, which cannot be"
-            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
+            self.found.find("impossible_value", message, Verdict.UNPROVEN, line=at)
         return value or 0.0
 
     def finish(self) -> ParsedLog:
         """Return the log with its faults. Without one, it is unproven."""
         # Only some GPUs may be selected (-i), so that a missing index is no fault.
         if not self.gpus:
-            self.log.find("no_rows", "no row of a GPU", Verdict.UNPROVEN)
+            self.found.find("no_rows", "no row of a GPU", Verdict.UNPROVEN)
+        self.add_found()
         _find_no_proof(self.log, "nvidia-smi dmon")
         return self.log.parsed(self.format, Verdict.UNPROVEN, [])

@@ -26,6 +26,7 @@ from rackproof.logs._nvidia_smi import (
     find_no_answer,
     find_remark,
     find_twice,
+    identifies_gpu,
     is_possible,
     judge_gpu,
     judge_neighbours,
@@ -42,6 +43,8 @@ MAX_COLUMNS = 1000
 """Largest number of columns; current drivers have 226."""
 _KEYS = frozenset({"index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id"})
 """Columns with different values for all GPUs of a machine."""
+_SERIALS = ("serial", "gpu_serial")
+"""Columns with different values for the GPUs of most machines."""
 _NAMED = re.compile(r"[0-9A-Za-z]")
 """Pattern of the start of a text that identifies a GPU, unlike `[N/A]`."""
 _TO_THE_SECOND = len("2024/01/31 12:00:00")
@@ -76,10 +79,11 @@ _OTHER_LISTS = {
     "retired_pages.cause": "retired pages (--query-retired-pages)",
 }
 """Columns of lists about other subjects than GPUs, with the subject."""
-_NAMES = ("uuid", "gpu_uuid", "index", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
+_NAMES = ("uuid", "gpu_uuid", "index", "pci.bus_id", "gpu_bus_id", *_SERIALS)
 """Columns that identify a GPU. The first one with a value does."""
 _HEALTH_WORDS = re.compile(
-    r"ecc\.(?:mode|errors)\.|remapped_rows\.|retired_pages\.|gpu_recovery_action|fabric\.|inforom\.checksum|mig\.mode"
+    r"ecc\.(?:mode|errors)\.|remapped_rows\.|retired_pages\.|gpu_recovery_action|reset_status\.|fabric\.|inforom"
+    r"\.checksum|mig\.mode"
     r"|clocks_(?:event|throttle)_reasons\."
 )
 """Pattern of columns of words that show something of a GPU's state, in addition to numeric columns."""
@@ -218,12 +222,13 @@ class NvidiaSmiCsvParser(LogParser):
     def row(self, at: int, values: dict[str, str], cells: list[str]) -> None:
         """Read the values of one GPU."""
         self._check_once(at, values)
-        gpu = clean(values.get("uuid") or values.get("index") or str(self.rows - 1), 80)
+        named = next((text for name in _NAMES if _NAMED.match(text := values.get(name, ""))), "")
+        gpu = clean(named or str(self.rows - 1), 80)
         if values.get("name"):
             self.log.tag("device", values["name"])
         if values.get("driver_version"):
             self.log.tag("driver_version", values["driver_version"])
-        self._count(values)
+        self._count(values, named)
         numbers: dict[str, float] = {}
         for number in self.numbers:
             name, unit = self.columns[number]
@@ -242,9 +247,8 @@ class NvidiaSmiCsvParser(LogParser):
             self.lasting.add(lasting)
             self.readings.setdefault(_lasting(readings), at)
 
-    def _count(self, values: Mapping[str, str]) -> None:
-        """Note the GPU of a row, the GPUs that the row counts, and the readings that it has."""
-        named = next((text for name in _NAMES if _NAMED.match(text := values.get(name, ""))), "")
+    def _count(self, values: Mapping[str, str], named: str) -> None:
+        """Note the GPU of a row, by its name, the GPUs that the row counts, and the readings that it has."""
         if named and (named in self.gpus or len(self.gpus) <= MAX_GPUS):
             self.gpus[named] = self.gpus.get(named, 0) + 1
         index, stated = values.get("index", ""), leading(values.get("count", ""))
@@ -268,7 +272,8 @@ class NvidiaSmiCsvParser(LogParser):
         if moment != self.moment:
             self.moment = moment
             self.seen.clear()
-        for column in _KEYS & values.keys():
+        serials = (column for column in _SERIALS if identifies_gpu(_word(values, column), _product(values)))
+        for column in (*(_KEYS & values.keys()), *serials):
             cell = column, values[column]
             if cell in self.seen:
                 find_twice(self.log, at, f"{column} {cell[1]}", ", ".join(values.values()))
@@ -380,7 +385,7 @@ class NvidiaSmiCsvParser(LogParser):
         tag_moment(self.log, self.moment)
         if self.rows and self.log.ends_in_line:
             self.log.find("cut_off", "the table ends in mid-line", Verdict.UNPROVEN, line=self.last_line)
-        self.log.tag("gpus", self.rows)
+        self.log.tag("gpus", len(self.gpus) or self.rows)
         return self.log.parsed(
             self.format, Verdict.PASS if self.rows else Verdict.UNPROVEN, self.measurements
         )
@@ -417,6 +422,11 @@ _FAULTS: Mapping[str, tuple[str, str]] = {
         "ecc_uncorrected",
         "SRAM error threshold exceeded",
     ),
+    "reset_status.reset_required": ("recovery_action", "the driver requires a reset"),
+    "reset_status.drain_and_reset_recommended": (
+        "recovery_action",
+        "the driver recommends to drain and reset it",
+    ),
 }
 """Code and meaning for yes/no columns in which yes is a fault."""
 _JUDGED = re.compile(
@@ -449,7 +459,7 @@ def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float
     """
     return GpuReadings(
         label=label,
-        name=values.get("name", values.get("gpu_name", "")),
+        name=_product(values),
         ecc=values.get("ecc.mode.current", ""),
         ecc_next=values.get("ecc.mode.pending", ""),
         memory_mib=numbers.get("memory.total"),
@@ -467,7 +477,7 @@ def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float
         clock_max_mhz=numbers.get("clocks.max.sm"),
         mig=values.get("mig.mode.current", ""),
         compute_mode=values.get("compute_mode", ""),
-        serial=_word(values, "serial", "gpu_serial"),
+        serial=_word(values, *_SERIALS),
         spent_banks=numbers.get("remapped_rows.histogram.none"),
         remapped_rows=sum(
             numbers.get(f"remapped_rows.{kind}", 0) for kind in ("correctable", "uncorrectable")
@@ -479,6 +489,11 @@ def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float
         fabric_state=_word(values, "fabric.state"),
         fabric_status=_word(values, "fabric.status"),
     )
+
+
+def _product(values: Mapping[str, str]) -> str:
+    """Return the product name in a row, or "" without one."""
+    return values.get("name", values.get("gpu_name", ""))
 
 
 def _filled_ones(columns: Iterable[str], values: Mapping[str, str]) -> list[str]:

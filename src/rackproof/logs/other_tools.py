@@ -40,6 +40,11 @@ MARKS: Mapping[str, re.Pattern[bytes]] = {
 for them, because its launcher may run tools."""
 
 
+_TRAININGS: Mapping[str, re.Pattern[bytes]] = {
+    "mxnet": re.compile(rb"Epoch\[\d+\] (?:Batch \[|Train-|Validation-)"),
+    "tf_cnn": re.compile(rb"images/sec:"),
+}
+"""Patterns of the lines of trainings that may follow in a later block than a tool's output."""
 _KERNEL_LOG = "xid"
 _ABOUT_NODE = frozenset({"nvidia_smi_dmon", "nvidia_smi_table"})
 """Formats of descriptions of a node, which another format may replace in a later block."""
@@ -47,6 +52,10 @@ _NOT_YET_KNOWN = ""
 """Name of the format before a block shows one."""
 _SEARCHED_FORMATS = frozenset({_NOT_YET_KNOWN, *MARKS, *_ABOUT_NODE, _KERNEL_LOG})
 """Formats of the logs that are searched for other tools."""
+_TESTED_BEFORE = "tf_cnn"
+"""Format of a training whose launcher runs no tools. Only tests of a node before it are searched for."""
+_TESTS = ("nccl_tests", "nvbandwidth", "gpu_burn", "dcgmi_diag", "ib_write_bw", "fio", "hpl", "stream")
+"""Tools of :data:`MARKS` that test a node. The others describe it, as many jobs do at their beginning."""
 
 
 class OtherTools:
@@ -67,6 +76,8 @@ class OtherTools:
             own: The format by which the block is judged, or "" if it is not known yet. A log of another
                 format, such as a training's, is not searched.
         """
+        if own == _TESTED_BEFORE:
+            _add(self.lines_of, log, block, _places_of(block, {name: MARKS[name] for name in _TESTS}))
         if own not in _SEARCHED_FORMATS:
             return
         # A message of the kernel may name a tool. A tool's own output has no prefix of the kernel.
@@ -75,7 +86,8 @@ class OtherTools:
             return
         _add(self.lines_of_unread, log, text, unread_tools(text))
         if own in MARKS or own == _KERNEL_LOG:
-            _add(self.lines_of, log, text, _marked_tools(text, own))
+            marks = {name: mark for name, mark in {**MARKS, **_TRAININGS}.items() if name != own}
+            _add(self.lines_of, log, text, _places_of(text, marks))
 
     def unread_tool(self) -> tuple[str, str]:
         """Return the first tool that no parser reads, and why it is not judged, or two empty texts."""
@@ -86,13 +98,13 @@ class OtherTools:
 
     def add_to(self, log: Log, own: str) -> None:
         """Record the tools as findings of a log that is judged by the format of one tool, and their lines."""
-        if own not in _SEARCHED_FORMATS:
+        if own not in _SEARCHED_FORMATS and own != _TESTED_BEFORE:
             return
         unread = {
             name: lines
             for name, lines in self.lines_of_unread.items()
             # fio prints its JSON and the text of the same run with --output-format=json,normal.
-            if has_result(name) and not (own == "fio" and name == FIO_TEXT)
+            if own != _TESTED_BEFORE and has_result(name) and not (own == "fio" and name == FIO_TEXT)
         }
         for name, lines in (self.lines_of | unread).items():
             message = f"judged as {own}; the output of {name} is not: give each tool's output its own file"
@@ -100,11 +112,11 @@ class OtherTools:
             log.lines_of_other_tools += lines
 
 
-def _marked_tools(text: bytes, own: str) -> dict[str, list[int]]:
-    """Return the positions of lines of other tools in :data:`MARKS`, by the tool's format."""
-    marks = ((name, mark) for name, mark in MARKS.items() if name != own)
+def _places_of(text: bytes, marks: Mapping[str, re.Pattern[bytes]]) -> dict[str, list[int]]:
+    """Return the positions of the first lines with each mark, by the mark's format."""
     places_of = {
-        name: [match.start() for match in islice(mark.finditer(text), MOST_PLACES)] for name, mark in marks
+        name: [match.start() for match in islice(mark.finditer(text), MOST_PLACES)]
+        for name, mark in marks.items()
     }
     return {name: places for name, places in places_of.items() if places}
 

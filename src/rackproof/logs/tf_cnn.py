@@ -34,6 +34,7 @@ from typing import ClassVar
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import MAX_LINE, Curve, Log, LogParser, Steps, number
 from rackproof.logs.fault_texts import MEANING
+from rackproof.logs.other_tools import MARKS
 
 _STEP = re.compile(
     r"^(\d{1,12})\s+images/sec:\s+(\S{1,30})\s+\+/-\s+\S{1,30}\s+\(jitter = [^)]{1,30}\)"
@@ -85,7 +86,9 @@ _CREATED = re.compile(
     r"Created (?:TensorFlow )?device \(?"
     r"(/job:(?!ps/)\w{1,20}/replica:\d{1,6}/task:\d{1,6}/device:GPU:\d{1,3})\b"
 )
-_HEAD = re.compile(rb"images/sec|tf_cnn_benchmarks|tensorflow/core/|Img/sec")
+_SPEEDS = re.compile(rb"images/sec|Img/sec")
+_TENSORFLOW = re.compile(rb"tf_cnn_benchmarks|tensorflow/core/")
+"""Pattern of words of TensorFlow that failed before its first step. Names of processes have them, too."""
 
 
 def _is_failed_allocation(line: bytes) -> bool:
@@ -102,7 +105,9 @@ class TfCnnParser(LogParser):
     @staticmethod
     def recognises(head: bytes) -> bool:
         """Return whether the bytes look like tf_cnn_benchmarks, or TensorFlow that failed before a step."""
-        return _HEAD.search(head) is not None
+        if _SPEEDS.search(head):
+            return True
+        return _TENSORFLOW.search(head) is not None and not any(mark.search(head) for mark in MARKS.values())
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
