@@ -57,7 +57,6 @@ from rackproof.core.untrusted import (
     stdout_of,
     text_at,
 )
-from rackproof.logs._nvidia_smi import inforom_address
 from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.nvidia_smi import (
     DOUBLE_BIT,
@@ -68,7 +67,7 @@ from rackproof.logs.nvidia_smi import (
     slowdown_margin,
 )
 from rackproof.nodes.clock import read_synchronized
-from rackproof.nodes.facts import node_from_facts
+from rackproof.nodes.facts import inforom_warnings, node_from_facts, with_whole_answer
 from rackproof.nodes.kernel_log import (
     HardwareEvent,
     XidEvent,
@@ -344,7 +343,7 @@ def build_snapshot(
     gathered, cut = bounded(gathered)
     facts, node, health = (mapping_at(gathered, part) for part in ("facts", "node", "health"))
     # If several gatherers called a tool, the last answer counts.
-    tools = _with_whole_answer(
+    tools = with_whole_answer(
         _without_texts_failed(
             {**mapping_at(facts, "tools"), **mapping_at(node, "commands"), **mapping_at(health, "tools")}
         )
@@ -626,9 +625,6 @@ def _unlisted_gpus(gpus: tuple[GpuSnapshot, ...], with_links: set[str]) -> tuple
     return tuple(sorted(with_links - listed)[:MOST_UNLISTED]) if listed else ()
 
 
-_INFOROM_STATUS = 14
-"""Exit status of nvidia-smi if its answer is complete but it warns of a corrupted infoROM."""
-_END_OF_XML = "</nvidia_smi_log>"
 _SMI_TOOLS = ("nvidia_smi", "nvlink_")
 """Prefixes of the tools that call nvidia-smi."""
 
@@ -646,30 +642,13 @@ def _without_texts_failed(tools: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _with_whole_answer(tools: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Mark nvidia-smi's answer as successful if it only warned."""
-    answer = mapping_at(tools, "nvidia_smi_xml")
-    warned = answer.get("status") == "failed" and answer.get("rc") == _INFOROM_STATUS
-    if not warned or _END_OF_XML not in text_at(answer, "stdout"):
-        return tools
-    return {**tools, "nvidia_smi_xml": {**answer, "status": "ok"}}
-
-
 def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the lines beside the XML and, from all nvidia-smi answers including stderr, infoROM warnings."""
     xml = text_at(mapping_at(tools, "nvidia_smi_xml"), "stdout")
     remarks = [text for _at, text in lines_beside(xml.encode("utf-8", "replace"))] if "<" in xml else []
     for tool in sorted(tools):
-        if not tool.startswith(_SMI_TOOLS):
-            continue
-        answer = mapping_at(tools, tool)
-        printed = f"{text_at(answer, 'stdout')}\n{text_at(answer, 'stderr')}"
-        # Most answers are long, and none of their lines needs to be examined.
-        lines = printed.splitlines() if " corrupt" in printed else []
-        lines = [line for line in lines if inforom_address(line) is not None]
-        if not lines and answer.get("rc") == _INFOROM_STATUS:
-            lines = [f"{tool} ended with {_INFOROM_STATUS}: infoROM is corrupted"]
-        remarks += lines
+        if tool.startswith(_SMI_TOOLS):
+            remarks += inforom_warnings(tool, mapping_at(tools, tool))
     return tuple(dict.fromkeys(sanitize(line.strip(), 200) for line in remarks))[:MOST_UNLISTED]
 
 
