@@ -718,9 +718,10 @@ def _is_loaded(subject: GpuSubject) -> bool:
 
 def _pcie_replays(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find more PCIe replays since the last snapshot than the limit allows."""
-    now, before = subject.gpu.pcie_replays, subject.before.pcie_replays if subject.before else None
-    if now is not None and before is not None and now - before > subject.node.limits.pcie_replays:
-        evidence = f"{now - before} PCIe replays since the last snapshot"
+    before = subject.before.pcie_replays if subject.before else None
+    growth = _gpu_counter_growth(subject.node, subject.gpu.pcie_replays, before)
+    if growth > subject.node.limits.pcie_replays:
+        evidence = f"{growth} PCIe replays since the last snapshot"
         yield subject.finding("pcie_replays", Verdict.DEGRADED, "watch", evidence)
 
 
@@ -977,9 +978,9 @@ def _slow_nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 def _nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find NVLink errors since the last snapshot."""
-    now, before = subject.gpu.link_errors, subject.before.link_errors if subject.before else None
-    if now is not None and before is not None and now > before:
-        evidence = f"{now - before} NVLink errors since the last snapshot"
+    before = subject.before.link_errors if subject.before else None
+    if growth := _gpu_counter_growth(subject.node, subject.gpu.link_errors, before):
+        evidence = f"{growth} NVLink errors since the last snapshot"
         yield subject.finding("nvlink_errors", Verdict.DEGRADED, "watch", evidence)
 
 
@@ -1074,6 +1075,9 @@ def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
 def _event_evidence(text: str, event: XidEvent | HardwareEvent) -> str:
     """Return the text of an event, with a remark if it was reported before or the node was booted since."""
     evidence = text
+    if event.carried and event.rebooted and not is_healed_by_boot(event):
+        remedy = "after the repair, validate the node once with -e validate_accept_identity=true"
+        return f"{evidence}; reported before, and a boot does not repair it: {remedy}"
     if event.carried:
         evidence += "; reported before and not acted upon"
     if event.rebooted:
@@ -1262,6 +1266,13 @@ def _counter_growth(now: int | None, before: int | None) -> int:
         return 0
     # A counter that is lower than before was cleared, or restarted at a boot. Its whole value is new.
     return now - before if now >= before else now
+
+
+def _gpu_counter_growth(node: NodeSubject, now: int | None, before: int | None) -> int:
+    """Return by how much a counter of a GPU grew, or 0 if a value is missing."""
+    # The counters of a GPU restart at a boot, so after a boot the whole value is new.
+    is_new_count = before is not None and _was_booted(node)
+    return _counter_growth(now, 0 if is_new_count else before)
 
 
 def _days_between(previous: NodeSnapshot | None, snapshot: NodeSnapshot) -> float:

@@ -35,6 +35,8 @@ _STAMP = re.compile(r"\[\s*(\d{1,12}\.\d{6})\]|(\d{9,12}\.\d{6}) ")
 """Time of a line of dmesg (group 1, since the boot) or of a journal (group 2, since 1970), in seconds."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 """Time of a journal's line, in seconds since 1970."""
+_SINCE_START = re.compile(r"\[\s*(\d{1,9}\.\d{1,9})\]")
+"""Time of a line of dmesg, in seconds since the kernel's start."""
 
 
 class XidEvent(Record):
@@ -99,6 +101,8 @@ def read_kernel_log(
     uuids: Mapping[str, str],
     errors: str | None = None,
     declared: DeclaredLines | None = None,
+    *,
+    is_container: bool = False,
 ) -> KernelLogReading:
     """Return the events in a kernel log. Each part, code and requested action gives one event.
 
@@ -109,12 +113,13 @@ def read_kernel_log(
         errors: The lines of level error or worse, or None if levels are unknown. If no rule recognizes a
             line, its level decides whether it is an error, and without levels its words.
         declared: The lines that the operator declared harmless.
+        is_container: Whether the node is a container, which is younger than its kernel.
     """
     reader = _Reader(booted, uuids)
     lines, bad = log.splitlines(), (errors or "").splitlines()
     in_log, of_level = set(lines), set(bad)
     # A node filters its log by words. A line without these words is only among the errors.
-    harmless = _links_down_at_start_only(lines, booted)
+    harmless = _links_down_at_start_only(lines, booted, is_container=is_container)
     for line in (*lines, *(line for line in bad if line not in in_log)):
         if (change := read_link_change(line)) and (change.is_up or change.port in harmless):
             continue
@@ -166,17 +171,26 @@ def _digest(line: str, boot_id: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
-def _links_down_at_start_only(lines: Iterable[str], booted: float) -> set[str]:
+def _links_down_at_start_only(lines: Iterable[str], booted: float, *, is_container: bool) -> set[str]:
     """Return the ports of network cards that went down only while the node started."""
+    changes = [
+        (_seconds_after_boot(line, booted, is_container=is_container), change)
+        for line in lines
+        if (change := read_link_change(line))
+    ]
+    # The lines of dmesg that a journal lacks follow those of the journal.
+    if all(seconds < inf for seconds, _ in changes):
+        changes.sort(key=lambda timed: timed[0])
     history = LinkHistory()
-    for line in lines:
-        if change := read_link_change(line):
-            history.add(change, _seconds_after_boot(line, booted))
+    for seconds, change in changes:
+        history.add(change, seconds)
     return history.harmless_ports()
 
 
-def _seconds_after_boot(line: str, booted: float) -> float:
+def _seconds_after_boot(line: str, booted: float, *, is_container: bool) -> float:
     """Return the seconds from the boot to a line, negative before it, or infinity if they are unknown."""
+    if stamp := _SINCE_START.match(line):
+        return inf if is_container else float(stamp[1])
     stamp = _MOMENT.match(line)
     return inf if stamp is None or not booted else float(stamp[1]) - booted
 

@@ -42,7 +42,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field
 
@@ -70,7 +70,9 @@ from rackproof.nodes.clock import read_synchronized
 from rackproof.nodes.facts import inforom_warnings, node_from_facts, with_whole_answer
 from rackproof.nodes.kernel_log import (
     HardwareEvent,
+    KernelLogReading,
     XidEvent,
+    is_healed_by_boot,
     late_line_digests,
     normalize_bus_id,
     read_kernel_log,
@@ -78,6 +80,7 @@ from rackproof.nodes.kernel_log import (
     without_known_lines,
 )
 
+_Event = TypeVar("_Event", XidEvent, HardwareEvent)
 _VERSIONS = (
     "driver",
     "kernel",
@@ -326,6 +329,7 @@ def build_snapshot(
     about: Node | None = None,
     whole: bool = True,
     accept_identity: bool = False,
+    was_repaired: bool = False,
     declared: DeclaredLines | None = None,
 ) -> NodeSnapshot:
     """Return the state of a node.
@@ -338,6 +342,8 @@ def build_snapshot(
         about: The node's record, if already read. Reading it is most of a snapshot's cost.
         whole: Whether the answer is complete. An incomplete answer proves nothing.
         accept_identity: Whether tonight's machine and GPUs become the node's identity.
+        was_repaired: Whether an operator had the node out of service. After a boot, this or an accepted
+            identity ends the faults of :func:`needs_repair`.
         declared: The kernel log lines that an operator declared harmless.
     """
     gathered, cut = bounded(gathered)
@@ -375,6 +381,7 @@ def build_snapshot(
         _uuids_by_bus(gpus, previous),
         None if error_lines is None else without_known_lines(error_lines, known_lines, boot_id),
         declared,
+        is_container=node.get("container") is True,
     )
     cards = mapping_at(health, "hca") or _ports_of_facts(facts)
     ports = _with_best_states(_read_ports(cards), previous)
@@ -391,6 +398,9 @@ def build_snapshot(
         )
     )
     identity_serial, identity_gpus = _identity(record.serial, gpus, previous, accept_identity)
+    open_xids, open_hardware_events = _open_events(
+        kernel, gpus, boot_id, previous, was_repaired=was_repaired or accept_identity
+    )
     return NodeSnapshot(
         node=name,
         sku=sku,
@@ -414,8 +424,8 @@ def build_snapshot(
         gone_gpus=_gone_gpus(gpus, previous),
         gone_ports=_gone_ports(ports, previous),
         links=_read_links(mapping_at(health, "pci")),
-        xids=(*kernel.xids, *_open_xids(kernel.xids, gpus, boot_id, previous)),
-        hardware_events=(*kernel.hardware, *_open_hardware_events(kernel.hardware, boot_id, previous)),
+        xids=(*kernel.xids, *open_xids),
+        hardware_events=(*kernel.hardware, *open_hardware_events),
         declared_lines=kernel.declared,
         journal_lost_before=lost_before or None,
         next_log_since=log_since,
@@ -893,39 +903,57 @@ def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | 
     return sum(errors.values()) if counts_all else None
 
 
-def _open_xids(
-    new: tuple[XidEvent, ...], gpus: tuple[GpuSnapshot, ...], boot_id: str, previous: NodeSnapshot | None
-) -> list[XidEvent]:
-    """Return last night's XIDs that still need their action, to repeat them each night until a boot."""
-    if previous is None or _has_rebooted(boot_id, previous):
-        return []
-    repeated = {(event.bus_id, event.xid) for event in new}
+def needs_repair(snapshot: NodeSnapshot | None) -> bool:
+    """Return whether a snapshot has open faults of the kernel log that a boot does not heal."""
+    if snapshot is None:
+        return False
+    return any(event.action == "isolate" for event in snapshot.xids) or any(
+        event.verdict is Verdict.FAIL and not is_healed_by_boot(event) for event in snapshot.hardware_events
+    )
+
+
+def _open_events(
+    new: KernelLogReading,
+    gpus: tuple[GpuSnapshot, ...],
+    boot_id: str,
+    previous: NodeSnapshot | None,
+    *,
+    was_repaired: bool,
+) -> tuple[list[XidEvent], list[HardwareEvent]]:
+    """Return the XIDs and hardware failures of last night that stay open, to repeat them each night.
+
+    A boot ends those that it heals. The others also need a repair, which no reading of a node shows.
+    If the log shows an event again, it comes from there, because two events would give two findings.
+    """
+    if previous is None:
+        return [], []
+    booted = _has_rebooted(boot_id, previous)
+
+    def carried(event: _Event) -> _Event:
+        return event.model_copy(update={"carried": True, "rebooted": event.rebooted or booted})
+
+    def is_over(event: _Event) -> bool:
+        return event.rebooted and (was_repaired or is_healed_by_boot(event))
+
+    repeated_xids = {(event.bus_id, event.xid) for event in new.xids}
     # A reset leaves no other trace than this.
     recovered = {gpu.uuid for gpu in gpus if gpu.recovery_action == "None"}
-    carried = []
-    for event in previous.xids:
-        # If the log shows the XID again, its event comes from there. Two events would give two findings.
-        is_repeated = (event.bus_id, event.xid) in repeated
-        if not is_repeated and _awaits_action(event, recovered):
-            carried.append(event.model_copy(update={"carried": True}))
-    return carried
-
-
-def _open_hardware_events(
-    new: tuple[HardwareEvent, ...], boot_id: str, previous: NodeSnapshot | None
-) -> list[HardwareEvent]:
-    """Return last night's failures, but none after a boot. Nothing else shows that they are fixed.
-
-    If the log shows a failure again, its event comes from there. A milder event does not replace a failure.
-    """
-    if previous is None or _has_rebooted(boot_id, previous):
-        return []
-    repeated = {(event.code, event.bus_id) for event in new if event.verdict is Verdict.FAIL}
-    return [
-        event.model_copy(update={"carried": True})
-        for event in previous.hardware_events
-        if event.verdict is Verdict.FAIL and not event.rebooted and (event.code, event.bus_id) not in repeated
+    # A milder event does not replace a failure.
+    repeated = {(event.code, event.bus_id) for event in new.hardware if event.verdict is Verdict.FAIL}
+    xids = [
+        carried(event)
+        for event in previous.xids
+        if (event.bus_id, event.xid) not in repeated_xids and _awaits_action(event, recovered)
     ]
+    failures = [
+        carried(event)
+        for event in previous.hardware_events
+        if event.verdict is Verdict.FAIL and (event.code, event.bus_id) not in repeated
+    ]
+    return (
+        [event for event in xids if not is_over(event)],
+        [event for event in failures if not is_over(event)],
+    )
 
 
 def _has_rebooted(boot_id: str, previous: NodeSnapshot) -> bool:
