@@ -321,7 +321,7 @@ def nearest(name: str, known: Collection[str], cutoff: float) -> str:
 def check_bounds(values: Mapping[str, Any]) -> None:
     """Check that numeric variables are within their bounds. No I/O.
 
-    For example, 0 repeats are not a benchmark.
+    For example, a negative number of repeats is refused.
 
     Args:
         values: The variables of a host as written. Templates are not checked.
