@@ -1029,7 +1029,7 @@ def _fabric_membership(node: NodeSubject) -> Iterator[HealthFinding]:
 def _leftover_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find GPU memory in use on a node without a job."""
     used_bytes = subject.gpu.memory_used_bytes or 0
-    if subject.node.idle and used_bytes >= subject.node.limits.foreign_memory_bytes:
+    if subject.node.idle and 0 < used_bytes >= subject.node.limits.foreign_memory_bytes:
         evidence = f"{size(used_bytes)} are in use while no job runs"
         yield subject.finding("memory_in_use", Verdict.FAIL, "reset", evidence, "likely")
 
@@ -1230,7 +1230,7 @@ def _port_rate(subject: PortSubject, rate_gbps: float) -> Iterator[HealthFinding
     """Find a port that is slower than the SKU's rate or than its own rate in earlier nights."""
     wanted_gbps = subject.node.expected.port_gbps
     before = subject.before
-    # Without an expectation, the port is compared with earlier nights.
+    # The SKU states one rate for all ports, so a faster port is also compared with its earlier nights.
     usual_gbps = (before.usual_gbps or before.rate_gbps or 0.0) if before else 0.0
     if wanted_gbps and rate_gbps < wanted_gbps:
         evidence = f"{number(rate_gbps)} of {number(wanted_gbps)} Gb/s"

@@ -357,6 +357,18 @@ def test_an_xid_stays_open_until_a_reboot() -> None:
     assert build_snapshot("n1", gathered("", "b"), previous=second).xids == ()
 
 
+@pytest.mark.parametrize(
+    ("used", "limit", "fails"), [(0, 0, False), (1, 0, True), (5, 5, True), (4, 5, False), (None, 0, False)]
+)
+def test_memory_in_use_without_a_job_is_compared_with_its_limit(
+    used: int | None, limit: int, fails: bool
+) -> None:
+    found = check_node(
+        gpu(memory_used_bytes=used), previous=SOUND, idle=True, limits=Limits(foreign_memory_bytes=limit)
+    )
+    assert ("memory_in_use" in codes(found)) is fails
+
+
 GPU_COUNTERS = [
     # The counts before and now, whether the node was booted between, and the growth.
     (450, 440, True, 440),
