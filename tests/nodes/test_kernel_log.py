@@ -66,6 +66,12 @@ def test_the_times_of_dmesg_are_unknown_in_a_container(port: str) -> None:
 
 
 @pytest.mark.parametrize("port", PORTS)
+def test_a_clock_that_is_set_back_changes_no_order(port: str) -> None:
+    assert unknown([journal(30.0, port.format("Down")), journal(5.0, port.format("Up"))]) == 0
+    assert unknown([journal(30.0, port.format("Up")), journal(5.0, port.format("Down"))]) == 1
+
+
+@pytest.mark.parametrize("port", PORTS)
 def test_lines_of_dmesg_after_those_of_a_journal_are_earlier(port: str) -> None:
     """The node adds lines of dmesg that its journal lacks."""
     up, down = dmesg(14.5, port.format("Up")), journal(800.0, port.format("Down"))

@@ -173,13 +173,14 @@ def _digest(line: str, boot_id: str) -> str:
 
 def _links_down_at_start_only(lines: Iterable[str], booted: float, *, is_container: bool) -> set[str]:
     """Return the ports of network cards that went down only while the node started."""
+    found = [(line, change) for line in lines if (change := read_link_change(line))]
     changes = [
-        (_seconds_after_boot(line, booted, is_container=is_container), change)
-        for line in lines
-        if (change := read_link_change(line))
+        (_seconds_after_boot(line, booted, is_container=is_container), change) for line, change in found
     ]
-    # The lines of dmesg that a journal lacks follow those of the journal.
-    if all(seconds < inf for seconds, _ in changes):
+    # The lines of dmesg that a journal lacks follow those of the journal. Lines of one form are in order,
+    # even if the clock was corrected meanwhile.
+    forms = {_SINCE_START.match(line) is None for line, _ in found}
+    if len(forms) > 1 and all(seconds < inf for seconds, _ in changes):
         changes.sort(key=lambda timed: timed[0])
     history = LinkHistory()
     for seconds, change in changes:

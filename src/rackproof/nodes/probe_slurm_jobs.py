@@ -539,7 +539,7 @@ class JobRunner:
         """
         spool = shlex.quote(self._spool)
         # An output is removed only after it was received, because the answer of a command can be lost.
-        removal = "".join(f"rm -f {number}.* && " for number in self._received)
+        removal = "".join(f"{{ rm -f {number}.*; true; }} && " for number in self._received)
         # Send one request for all jobs, because each request needs a connection to Slurm's host.
         listed = self._ask(
             f'cd {spool} && {removal}for one in *.rc; do [ -f "$one" ] && echo "$one $(cat "$one")"; done; '
