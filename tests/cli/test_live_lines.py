@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rackproof.cli.live_lines import LiveLines, interruption_lines
-from rackproof.core.text import width
+from rackproof.core.text import shell_command, width
 
 
 def task(host: str, name: str = "bench : Plan the runs", path: str = "roles/bench/tasks/plan.yml:3") -> Any:
@@ -376,6 +376,14 @@ def test_an_interruption_without_jobs_names_the_nodes() -> None:
     lines = interruption_lines("provision", "rackproof provision", "rackproof stop", ("n1", "n2"), {})
     assert lines[0] == "Interrupted. None of its jobs runs. Its work on n[1-2] is unfinished."
     assert lines[-1].endswith("rackproof status")
+
+
+@pytest.mark.parametrize("playbook", ["provision", "reimage"])
+@pytest.mark.parametrize("program", ["rackproof", "/work dir/.venv/bin/rackproof", "/a'b/rackproof"])
+def test_an_interruption_names_the_program_as_a_shell_reads_it(playbook: str, program: str) -> None:
+    stop = shell_command([program, "stop"])
+    lines = interruption_lines(playbook, "again", stop, (), {}, program)
+    assert shlex.split(lines[-1].partition(":")[2]) == [program, "status"]
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,20 @@ def write(folder: Path, text: str = GOOD, name: str = "good.yml") -> Path:
             ["needs_gpus", "parameter `gpus`"],
         ),
         (GOOD, "just text", 1, ["mapping"]),
+        # In YAML, `yes` is true, which is no number.
+        ("  with: local", "  timeout_s: yes\n  with: local", 13, ["launch.timeout_s", "a number, not true"]),
+        ("  with: local", "  hang_s: no\n  with: local", 13, ["launch.hang_s", "a number, not false"]),
+        ('at_least: "{{ target }}"', "at_least: true", 19, ["result.judge.0.at_least", "a number, not true"]),
+        ('at_least: "{{ target }}"', "equals: false", 19, ["result.judge.0.equals", "a number"]),
+        ("result:\n", "result:\n  repeats: on\n", 18, ["result.repeats", "a number"]),
+        ("summary: A", "needs_gpus: yes\nsummary: A", 3, ["needs_gpus", "a number"]),
+        ("summary: A", "bounds: {batch_size: [yes, 4096]}\nsummary: A", 3, ["bounds", "`batch_size`"]),
+        (
+            "result:\n",
+            "result:\n  lines: {metrics: {x: {pattern: 'x ([0-9]+)', unit: s, at_least: yes}}}\n",
+            18,
+            ["result.lines", "a number"],
+        ),
     ],
 )
 def test_a_mistake_is_reported_with_file_line_and_key(

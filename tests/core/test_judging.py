@@ -49,6 +49,9 @@ def measured(value: float, name: str = "copy", unit: str = "GB/s", **labels: str
         (99, None, {"low": 0.0, "high": 0.0}, "fail"),
         (101, None, {"low": 0.0, "high": 0.0}, "fail"),
         (101, UP, {"low": 0.0, "high": 0.0}, "fail"),
+        (99, UP, {"low": 0.0, "high": 0.0}, "fail"),
+        (101, DOWN, {"low": 0.0, "high": 0.0}, "fail"),
+        (99, DOWN, {"low": 0.0, "high": 0.0}, "fail"),
         (100, None, {"low": 0.0, "high": 0.0}, "pass"),
         (1e9, UP, {"low": 0.0}, "pass"),
         (math.nan, UP, {"low": -0.07}, "unproven"),
@@ -323,6 +326,15 @@ def test_a_bound_that_is_not_a_number_is_unproven(bound: str, parameters: dict[s
 )
 def test_the_bounds_of_a_rule_decide(rule: JudgeRule, value: float, expected: str) -> None:
     assert run([rule], [measured(value)])[0] == expected
+
+
+@pytest.mark.parametrize("stated", [UP, DOWN, None])
+@pytest.mark.parametrize("value", [7, 9])
+def test_a_value_beside_equals_fails_whatever_direction_the_measurement_states(
+    value: float, stated: Direction | None
+) -> None:
+    measurement = measured(value).model_copy(update={"direction": stated})
+    assert run([JudgeRule(metric="copy", equals=8)], [measurement])[0] == "fail"
 
 
 def test_reasons_come_worst_first() -> None:
@@ -602,13 +614,17 @@ def test_an_empty_parameter_of_a_reference_is_for_runs_that_do_not_set_it(
         ({"warn": 5.0}, 100, "unproven"),
         ({"high": 0.07}, 104, "pass"),
         ({"low": -0.25, "high": 0.07}, 108, "fail"),
+        # A value on the good side is too good to be true, as with a stated direction.
+        ({"low": -0.25, "high": 0.07}, 74, "unproven"),
+        ({"low": 0.0, "high": 0.0}, 99, "fail"),
     ],
 )
+@pytest.mark.parametrize("unit", ["s", "us", "min"])
 def test_a_time_without_a_direction_needs_an_upper_bound(
-    bounds: dict[str, float], value: float, expected: str
+    bounds: dict[str, float], value: float, unit: str, expected: str
 ) -> None:
-    given = reference(**bounds).model_copy(update={"unit": "s"})
-    assert judge(measured(value, unit="s"), given).verdict == expected
+    given = reference(**bounds).model_copy(update={"unit": unit})
+    assert judge(measured(value, unit=unit), given).verdict == expected
 
 
 # Each value is within its bound. Times, counts and rates are never negative, a time is never 0 (a sum of

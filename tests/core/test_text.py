@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from rackproof.core.same_reason import general_reason
-from rackproof.core.text import amount, number, quantity, sanitize, size, utf8_locale
+from rackproof.core.text import amount, duration, number, quantity, sanitize, size, utf8_locale
 
 ROOT = Path(__file__).parents[2]
 _THINGS = re.compile(
@@ -87,6 +87,12 @@ def test_the_locale_of_the_process_is_not_changed(monkeypatch: pytest.MonkeyPatc
         (-math.inf, "\N{MINUS SIGN}∞ B"),
         (10**400, None),
         (8 << 20, "8 MiB"),
+        # A number that is rounded to 1024 has the next unit.
+        ((1 << 20) - 1, "1.0 MiB"),
+        (-(1 << 20) + 1, "-1.0 MiB"),
+        ((1 << 30) - 1, "1.0 GiB"),
+        ((1 << 20) - 200, "1023.8 KiB"),
+        (1023, "1023 B"),
     ],
 )
 def test_a_size_without_a_usual_number_is_shown(value: float, text: str | None) -> None:
@@ -138,3 +144,19 @@ def test_a_user_and_an_address_are_not_part_of_a_reason() -> None:
     denied = "Permission denied (publickey)."
     assert general_reason(f"root@n1: {denied}", "n1") == general_reason(f"root@fe80::1: {denied}", "n2")
     assert general_reason(f"ada@example.org@n1: {denied}", "n1") == f": {denied}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (59.94, "59.9 s"),
+        (59.95, "1 min 00 s"),
+        (59.97, "1 min 00 s"),
+        (60, "1 min 00 s"),
+        (3599.4, "59 min 59 s"),
+        (3599.6, "1 h 00 min"),
+        (0, "0.0 s"),
+    ],
+)
+def test_a_duration_has_the_next_unit_if_it_is_rounded_to_it(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -54,7 +54,13 @@ def test_only_a_tool_that_ended_well_has_output(answer: Any, output: str) -> Non
         ("1e9", None),
         ("1" * 16, None),
         ("9" * 15, 1e15 - 1),
-        ("0." + "1" * 10, None),
+        ("0." + "1" * 10, 0.111111111),
+        ("0.3333333333333333", 0.333333333),
+        ("1.1234567890 W", 1.123456789),
+        ("12345.67 9876", 12345.67),
+        ("1.1234567890e5", None),
+        ("1.123456789e5", None),
+        ("0." + "1" * 100_000, 0.111111111),
     ],
 )
 def test_the_number_at_the_beginning_of_a_text_is_read(text: str, number: float | None) -> None:

@@ -244,6 +244,44 @@ def test_a_line_beside_the_gpus_is_a_finding(
     assert [(one.code, one.verdict) for one in findings_from_facts("n1", raw)] == [(code, verdict)]
 
 
+@pytest.mark.parametrize("stdout", ["{line}{whole}", "{whole}{line}", "{whole}"])
+@pytest.mark.parametrize("stderr", ["", "WARNING: infoROM is corrupted at gpu 0000:18:00.0\n"])
+@pytest.mark.parametrize("rc", [14, 0])
+def test_a_warning_of_an_inforom_takes_no_gpu_away(
+    real_logs: Path, stdout: str, stderr: str, rc: int
+) -> None:
+    """nvidia-smi ends with 14, and its answer is complete."""
+    whole = (real_logs / "nvidia-smi/qx-h100.xml").read_text()
+    line = "WARNING: infoROM is corrupted at gpu 0000:18:00.0\n"
+    text = stdout.format(line=line, whole=whole)
+    answer = ok(text, status="failed" if rc else "ok", rc=rc) | {"stderr": stderr}
+    raw = change("tools.nvidia_smi_xml", answer)
+    assert len(gpus_from_facts(raw)) == 8
+    node = node_from_facts("n1", raw)
+    assert len(node.gpus) == 8
+    assert node.software["driver"]
+    assert node.firmware["vbios"]
+    found = [(one.code, one.verdict) for one in findings_from_facts("n1", raw, expected_gpus=8)]
+    is_warned = rc == 14 or stderr or line in text
+    assert found == ([("inforom_corrupted", Verdict.FAIL)] if is_warned else [])
+    repair = raw["tools"]["nvidia_smi_xml"] | {
+        "stdout": text.replace("_row_failure>No", "_row_failure>Yes", 1)
+    }
+    codes = [one.code for one in findings_from_facts("n1", change("tools.nvidia_smi_xml", repair))]
+    assert "remap_failure" in codes
+
+
+@pytest.mark.parametrize(("rc", "cut"), [(14, True), (15, False), (255, False), (None, False)])
+def test_another_exit_status_or_half_an_answer_gives_no_gpus(
+    real_logs: Path, rc: int | None, cut: bool
+) -> None:
+    whole = (real_logs / "nvidia-smi/qx-h100.xml").read_text()
+    answer = ok(whole[: len(whole) // 2] if cut else whole) | {"status": "failed", "rc": rc}
+    raw = change("tools.nvidia_smi_xml", answer)
+    assert gpus_from_facts(raw) == ()
+    assert "tool_failed" in [one.code for one in findings_from_facts("n1", raw)]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "code", "verdict"),
     [

@@ -149,9 +149,39 @@ def test_all_remarks_are_returned_and_ignored_ones_do_not_stop_the_node() -> Non
         ({"nvidia": ""}, {"nvidia-open": {"version": "580.95.05-1"}}, "580.95.05"),
         ({}, {"nvidia-driver-cuda": {"version": "1:570.172.08-0ubuntu1"}}, "570.172.08"),
         ({"nvidia": "570.1"}, {"nvidia-open": {"version": "580.2-1"}}, "570.1"),
+        (
+            {},
+            {
+                "nvidia-open": {"version": "570.86.15-0ubuntu1"},
+                "libnvidia-compute-570": {"version": "1:570.133.20-0ubuntu1"},
+            },
+            "570.133.20",
+        ),
+        ({}, {"nvidia-open": {"version": "1000.5-1"}, "nvidia-driver": {"version": "580.95.05"}}, "1000.5"),
+        ({}, {"nvidia-open": {"version": "unknown"}, "nvidia-driver": {"version": "580.9"}}, "580.9"),
     ],
 )
 def test_the_driver_is_the_loaded_one_or_that_of_the_package(
     modules: dict[str, str], packages: dict[str, Any], version: str
 ) -> None:
     assert installed_driver({"modules": modules, "packages": packages}) == version
+
+
+@pytest.mark.parametrize(
+    ("running", "installed", "named"),
+    [
+        ("6.8.0-48-generic", ["6.8.0-45-generic", "6.8.0-48-generic"], []),
+        ("6.8.0-48-generic", ["6.8.0-45-generic", "6.8.0-51-generic"], ["6.8.0-51-generic"]),
+        ("6.8.0-9-generic", ["6.8.0-9-generic", "6.8.0-48-generic"], ["6.8.0-48-generic"]),
+        ("6.1.0-30-amd64", ["6.1.0-9-amd64", "5.10.0-33-amd64"], []),
+        ("5.15.0-1073-aws", ["5.15.0-1070-aws", "6.8.0-1021-aws"], ["6.8.0-1021-aws"]),
+        ("5.14.0-427.13.1.el9_4.x86_64", ["5.14.0-427.40.1.el9_4.x86_64"], ["5.14.0-427.40.1.el9_4.x86_64"]),
+        ("6.8.0-48-generic", [], []),
+    ],
+)
+def test_a_pending_reboot_names_only_newer_kernels(
+    running: str, installed: list[str], named: list[str]
+) -> None:
+    node = changed(kernel=running, kernels=installed, reboot_required=True, reboot_required_by=["libc6"])
+    (one,) = preflight_remarks(node, Expected())
+    assert one.found == f"required by {', '.join(['libc6', *named])}"

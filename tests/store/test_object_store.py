@@ -107,6 +107,10 @@ def test_a_file_has_its_place_in_the_bucket(source: str, url: str, path: str) ->
         ("results", "s3.example", [KEY], "is not an address"),
         ("results", "ftp://s3.example", [KEY], "is not an address"),
         ("results", "https://", [KEY], "is not an address"),
+        ("results", "https://user:secret@s3.example", [KEY], "has a login"),
+        ("results", "https://user@s3.example/path", [KEY], "has a login"),
+        ("results", "ftp://user:secret@s3.example", [KEY], "has a login"),
+        ("results", "user:secret@s3.example", [KEY], "has a login"),
         ("results", "", [], "no key for the bucket results"),
         ("results", "", [KEY | {"bucket": "data"}], "no key for the bucket results"),
     ],
@@ -114,8 +118,9 @@ def test_a_file_has_its_place_in_the_bucket(source: str, url: str, path: str) ->
 def test_what_cannot_be_meant_is_refused(
     source: str, url: str, keys: list[dict[str, str]], message: str
 ) -> None:
-    with pytest.raises(ObjectStoreError, match=message):
+    with pytest.raises(ObjectStoreError, match=message) as raised:
         Bucket.parse(source, url, "us-east-1", keys)
+    assert "secret@" not in str(raised.value)
 
 
 def test_the_buckets_own_key_goes_before_that_for_all() -> None:

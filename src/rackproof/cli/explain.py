@@ -59,7 +59,7 @@ def explain_command(name: str, rma: Path | None, results: Path, as_json: bool) -
 
 
 def _code_of_reason(text: str) -> str:
-    """Return the first code in a drain's reason, or the code of an XID in common notation.
+    """Return the first code in a drain's reason, or the code of an XID or SXid in common notation.
 
     ``rackproof-night: ecc_off, clock`` gives ``ecc_off``, and ``XID 79`` gives ``xid_79``. Other text is
     returned unchanged.
@@ -68,8 +68,8 @@ def _code_of_reason(text: str) -> str:
         ExplainError: The reason of a night does not begin with a known code.
     """
     words = text.removeprefix(DRAIN_PREFIX).strip()
-    if number := re.match(r"xid[ _:]*([0-9]{1,6})\b", words, re.IGNORECASE):
-        return f"xid_{number[1]}"
+    if number := re.match(r"(s?xid)[ _:-]*([0-9]{1,6})\b", words, re.IGNORECASE):
+        return f"{number[1].lower()}_{number[2]}"
     if not text.startswith(DRAIN_PREFIX):
         return text
     code = re.split(r"[ ,;]", words)[0]

@@ -13,7 +13,7 @@ from rackproof.cli.errors import ToolError
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import exit_status, json_value, print_json, terminal_width
 from rackproof.core.records import Verdict, worst
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.bench.import_logs import ImportResult, import_logs
 from rackproof.report import terminal_table
 from rackproof.report.view import overall_verdict
@@ -89,7 +89,7 @@ class _Progress:
             # The reader reports a file that cannot be read.
             is_large = False
         if is_large or time.monotonic() - self._shown >= _SHOWN_EVERY_S:
-            click.echo(f"{self._files} files read, now {sanitize(path, 300)}", err=True)
+            click.echo(f"{amount(self._files, 'file')} read, now {sanitize(path, 300)}", err=True)
             self._shown = time.monotonic()
         self._files += 1
 

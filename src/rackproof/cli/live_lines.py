@@ -18,7 +18,7 @@ from typing import Any
 
 from rackproof.cli.failure_lines import FailureLines, indented
 from rackproof.core.hostlist import compress_hostlist
-from rackproof.core.text import ELLIPSIS, duration, sanitize, shell_word, width
+from rackproof.core.text import ELLIPSIS, duration, sanitize, shell_command, shell_word, width
 
 _SILENT_S = 15.0
 """Seconds without a report after which a step is printed. The interval then doubles."""
@@ -390,7 +390,12 @@ def _cut(text: str, columns: int) -> str:
 
 
 def interruption_lines(
-    playbook: str, again: str, stop: str, nodes: Sequence[str], jobs: Mapping[str, Sequence[str]]
+    playbook: str,
+    again: str,
+    stop: str,
+    nodes: Sequence[str],
+    jobs: Mapping[str, Sequence[str]],
+    program: str = "rackproof",
 ) -> list[str]:
     """Describe the jobs that still run after Ctrl-C, with the commands to enter.
 
@@ -400,6 +405,7 @@ def interruption_lines(
         stop: The command that ends jobs, without hosts.
         nodes: The nodes that started a step.
         jobs: The nodes of each job that continues.
+        program: The name or path with which a user can start Rackproof.
     """
     lines = [f"Interrupted. {job} still runs on {compress_hostlist(places)}." for job, places in jobs.items()]
     if not lines:
@@ -411,6 +417,5 @@ def interruption_lines(
         hosts = sorted({place for places in jobs.values() for place in places})
         lines.append(f"End the jobs:          {stop} -l {','.join(hosts)}")
     if playbook in ("provision", "reimage"):
-        program = stop.partition(" ")[0]
-        lines.append(f"Nodes may be drained:  {program} status")
+        lines.append(f"Nodes may be drained:  {shell_command([program, 'status'])}")
     return lines

@@ -17,7 +17,8 @@ _SHOWN_MEASUREMENTS = 40
 
 def log_text(log: ParsedLog) -> str:
     """Return the text of a log, its measurements in a table."""
-    facts = f"{sanitize(log.format, 60)}, {size(log.size_bytes)}, {log.lines:,} lines"
+    count = f"{log.lines:,} {'line' if log.lines == 1 else 'lines'}"
+    facts = f"{sanitize(log.format, 60)}, {size(log.size_bytes)}, {count}"
     lines = [f"{sanitize(log.file, 300) or 'log'}: {log.verdict.value} ({facts})"]
     if log.measurements:
         # A sweep over message sizes gives hundreds of measurements. --json prints them all.

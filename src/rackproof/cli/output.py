@@ -20,6 +20,7 @@ import click
 from rackproof.cli.errors import EXIT_FAIL, EXIT_PASS, EXIT_UNPROVEN
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import Record, Verdict
+from rackproof.core.text import shell_word
 from rackproof.store.run_folder import write_file
 
 _ENDLESS = 100_000
@@ -150,7 +151,8 @@ def print_or_write(content: bytes | str, output: Path | None, *, is_named: bool 
         # The file is written beside its target and then moved, so that an interrupted command leaves no
         # half report.
         write_file(output, data)
-    click.echo(str(output))
+    # A folder's name may have control characters, which a terminal would obey.
+    click.echo(str(output) if str(output).isprintable() else shell_word(str(output)))
 
 
 def _write_through(output: Path, data: bytes) -> None:

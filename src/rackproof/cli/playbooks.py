@@ -137,7 +137,7 @@ def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str], *, 
     status, was_interrupted = _Follower(started, view, outcome, screen, quiet=is_quiet).run()
     if was_interrupted:
         stop = shell_command([program, "stop", *_same_places(arguments)])
-        lines = interruption_lines(name, started.typed, stop, view.nodes, view.running_jobs)
+        lines = interruption_lines(name, started.typed, stop, view.nodes, view.running_jobs, program)
         if not is_quiet:
             lines = [f"Interrupted. A job that was started continues; {stop} -l HOSTS ends it.", *lines[1:]]
         screen.show(lines, [])

@@ -21,7 +21,7 @@ from rackproof.cli.output import print_json
 from rackproof.core.records import Run
 from rackproof.core.text import amount, sanitize
 from rackproof.store.run_evidence import log_objections
-from rackproof.store.run_folder import iter_runs
+from rackproof.store.run_folder import ResultsError, iter_runs
 
 
 @click.command("references")
@@ -86,7 +86,7 @@ def _chosen_runs(results: Path, benchmark: str | None, sku: str | None) -> list[
         ToolError: There is no run, no such benchmark, or no such SKU.
     """
     runs, benchmarks, skus = [], set(), set()
-    for run in iter_runs(results, on_error=lambda error: click.echo(f"note: {error}", err=True)):
+    for run in iter_runs(results, on_error=_print_note):
         own_skus = {node.sku for node in run.nodes}
         benchmarks.add(run.benchmark)
         skus |= own_skus - {""}
@@ -100,6 +100,11 @@ def _chosen_runs(results: Path, benchmark: str | None, sku: str | None) -> list[
     refuse_unknown_names([benchmark] if benchmark else [], benchmarks, "no such benchmark ran")
     refuse_unknown_names([sku] if sku else [], skus, "no run is of such a SKU")
     return runs
+
+
+def _print_note(error: ResultsError) -> None:
+    """Print an error of a record, which may name a folder with any characters."""
+    click.echo(f"note: {sanitize(error, 600)}", err=True)
 
 
 def _refuse_several_skus(runs: Sequence[Run]) -> None:

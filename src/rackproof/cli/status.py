@@ -41,7 +41,7 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
     node_names = expand_names(nodes)
     shown_rows = [row for row in rows if not node_names or row.node in node_names]
     for remark in filter(None, [why, *remarks]):
-        click.echo(f"note: {remark}", err=True)
+        click.echo(f"note: {sanitize(remark, 600)}", err=True)
     if not as_json and not rows:
         text = sanitize(_empty_text(results, is_slurm_read=ask and not why), 4000)
         click.echo(add_results(text, results))

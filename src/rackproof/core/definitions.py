@@ -30,7 +30,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.line_rules import FORMAT as LINES
 from rackproof.core.line_rules import LineMetric, LineRules
 from rackproof.core.near_names import near_text
-from rackproof.core.records import Direction, Name, Record, Reference, Text
+from rackproof.core.records import Direction, Name, Record, Reference, Text, WrittenRecord
 from rackproof.core.secret_names import refuse_secrets
 from rackproof.core.text import amount, number
 
@@ -64,7 +64,7 @@ class UnknownBenchmarkError(DefinitionError):
     """A benchmark or suite that no file defines. The message suggests similar names."""
 
 
-class Stage(Record):
+class Stage(WrittenRecord):
     """Data that must be present before a run. It is staged once for each storage, under a lock."""
 
     creates: str = Field(
@@ -117,7 +117,7 @@ Architecture = Literal["amd64", "arm64"]
 """Names of processor architectures in image registries."""
 
 
-class Container(Record):
+class Container(WrittenRecord):
     """The image in which a benchmark with the launcher `slurm` runs."""
 
     images: dict[Architecture, ImageName] = Field(
@@ -130,7 +130,7 @@ class Container(Record):
     size_gb: float = Field(default=0, ge=0, description="Free space in GB that the import needs.")
 
 
-class Build(Record):
+class Build(WrittenRecord):
     """The image for `docker`, which is built on the node from published sources at one commit."""
 
     sources: str = Field(min_length=1, description="URL of an archive (tar.gz) of the sources.")
@@ -162,7 +162,7 @@ class Build(Record):
 _LOGGED = r"^[A-Z][A-Z0-9_]*( [-+*] [A-Z][A-Z0-9_]*)?$"
 
 
-class Configs(Record):
+class Configs(WrittenRecord):
     """The rules by which the config file of a published run script is chosen.
 
     With `slurm`, it is `config_SYSTEM_NODESxGPUSx….sh`. The SKU, the number of nodes and the precision
@@ -182,7 +182,7 @@ class Configs(Record):
     )
 
 
-class Launch(Record):
+class Launch(WrittenRecord):
     """The way in which a benchmark's workload is started."""
 
     with_: Literal["local", "mpirun", "docker", "slurm"] = Field(
@@ -251,7 +251,7 @@ class Launch(Record):
         return self
 
 
-class JudgeRule(Record):
+class JudgeRule(WrittenRecord):
     """The rule by which the measurements of one name are judged, or those of them with some labels.
 
     A rule with a bound (`at_least`, `at_most`, `equals`) checks quality and always gates. A rule without
@@ -355,7 +355,7 @@ class JudgeRule(Record):
         return None
 
 
-class Result(Record):
+class Result(WrittenRecord):
     """The rules for reading and judging the run's log."""
 
     format: str = Field(
@@ -435,7 +435,7 @@ class Result(Record):
         return self
 
 
-class Definition(Record):
+class Definition(WrittenRecord):
     """A benchmark, as one file defines it: its staging, start, judgement and suites."""
 
     name: Name = Field(description="Name of the benchmark, and of its file.")
@@ -478,6 +478,15 @@ class Definition(Record):
             name for name in (self.container.images if self.container else {}).values() if "@" not in name
         ]
         return (*by_tag, *([self.build.image] if self.build else []))
+
+    @field_validator("bounds", mode="before")
+    @classmethod
+    def _bounds(cls, value: Any) -> Any:
+        """Refuse true and false in bounds. Pydantic would read them as 1 and 0."""
+        for name, bounds in value.items() if isinstance(value, Mapping) else ():
+            if isinstance(bounds, list | tuple) and any(isinstance(bound, bool) for bound in bounds):
+                raise ValueError(f"`{name}`: a bound has to be a number")
+        return value
 
     @field_validator("matrix", mode="before")
     @classmethod

@@ -127,9 +127,9 @@ FASTEST_LINK_SHARE = 1.2
 _LINKLESS = ("A10", "L40S", "L40", "L4", "T4")
 """Models without NVLink."""
 
-MODELS_WITH_ALL = ("A100", "H100", "H200", "B200", "B300")
+MODELS_WITH_ALL = ("A100", "H100", "H200", "B200", "B300", "GB200", "GB300")
 """Models of which all samples in tests/data/real contain the MIG mode and the memory temperature."""
-MODELS_WITH_REPAIRS = ("H100", "H200", "B200", "B300")
+MODELS_WITH_REPAIRS = ("H100", "H200", "B200", "B300", "GB200", "GB300")
 """Models of which all samples in tests/data/real contain the memory repairs that wait for a reset."""
 DRIVER_WITH_REPAIRS = 575.0
 """Version (MAJOR.MINOR) of the first driver that reports memory repairs that wait for a reset."""

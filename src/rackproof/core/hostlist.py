@@ -42,8 +42,9 @@ def compress_hostlist(names: Iterable[str]) -> str:
     groups: dict[tuple[str, int], list[int]] = {}
     unnumbered = []
     for name in sorted(set(names)):
-        # The number of digits is part of the group, because n1 and n01 are different hosts.
-        if match := _NUMBERED.fullmatch(name):
+        # The number of digits is part of the group, because n1 and n01 are different hosts. A part that
+        # begins with a bracket is no host list, so names of digits only are not folded.
+        if (match := _NUMBERED.fullmatch(name)) and match[1]:
             groups.setdefault((match[1], len(match[2])), []).append(int(match[2]))
         else:
             unnumbered.append(name)

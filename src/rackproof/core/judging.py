@@ -251,7 +251,7 @@ def judge(
         measurement: The measurement.
         reference: The reference, or None. The verdict without one is ``unproven``.
         direction: The better direction, or None to use the direction of the measurement. If that is None,
-            too, both sides are bad.
+            too, less is better for a time, and both sides are bad for other numbers.
         gating: Whether the verdict counts for the run's verdict.
         lacking: The reason of the judgement if ``reference`` is None.
     """
@@ -286,7 +286,7 @@ def _verdict_and_reason(
     useless = _why_useless(reference, bad_side)
     if useless:
         return Verdict.UNPROVEN, f"the reference proves nothing: {useless}"
-    return _compare(measurement, reference, better)
+    return _compare(measurement, reference, bad_side)
 
 
 def _compare(measurement: Measurement, reference: Reference, better: Direction | None) -> tuple[Verdict, str]:
@@ -294,13 +294,14 @@ def _compare(measurement: Measurement, reference: Reference, better: Direction |
     value = measurement.value
     lowest, highest = _bound_value(reference, reference.low), _bound_value(reference, reference.high)
     value_text = f"{value:.6g} {measurement.unit}".strip()
+    # Equal bounds come from `equals`. Too much is then as wrong as too little, in any direction.
+    is_exact = lowest == highest
     if lowest is not None and value < lowest:
-        if better is Direction.LOWER:
+        if better is Direction.LOWER and not is_exact:
             return Verdict.UNPROVEN, f"{value_text} is below {lowest:.6g}: {_TOO_GOOD}"
         return Verdict.FAIL, f"{value_text} is below {lowest:.6g}"
     if highest is not None and value > highest:
-        # Equal bounds come from `equals`. Too much is then a failure in any direction.
-        if better is Direction.HIGHER and lowest != highest:
+        if better is Direction.HIGHER and not is_exact:
             return Verdict.UNPROVEN, f"{value_text} is above {highest:.6g}: {_TOO_GOOD}"
         return Verdict.FAIL, f"{value_text} is above {highest:.6g}"
     above = warns_above(better, measurement.unit)

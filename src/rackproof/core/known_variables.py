@@ -324,7 +324,7 @@ def nearest(name: str, known: Collection[str], cutoff: float) -> str:
 def check_bounds(values: Mapping[str, Any]) -> None:
     """Check that numeric variables are within their bounds. No I/O.
 
-    For example, a port is a number from 1 to 65535.
+    For example, a negative number of repeats is refused.
 
     Args:
         values: The variables of a host as written. Templates are not checked.

@@ -22,15 +22,18 @@ _NOT_WORDS = re.compile(r":::MLL|:::RACKPROOF|rackproof: \S+ ended with exit sta
 def read_last_lines(path: Path, most: int) -> tuple[str, ...]:
     """Return up to ``most`` last lines of a file, sanitized and cut to 300 characters each.
 
-    Only the last 16 KiB are read, so the first line may lack its beginning. If the file cannot be read,
-    return no line.
+    A line whose beginning is further from the end than :data:`_MOST_BYTES` is left out, unless it is the
+    last one. If the file cannot be read, return none.
     """
     try:
         with path.open("rb") as stream:
-            stream.seek(max(path.stat().st_size - _MOST_BYTES, 0))
+            begin = max(path.stat().st_size - _MOST_BYTES, 0)
+            stream.seek(begin)
             lines = stream.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return ()
+    if begin and len(lines) > 1:
+        del lines[0]
     return tuple(sanitize(line, 300, newlines=True) for line in lines[-most:])
 
 

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rackproof.core.patterns import compiled_pattern
-from rackproof.core.records import Direction, Record
+from rackproof.core.records import Direction, WrittenRecord
 
 FORMAT = "lines"
 """Name of this format in `result.format` of a definition."""
@@ -52,7 +52,7 @@ Pattern = Annotated[str, Field(min_length=1, max_length=500)]
 """A regular expression of RE2 for one line, of 1 to 500 characters."""
 
 
-class LineMetric(Record):
+class LineMetric(WrittenRecord):
     """The rule for one measurement, read from the lines that match a pattern."""
 
     pattern: Pattern = Field(
@@ -83,7 +83,7 @@ class LineMetric(Record):
         return text
 
 
-class LineRules(Record):
+class LineRules(WrittenRecord):
     """The rules for reading the lines of a program's output."""
 
     good_end: Pattern = Field(

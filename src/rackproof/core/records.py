@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -26,6 +26,7 @@ from pydantic import (
     Field,
     FiniteFloat,
     StringConstraints,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -45,6 +46,20 @@ class Record(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", ser_json_inf_nan="strings", use_attribute_docstrings=True
     )
+
+
+class WrittenRecord(Record):
+    """The base of records that people write as YAML, where ``yes`` is a truth value."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false for a number. Pydantic would read them as 1 and 0."""
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        kinds = get_args(annotation) or (annotation,)
+        if isinstance(value, bool) and bool not in kinds and (int in kinds or float in kinds):
+            raise ValueError(f"it has to be a number, not {str(value).lower()}")
+        return value
 
 
 class Verdict(StrEnum):

@@ -203,7 +203,8 @@ def size(value: float) -> str:
     # A number in a log may be of any length, but float() is limited.
     scaled = float(max(min(value, 1e300), -1e300))
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if abs(scaled) < 1024 or unit == "PiB":
+        # 1023.97 would be shown as 1024.0.
+        if round(abs(scaled), 1) < 1024 or unit == "PiB":
             break
         scaled /= 1024
     if abs(scaled) >= 1024:
@@ -231,7 +232,8 @@ def duration(seconds: float | None) -> str:
     """
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
-    if seconds < 60:
+    # 59.97 would be shown as 60.0 s.
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, left_s = divmod(round(seconds), 60)
     if minutes < 60:

@@ -24,8 +24,8 @@ modules on nodes limit it (``OUTPUT_BYTES`` in plugins/module_utils/rackproof_to
 MOST_DEPTH = 12
 """Largest nesting depth of mappings and lists that :func:`bounded` keeps."""
 
-# Matches no part of a longer number: neither "1e5" nor 16 digits.
-_LEADING_NUMBER = re.compile(r"\s*(-?\d{1,15}+(?:\.\d{1,9}+)?+)(?!\d|[eE][-+]?\d)")
+# Matches no part of a longer number: neither "1e5" nor 16 digits. Further decimals than nine are left out.
+_LEADING_NUMBER = re.compile(r"\s*(-?\d{1,15}+(?:\.\d{1,9}+)?+)(?:(?<=\.\d{9})\d*+)?+(?!\d|[eE][-+]?\d)")
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:

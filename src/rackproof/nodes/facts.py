@@ -39,6 +39,9 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+[\w.+~-]*")
 _LIBRARY_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 """The version at the end of a library's file name, such as 2.21.5 in ``libnccl.so.2.21.5``."""
 _LIBRARIES = {"libnccl.so": "nccl", "libcudnn.so": "cudnn"}
+_INFOROM_STATUS = 14
+"""Exit status of nvidia-smi if its answer is complete but it warns of a corrupted infoROM."""
+_END_OF_XML = "</nvidia_smi_log>"
 
 
 def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
@@ -51,6 +54,7 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
         raw: The ``facts`` that the module returned.
         sku: The node model that the inventory expects.
     """
+    raw = {**raw, "tools": with_whole_answer(mapping_at(raw, "tools"))}
     files, dmi = mapping_at(raw, "files"), mapping_at(raw, "dmi")
     return Node(
         name=name,
@@ -87,9 +91,29 @@ def _cpu_model(raw: Mapping[str, Any], files: Mapping[str, Any]) -> str:
     return sanitize(by_lscpu or _colons(text_at(files, "cpuinfo")).get("model name") or "", 200)
 
 
+def with_whole_answer(tools: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the answers of tools, with nvidia-smi's answer as ``ok`` if it only warned of an infoROM."""
+    answer = mapping_at(tools, "nvidia_smi_xml")
+    warned = answer.get("status") == "failed" and answer.get("rc") == _INFOROM_STATUS
+    if not warned or _END_OF_XML not in text_at(answer, "stdout"):
+        return tools
+    return {**tools, "nvidia_smi_xml": {**answer, "status": "ok"}}
+
+
+def inforom_warnings(tool: str, answer: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a call of nvidia-smi that warn of an infoROM. Its exit status is such a warning."""
+    printed = f"{text_at(answer, 'stdout')}\n{text_at(answer, 'stderr')}"
+    # Most answers are long, and none of their lines needs to be examined.
+    lines = printed.splitlines() if " corrupt" in printed else []
+    lines = [line for line in lines if inforom_address(line) is not None]
+    if not lines and answer.get("rc") == _INFOROM_STATUS:
+        lines = [f"{tool} ended with {_INFOROM_STATUS}: infoROM is corrupted"]
+    return lines
+
+
 def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
-    """Return the node's GPUs, or none if nvidia-smi did not end well or its answer cannot be read whole."""
-    answer = mapping_at(mapping_at(raw, "tools"), "nvidia_smi_xml")
+    """Return the node's GPUs. Return none if ``nvidia-smi`` did not end well, or its answer is incomplete."""
+    answer = mapping_at(with_whole_answer(mapping_at(raw, "tools")), "nvidia_smi_xml")
     if answer.get("status") != "ok" or answer.get("truncated"):
         return ()
     try:
@@ -110,14 +134,15 @@ def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int
         raw: The ``facts`` that the module returned.
         expected_gpus: The number of GPUs in the node's SKU, or 0 if unknown.
     """
-    tools = mapping_at(raw, "tools")
+    tools = with_whole_answer(mapping_at(raw, "tools"))
+    raw = {**raw, "tools": tools}
     findings = [
         finding
         for tool in sorted(tools)
         if (finding := _tool_finding(name, tool, mapping_at(tools, tool), raw)) is not None
     ]
     source = Source(file=name)
-    findings += _smi_remarks(name, text_at(mapping_at(tools, "nvidia_smi_xml"), "stdout"), source)
+    findings += _smi_remarks(name, mapping_at(tools, "nvidia_smi_xml"), source)
     findings += _driver_findings(name, raw, source)
     count = len(gpus_from_facts(raw))
     if count < expected_gpus and not _is_answer_lost(mapping_at(tools, "nvidia_smi_xml")):
@@ -215,9 +240,15 @@ def _driver_findings(name: str, raw: Mapping[str, Any], source: Source) -> Itera
         yield _finding(code, text, fault.verdict, fault.excerpt, source)
 
 
-def _smi_remarks(name: str, xml: str, source: Source) -> Iterator[Finding]:
-    """Yield a finding for each line that nvidia-smi prints above or below its XML, which is a warning."""
-    for _at, remark in lines_beside(xml.encode("utf-8", "replace")) if "<" in xml else ():
+def _smi_remarks(name: str, answer: Mapping[str, Any], source: Source) -> Iterator[Finding]:
+    """Yield a finding for each warning of nvidia-smi, which is a line above or below its XML.
+
+    A warning of an infoROM can also be in its error output, or only in its exit status.
+    """
+    xml = text_at(answer, "stdout")
+    beside = lines_beside(xml.encode("utf-8", "replace")) if "<" in xml else ()
+    lines = (*(line for _at, line in beside), *inforom_warnings("nvidia-smi", answer))
+    for remark in dict.fromkeys(line.strip() for line in lines):
         if inforom_address(remark) is None:
             text = f"{name}: nvidia-smi prints an unknown warning; look it up"
             yield _finding("tool_warning", text, Verdict.UNPROVEN, sanitize(remark, 300), source)

@@ -725,9 +725,10 @@ def _is_loaded(subject: GpuSubject) -> bool:
 
 def _pcie_replays(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find more PCIe replays since the last snapshot than the limit allows."""
-    now, before = subject.gpu.pcie_replays, subject.before.pcie_replays if subject.before else None
-    if now is not None and before is not None and now - before > subject.node.limits.pcie_replays:
-        evidence = f"{now - before} PCIe replays since the last snapshot"
+    before = subject.before.pcie_replays if subject.before else None
+    growth = _gpu_counter_growth(subject.node, subject.gpu.pcie_replays, before)
+    if growth > subject.node.limits.pcie_replays:
+        evidence = f"{growth} PCIe replays since the last snapshot"
         yield subject.finding("pcie_replays", Verdict.DEGRADED, "watch", evidence)
 
 
@@ -984,9 +985,9 @@ def _slow_nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 def _nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find NVLink errors since the last snapshot."""
-    now, before = subject.gpu.link_errors, subject.before.link_errors if subject.before else None
-    if now is not None and before is not None and now > before:
-        evidence = f"{now - before} NVLink errors since the last snapshot"
+    before = subject.before.link_errors if subject.before else None
+    if growth := _gpu_counter_growth(subject.node, subject.gpu.link_errors, before):
+        evidence = f"{growth} NVLink errors since the last snapshot"
         yield subject.finding("nvlink_errors", Verdict.DEGRADED, "watch", evidence)
 
 
@@ -1035,7 +1036,7 @@ def _fabric_membership(node: NodeSubject) -> Iterator[HealthFinding]:
 def _leftover_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find GPU memory in use on a node without a job."""
     used_bytes = subject.gpu.memory_used_bytes or 0
-    if subject.node.idle and used_bytes >= subject.node.limits.foreign_memory_bytes:
+    if subject.node.idle and 0 < used_bytes >= subject.node.limits.foreign_memory_bytes:
         evidence = f"{size(used_bytes)} are in use while no job runs"
         yield subject.finding("memory_in_use", Verdict.FAIL, "reset", evidence, "likely")
 
@@ -1081,6 +1082,9 @@ def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
 def _event_evidence(text: str, event: XidEvent | HardwareEvent) -> str:
     """Return the text of an event, with a remark if it was reported before or the node was booted since."""
     evidence = text
+    if event.carried and event.rebooted and not is_healed_by_boot(event):
+        remedy = "after the repair, validate the node once with -e validate_accept_identity=true"
+        return f"{evidence}; reported before, and a boot does not repair it: {remedy}"
     if event.carried:
         evidence += "; reported before and not acted upon"
     if event.rebooted:
@@ -1235,7 +1239,7 @@ def _port_rate(subject: PortSubject, rate_gbps: float) -> Iterator[HealthFinding
     """Find a port that is slower than the SKU's rate or than its own rate in earlier nights."""
     wanted_gbps = subject.node.expected.port_gbps
     before = subject.before
-    # A port that reaches the expectation is compared with earlier nights, too.
+    # The SKU states one rate for all ports, so a faster port is also compared with its earlier nights.
     usual_gbps = (before.usual_gbps or before.rate_gbps or 0.0) if before else 0.0
     if wanted_gbps and rate_gbps < wanted_gbps:
         evidence = f"{number(rate_gbps)} of {number(wanted_gbps)} Gb/s"
@@ -1271,6 +1275,13 @@ def _counter_growth(now: int | None, before: int | None) -> int:
         return 0
     # A counter that is lower than before was cleared, or restarted at a boot. Its whole value is new.
     return now - before if now >= before else now
+
+
+def _gpu_counter_growth(node: NodeSubject, now: int | None, before: int | None) -> int:
+    """Return by how much a counter of a GPU grew, or 0 if a value is missing."""
+    # The counters of a GPU restart at a boot, so after a boot the whole value is new.
+    is_new_count = before is not None and _was_booted(node)
+    return _counter_growth(now, 0 if is_new_count else before)
 
 
 def _days_between(previous: NodeSnapshot | None, snapshot: NodeSnapshot) -> float:

@@ -37,6 +37,8 @@ _STAMP = re.compile(r"\[\s*(\d{1,12}\.\d{6})\]|(\d{9,12}\.\d{6}) ")
 """Time of a line of dmesg (group 1, since the boot) or of a journal (group 2, since 1970), in seconds."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 """Time of a journal's line, in seconds since 1970."""
+_SINCE_START = re.compile(r"\[\s*(\d{1,9}\.\d{1,9})\]")
+"""Time of a line of dmesg, in seconds since the kernel's start."""
 
 
 class XidEvent(Record):
@@ -101,6 +103,8 @@ def read_kernel_log(
     uuids: Mapping[str, str],
     errors: str | None = None,
     declared: DeclaredLines | None = None,
+    *,
+    is_container: bool = False,
 ) -> KernelLogReading:
     """Return the events in a kernel log. Each part, code and requested action gives one event.
 
@@ -111,12 +115,13 @@ def read_kernel_log(
         errors: The lines of level error or worse, or None if levels are unknown. If no rule recognizes a
             line, its level decides whether it is an error, and without levels its words.
         declared: The lines that the operator declared harmless.
+        is_container: Whether the node is a container, which is younger than its kernel.
     """
     reader = _Reader(booted, uuids)
     lines, bad = log.splitlines(), (errors or "").splitlines()
     in_log, of_level = set(lines), set(bad)
     # A node filters its log by words. A line without these words is only among the errors.
-    harmless = _links_down_at_start_only(lines, booted)
+    harmless = _links_down_at_start_only(lines, booted, is_container=is_container)
     for line in (*lines, *(line for line in bad if line not in in_log)):
         if (change := read_link_change(line)) and (change.is_up or change.port in harmless):
             continue
@@ -168,23 +173,27 @@ def _digest(line: str, boot_id: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
-def _links_down_at_start_only(lines: Iterable[str], booted: float) -> set[str]:
-    """Return the ports of network cards whose lines are harmless (:meth:`LinkHistory.harmless_ports`).
-
-    They went down only while the node started, or have no cable.
-    """
+def _links_down_at_start_only(lines: Iterable[str], booted: float, *, is_container: bool) -> set[str]:
+    """Return the ports of network cards that went down only while the node started."""
+    found = [(line, change) for line in lines if (change := read_link_change(line))]
+    changes = [
+        (_seconds_after_boot(line, booted, is_container=is_container), change) for line, change in found
+    ]
+    # The lines of dmesg that a journal lacks follow those of the journal. Lines of one form are in order,
+    # even if the clock was corrected meanwhile.
+    forms = {_SINCE_START.match(line) is None for line, _ in found}
+    if len(forms) > 1 and all(seconds < inf for seconds, _ in changes):
+        changes.sort(key=lambda timed: timed[0])
     history = LinkHistory()
-    for line in lines:
-        if change := read_link_change(line):
-            history.add(change, _seconds_after_boot(line, booted))
+    for seconds, change in changes:
+        history.add(change, seconds)
     return history.harmless_ports()
 
 
-def _seconds_after_boot(line: str, booted: float) -> float:
-    """Return the seconds from the boot to a line, negative before the boot, or infinity if they are unknown.
-
-    They are known only for lines of a journal.
-    """
+def _seconds_after_boot(line: str, booted: float, *, is_container: bool) -> float:
+    """Return the seconds from the boot to a line, negative before it, or infinity if they are unknown."""
+    if stamp := _SINCE_START.match(line):
+        return inf if is_container else float(stamp[1])
     stamp = _MOMENT.match(line)
     return inf if stamp is None or not booted else float(stamp[1]) - booted
 

@@ -578,8 +578,7 @@ def _is_of_model(subject: GpuSubject, models: Iterable[str], since_driver: float
     driver = leading_number(subject.node.snapshot.versions.get("driver", ""))
     # A driver of unknown version must report everything that the newest reports.
     is_older = driver is not None and driver < since_driver
-    of_model = any(model in subject.gpu.name for model in models)
-    return bool(subject.node.expected.gpus) and of_model and not is_older
+    return bool(subject.node.expected.gpus) and is_one_of(subject.gpu.name, models) and not is_older
 
 
 def _is_wanted(subject: GpuSubject, name: str, models: Iterable[str], since_driver: float = 0) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from rackproof.core.text import sanitize
 from rackproof.nodes.clock import clock_offset, read_synchronized
+from rackproof.nodes.peer_memory import version_numbers
 
 GIB = 2**30
 _GPU_CLASSES = ("0300", "0302")
@@ -234,8 +235,8 @@ def _drift(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 def _pending_reboot(node: Mapping[str, Any]) -> Remark:
     """Return the remark about a pending reboot, with the packages that require it."""
-    # List the installed kernels that do not run, too, because one of them may wait for the reboot.
-    pending = sorted(set(node["kernels"]) - {node["kernel"]})
+    # A newer kernel that is installed also waits for the reboot. Older ones stay installed after an update.
+    pending = sorted(name for name in node["kernels"] if _release(name) > _release(node["kernel"]))
     packages = ", ".join(sanitize(name) for name in [*node["reboot_required_by"], *pending])
     return Remark(
         "reboot",
@@ -245,6 +246,12 @@ def _pending_reboot(node: Mapping[str, Any]) -> Remark:
         "Reboot the node at the next occasion.",
         fatal=False,
     )
+
+
+def _release(kernel: str) -> tuple[int, ...]:
+    """Return the numbers of a kernel's release, to compare: (6, 8, 0, 48) for 6.8.0-48-generic."""
+    numbers = re.match(r"\d+(?:[.-]\d+)*", kernel)
+    return tuple(int(part) for part in re.findall(r"\d+", numbers[0])) if numbers else ()
 
 
 def installed_driver(node: Mapping[str, Any]) -> str:
@@ -259,7 +266,8 @@ def installed_driver(node: Mapping[str, Any]) -> str:
     versions = [
         package["version"] for name, package in node["packages"].items() if _DRIVER_PACKAGE.fullmatch(name)
     ]
-    return max((re.sub(r"^\d+:|[-~+].*$", "", str(version)) for version in versions), default="")
+    drivers = [re.sub(r"^\d+:|[-~+].*$", "", str(version)) for version in versions]
+    return max(drivers, key=version_numbers, default="")
 
 
 def _names(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:

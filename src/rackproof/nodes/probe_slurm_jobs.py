@@ -380,6 +380,7 @@ class JobRunner:
     _number: int = 0
     _running: dict[str, tuple[Job, float]] = field(default_factory=dict)
     _scripts: dict[str, str] = field(default_factory=dict)
+    _received: list[str] = field(default_factory=list)
 
     def begin(self) -> None:
         """Create a folder for the jobs' output.
@@ -388,9 +389,11 @@ class JobRunner:
             ProbeError: The host has no srun, or does not create the folder.
         """
         self._ask("command -v srun || { echo 'it has no srun' >&2; false; }")
-        self._spool = self._ask("mktemp -d --tmpdir rackproof-night.XXXXXX").strip()
-        if not re.fullmatch(r"/[\w./-]*rackproof-night\.\w+", self._spool):
+        spool = self._ask("mktemp -d --tmpdir rackproof-night.XXXXXX").strip()
+        # Method "end" removes the folder, so a path of another form must not be stored.
+        if not re.fullmatch(r"/[\w./-]*rackproof-night\.\w+", spool):
             raise ProbeError("Slurm's host made no temporary folder")
+        self._spool = spool
 
     def end(self) -> None:
         """End running jobs and remove the folder. A failure of the host is ignored."""
@@ -539,19 +542,28 @@ class JobRunner:
         """Return the results of the jobs that ended, by number.
 
         Raises:
-            ProbeError: Slurm's host did not answer.
+            ProbeError: Slurm's host did not answer, and no result was received before.
         """
         spool = shlex.quote(self._spool)
+        # An output is removed only after it was received, because the answer of a command can be lost.
+        removal = "".join(f"{{ rm -f {number}.*; true; }} && " for number in self._received)
         # Send one request for all jobs, because each request needs a connection to Slurm's host.
         listed = self._ask(
-            f'cd {spool} && for one in *.rc; do [ -f "$one" ] && echo "$one $(cat "$one")"; done; '
+            f'cd {spool} && {removal}for one in *.rc; do [ -f "$one" ] && echo "$one $(cat "$one")"; done; '
             'for one in *.out; do echo "$one"; done'
         )
+        self._received = []
         statuses = dict(line.split(".rc ", 1) for line in listed.splitlines() if ".rc " in line)
         begun = {line.removesuffix(".out") for line in listed.splitlines() if line.endswith(".out")}
         results: dict[str, JobResult] = {}
         for number in list(own_jobs):
-            result = self._result(number, statuses.get(number), number in begun)
+            try:
+                result = self._result(number, statuses.get(number), number in begun)
+            except ProbeError:
+                # The next poll asks for this output again. The received results must not be lost.
+                if not results:
+                    raise
+                break
             if result is not None:
                 results[number] = result
         return results
@@ -569,8 +581,9 @@ class JobRunner:
                 return None
             self._cancel(job)
         spool = shlex.quote(self._spool)
-        output = self._ask(f"cd {spool} && tail -c {_LARGEST} {number}.out; rm -f {number}.*")
+        output = self._ask(f"cd {spool} && {{ tail -c {_LARGEST} {number}.out; true; }}")
         del self._running[number]
+        self._received.append(number)
         # Never count more than was reserved for it, even if waiting for nodes took longer.
         minutes = min(took / 60 * max(job.gpus, 1) * len(job.nodes), job.minutes)
         result = classify_exit(output, status or "", minutes)

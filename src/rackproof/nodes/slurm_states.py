@@ -93,6 +93,11 @@ def drain_owner(reason: str) -> str:
     return _OWNERS.get(drain_prefix(reason), "another owner")
 
 
+def is_reason_of_slurm(reason: str, set_by: str) -> bool:
+    """Return whether Slurm or one of its health checks wrote the reason of a drain, and no operator."""
+    return set_by.startswith("slurm@") or reason.startswith(_REASONS_OF_SLURM)
+
+
 def state_words(state: str) -> tuple[str, ...]:
     """Return the words of a state: DOWN, NOT_RESPONDING and DRAIN for ``DOWN*+DRAIN``."""
     words: list[str] = []
@@ -172,7 +177,7 @@ def _drain(node: str, shown: str, reason: str, set_by: str) -> Iterator[HealthFi
     """Yield the finding on a drain. A drain by a night or reimage.yml needs none, because they end it."""
     if reason.startswith(_OWN_REASONS):
         return
-    if set_by.startswith("slurm@") or reason.startswith(_REASONS_OF_SLURM):
+    if is_reason_of_slurm(reason, set_by):
         yield _finding(
             node, "slurm_drained_itself", Verdict.FAIL, "inspect", f"{shown}: Slurm drained it by itself"
         )

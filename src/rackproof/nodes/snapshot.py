@@ -45,7 +45,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field
 
@@ -60,7 +60,6 @@ from rackproof.core.untrusted import (
     stdout_of,
     text_at,
 )
-from rackproof.logs._nvidia_smi import inforom_address
 from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.nvidia_smi import (
     DOUBLE_BIT,
@@ -71,10 +70,12 @@ from rackproof.logs.nvidia_smi import (
     slowdown_margin,
 )
 from rackproof.nodes.clock import read_synchronized
-from rackproof.nodes.facts import node_from_facts
+from rackproof.nodes.facts import inforom_warnings, node_from_facts, with_whole_answer
 from rackproof.nodes.kernel_log import (
     HardwareEvent,
+    KernelLogReading,
     XidEvent,
+    is_healed_by_boot,
     late_line_digests,
     normalize_bus_id,
     read_kernel_log,
@@ -82,6 +83,7 @@ from rackproof.nodes.kernel_log import (
     without_known_lines,
 )
 
+_Event = TypeVar("_Event", XidEvent, HardwareEvent)
 _VERSIONS = (
     "driver",
     "kernel",
@@ -332,6 +334,7 @@ def build_snapshot(
     about: Node | None = None,
     whole: bool = True,
     accept_identity: bool = False,
+    was_repaired: bool = False,
     declared: DeclaredLines | None = None,
 ) -> NodeSnapshot:
     """Return the state of a node.
@@ -344,12 +347,14 @@ def build_snapshot(
         about: The node's record, if already read. Reading it is most of a snapshot's cost.
         whole: Whether the answer is complete. An incomplete answer proves nothing.
         accept_identity: Whether tonight's machine and GPUs become the node's identity.
+        was_repaired: Whether an operator had the node out of service. After a boot, this or an accepted
+            identity ends the faults of :func:`needs_repair`.
         declared: The kernel log lines that an operator declared harmless.
     """
     gathered, cut = bounded(gathered)
     facts, node, health = (mapping_at(gathered, part) for part in ("facts", "node", "health"))
     # If several gatherers called a tool, the last answer counts.
-    tools = _with_whole_answer(
+    tools = with_whole_answer(
         _without_texts_failed(
             {**mapping_at(facts, "tools"), **mapping_at(node, "commands"), **mapping_at(health, "tools")}
         )
@@ -381,6 +386,7 @@ def build_snapshot(
         _uuids_by_bus(gpus, previous),
         None if error_lines is None else without_known_lines(error_lines, known_lines, boot_id),
         declared,
+        is_container=node.get("container") is True,
     )
     cards = mapping_at(health, "hca") or _ports_of_facts(facts)
     ports = _with_best_states(_read_ports(cards), previous)
@@ -397,6 +403,9 @@ def build_snapshot(
         )
     )
     identity_serial, identity_gpus = _identity(record.serial, gpus, previous, accept_identity)
+    open_xids, open_hardware_events = _open_events(
+        kernel, gpus, boot_id, previous, was_repaired=was_repaired or accept_identity
+    )
     return NodeSnapshot(
         node=name,
         sku=sku,
@@ -420,8 +429,8 @@ def build_snapshot(
         gone_gpus=_gone_gpus(gpus, previous),
         gone_ports=_gone_ports(ports, previous),
         links=_read_links(mapping_at(health, "pci")),
-        xids=(*kernel.xids, *_open_xids(kernel.xids, gpus, boot_id, previous)),
-        hardware_events=(*kernel.hardware, *_open_hardware_events(kernel.hardware, boot_id, previous)),
+        xids=(*kernel.xids, *open_xids),
+        hardware_events=(*kernel.hardware, *open_hardware_events),
         declared_lines=kernel.declared,
         journal_lost_before=lost_before or None,
         next_log_since=log_since,
@@ -634,9 +643,6 @@ def _unlisted_gpus(gpus: tuple[GpuSnapshot, ...], with_links: set[str]) -> tuple
     return tuple(sorted(with_links - listed)[:MOST_UNLISTED]) if listed else ()
 
 
-_INFOROM_STATUS = 14
-"""Exit status of nvidia-smi if its answer is complete but it warns of a corrupted infoROM."""
-_END_OF_XML = "</nvidia_smi_log>"
 _SMI_TOOLS = ("nvidia_smi", "nvlink_")
 """Prefixes of the tools that call nvidia-smi."""
 
@@ -654,30 +660,13 @@ def _without_texts_failed(tools: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _with_whole_answer(tools: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Mark nvidia-smi's answer as successful if it only warned."""
-    answer = mapping_at(tools, "nvidia_smi_xml")
-    warned = answer.get("status") == "failed" and answer.get("rc") == _INFOROM_STATUS
-    if not warned or _END_OF_XML not in text_at(answer, "stdout"):
-        return tools
-    return {**tools, "nvidia_smi_xml": {**answer, "status": "ok"}}
-
-
 def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the lines beside the XML and, from all nvidia-smi answers including stderr, infoROM warnings."""
     xml = text_at(mapping_at(tools, "nvidia_smi_xml"), "stdout")
     remarks = [text for _at, text in lines_beside(xml.encode("utf-8", "replace"))] if "<" in xml else []
     for tool in sorted(tools):
-        if not tool.startswith(_SMI_TOOLS):
-            continue
-        answer = mapping_at(tools, tool)
-        printed = f"{text_at(answer, 'stdout')}\n{text_at(answer, 'stderr')}"
-        # Answers are long, and most have no such line, so most need not be split into lines.
-        lines = printed.splitlines() if " corrupt" in printed else []
-        lines = [line for line in lines if inforom_address(line) is not None]
-        if not lines and answer.get("rc") == _INFOROM_STATUS:
-            lines = [f"{tool} ended with {_INFOROM_STATUS}: infoROM is corrupted"]
-        remarks += lines
+        if tool.startswith(_SMI_TOOLS):
+            remarks += inforom_warnings(tool, mapping_at(tools, tool))
     return tuple(dict.fromkeys(sanitize(line.strip(), 200) for line in remarks))[:MOST_UNLISTED]
 
 
@@ -922,43 +911,57 @@ def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | 
     return sum(errors.values()) if counts_all else None
 
 
-def _open_xids(
-    new: tuple[XidEvent, ...], gpus: tuple[GpuSnapshot, ...], boot_id: str, previous: NodeSnapshot | None
-) -> list[XidEvent]:
-    """Return last night's XIDs that still need their action.
+def needs_repair(snapshot: NodeSnapshot | None) -> bool:
+    """Return whether a snapshot has open faults of the kernel log that a boot does not heal."""
+    if snapshot is None:
+        return False
+    return any(event.action == "isolate" for event in snapshot.xids) or any(
+        event.verdict is Verdict.FAIL and not is_healed_by_boot(event) for event in snapshot.hardware_events
+    )
 
-    An XID is repeated each night until a boot. One that requires a reset is repeated until the driver
-    requires no more action of its GPU.
+
+def _open_events(
+    new: KernelLogReading,
+    gpus: tuple[GpuSnapshot, ...],
+    boot_id: str,
+    previous: NodeSnapshot | None,
+    *,
+    was_repaired: bool,
+) -> tuple[list[XidEvent], list[HardwareEvent]]:
+    """Return the XIDs and hardware failures of last night that stay open, to repeat them each night.
+
+    A boot ends those that it heals. The others also need a repair, which no reading of a node shows.
+    If the log shows an event again, it comes from there, because two events would give two findings.
     """
-    if previous is None or _has_rebooted(boot_id, previous):
-        return []
-    repeated = {(event.bus_id, event.xid) for event in new}
-    # Nothing but the driver's recovery action shows that a GPU was reset.
+    if previous is None:
+        return [], []
+    booted = _has_rebooted(boot_id, previous)
+
+    def carried(event: _Event) -> _Event:
+        return event.model_copy(update={"carried": True, "rebooted": event.rebooted or booted})
+
+    def is_over(event: _Event) -> bool:
+        return event.rebooted and (was_repaired or is_healed_by_boot(event))
+
+    repeated_xids = {(event.bus_id, event.xid) for event in new.xids}
+    # A reset leaves no other trace than this.
     recovered = {gpu.uuid for gpu in gpus if gpu.recovery_action == "None"}
-    carried = []
-    for event in previous.xids:
-        # If the log shows the XID again, its event comes from there. Two events would give two findings.
-        is_repeated = (event.bus_id, event.xid) in repeated
-        if not is_repeated and _awaits_action(event, recovered):
-            carried.append(event.model_copy(update={"carried": True}))
-    return carried
-
-
-def _open_hardware_events(
-    new: tuple[HardwareEvent, ...], boot_id: str, previous: NodeSnapshot | None
-) -> list[HardwareEvent]:
-    """Return last night's failures, but none after a boot. Nothing else shows that they are fixed.
-
-    If the log shows a failure again, its event comes from there. A milder event does not replace a failure.
-    """
-    if previous is None or _has_rebooted(boot_id, previous):
-        return []
-    repeated = {(event.code, event.bus_id) for event in new if event.verdict is Verdict.FAIL}
-    return [
-        event.model_copy(update={"carried": True})
-        for event in previous.hardware_events
-        if event.verdict is Verdict.FAIL and not event.rebooted and (event.code, event.bus_id) not in repeated
+    # A milder event does not replace a failure.
+    repeated = {(event.code, event.bus_id) for event in new.hardware if event.verdict is Verdict.FAIL}
+    xids = [
+        carried(event)
+        for event in previous.xids
+        if (event.bus_id, event.xid) not in repeated_xids and _awaits_action(event, recovered)
     ]
+    failures = [
+        carried(event)
+        for event in previous.hardware_events
+        if event.verdict is Verdict.FAIL and (event.code, event.bus_id) not in repeated
+    ]
+    return (
+        [event for event in xids if not is_over(event)],
+        [event for event in failures if not is_over(event)],
+    )
 
 
 def _has_rebooted(boot_id: str, previous: NodeSnapshot) -> bool:

@@ -108,6 +108,12 @@ class Bucket:
         url = url or f"https://s3.{region}.amazonaws.com"
         if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,62}", name):
             raise ObjectStoreError(f"{source!r} is not a bucket: it is BUCKET or BUCKET:/PREFIX")
+        # The URL is in messages and in the signed header Host. A password must not be shown.
+        if "@" in url:
+            raise ObjectStoreError(
+                f"the address of the object store of bucket {name} has a login: remove it, and state the key "
+                "in storage_s3fs_credentials, out of Vault"
+            )
         if not _is_address(url):
             raise ObjectStoreError(
                 f"{url!r} is not an address of an object store: it begins with https:// or http://"

@@ -63,6 +63,28 @@ def test_a_limit_that_nothing_could_pass_or_everything_is_refused(value: Any) ->
         parse_limits("n1", {"clock_s": value})
 
 
+@pytest.mark.parametrize("name", ["disk_free", "inodes_free", "memory_share"])
+def test_a_share_is_no_percentage(name: str) -> None:
+    for value in (5, 1.01, 95):
+        with pytest.raises(ValidateError, match=f"{name}: .* a share from 0 to 1"):
+            parse_limits("n1", {name: value})
+    for value in (0, 0.05, 1):
+        assert getattr(parse_limits("n1", {name: value}), name) == value
+
+
+@pytest.mark.parametrize("name", ["tool_seconds", "clock_s", "gpu_c", "memory_c"])
+def test_a_limit_that_fails_every_node_is_refused(name: str) -> None:
+    for value in (0, 0.0):
+        with pytest.raises(ValidateError, match=f"{name}: 0 fails every node"):
+            parse_limits("n1", {name: value})
+    assert getattr(parse_limits("n1", {name: 0.5}), name) == 0.5
+
+
+@pytest.mark.parametrize("name", ["memlock_bytes", "shm_bytes", "foreign_memory_bytes", "pcie_replays"])
+def test_other_limits_may_be_0(name: str) -> None:
+    assert getattr(parse_limits("n1", {name: 0}), name) == 0
+
+
 @pytest.mark.parametrize("name", ["fabric", "mig", "nvlink_domain", "slurm"])
 def test_a_switch_is_true_or_false(name: str) -> None:
     for value in (True, False):

@@ -1054,3 +1054,33 @@ def test_a_night_that_is_stored_prints_no_second_list(results: Path) -> None:
     options: dict[str, Any] = {"slurm": None, "members": "", "share": SHARE, "being_imaged": {}}
     judge_fleet(night, asked=dict.fromkeys(NODES, ""), benchmarks=ROOT / "benchmarks", **options)
     assert close_night(night, did={}).findings == ()
+
+
+UNCORRECTED = "EDAC MC1: 1 UE memory read error on DIMM#0\n"
+BY_OPERATOR = {"reason": "bad DIMM", "set_by": "ops@2026-11-20T10:00:00"}
+
+
+@pytest.mark.parametrize(
+    ("out", "verdict"),
+    [
+        ({}, "fail"),
+        ({"drained_by": "ours"}, "pass"),
+        ({"drained_by": "other"} | BY_OPERATOR, "pass"),
+        ({"drained_by": "other", "reason": "Kill task failed"}, "fail"),
+        ({"drained_by": "other", "reason": "Reboot ASAP", "set_by": "slurm@2026-11-20"}, "fail"),
+        ({"drained_by": "other", "reason": "rackproof: provisioning"}, "fail"),
+        (None, "fail"),
+    ],
+)
+def test_a_fault_that_no_boot_heals_ends_after_the_node_was_out_of_service(
+    results: Path, out: dict[str, str] | None, verdict: str
+) -> None:
+    """The operator repaired and booted the node, and resumed it before the last night."""
+    bad, booted = gathered(0, log=UNCORRECTED), gathered(0)
+    booted["facts"]["boot_id"] = "after the repair"
+    states = slurm()
+    states[NODES[0]] = None if out is None else states[NODES[0]] | out
+    a_night(results, {0: bad}, slurm=states)
+    a_night(results, {0: booted})
+    (one,) = [one for one in read_night(night_folders(results)[0]).nodes if one.node == NODES[0]]
+    assert one.verdict.value == verdict

@@ -357,6 +357,42 @@ def test_an_xid_stays_open_until_a_reboot() -> None:
     assert build_snapshot("n1", gathered("", "b"), previous=second).xids == ()
 
 
+@pytest.mark.parametrize(
+    ("used", "limit", "fails"), [(0, 0, False), (1, 0, True), (5, 5, True), (4, 5, False), (None, 0, False)]
+)
+def test_memory_in_use_without_a_job_is_compared_with_its_limit(
+    used: int | None, limit: int, fails: bool
+) -> None:
+    found = check_node(
+        gpu(memory_used_bytes=used), previous=SOUND, idle=True, limits=Limits(foreign_memory_bytes=limit)
+    )
+    assert ("memory_in_use" in codes(found)) is fails
+
+
+GPU_COUNTERS = [
+    # The counts before and now, whether the node was booted between, and the growth.
+    (450, 440, True, 440),
+    (450, 440, False, 440),
+    (450, 600, True, 600),
+    (450, 600, False, 150),
+    (450, 450, False, 0),
+    (450, 0, True, 0),
+    (None, 600, True, 0),
+    (450, None, True, 0),
+]
+
+
+@pytest.mark.parametrize(("before", "now", "booted", "growth"), GPU_COUNTERS)
+@pytest.mark.parametrize("name", ["pcie_replays", "link_errors"])
+def test_a_counter_of_a_gpu_restarts_at_a_boot(
+    name: str, before: int | None, now: int | None, booted: bool, growth: int
+) -> None:
+    code = {"link_errors": "nvlink_errors"}.get(name, name)
+    tonight = gpu(**{name: now}).model_copy(update={"boot_id": "b" if booted else "a"})
+    found = [one for one in check_node(tonight, previous=gpu(**{name: before})) if one.code == code]
+    assert [one.evidence.split()[0] for one in found] == ([str(growth)] if growth else [])
+
+
 def test_a_watched_xid_is_reported_once() -> None:
     first = build_snapshot("n1", gathered(XID_119.replace("119", "31"), "a"), previous=SOUND)
     assert build_snapshot("n1", gathered("", "a"), previous=first).xids == ()
@@ -1140,13 +1176,58 @@ def night_with(log: str, boot: str, previous: NodeSnapshot) -> tuple[NodeSnapsho
     return state, [(one.code, one.verdict) for one in check_node(state) if one.code in events]
 
 
+NOT_HEALED_BY_BOOT = ("xid_54", "memory_error", "machine_check", "pcie_error")
+
+
+def night_after_boot(boot: str, previous: NodeSnapshot, **options: bool) -> list[tuple[str, Verdict]]:
+    """Return the findings about the kernel log in a night without a line in it."""
+    answers = gathered("", boot)
+    answers["health"] |= {"booted": BOOTED, "epoch": BOOTED + 600}
+    state = build_snapshot("n1", answers, previous=previous, **options)
+    codes_open = {f"xid_{one.xid}" for one in state.xids} | {one.code for one in state.hardware_events}
+    return [(one.code, one.verdict) for one in check_node(state) if one.code in codes_open]
+
+
 @pytest.mark.parametrize(("line", "code"), FAULTS)
-def test_a_failure_of_the_kernel_log_stays_until_a_boot(line: str, code: str) -> None:
+def test_a_failure_of_the_kernel_log_stays_until_a_boot_or_a_repair(line: str, code: str) -> None:
     state, found = night_with(boot_log(line, 5), "a", SOUND)
     assert found == [(code, F)]
     for _ in range(2):
         state, found = night_with("", "a", state)
         assert found == [(code, F)]
+    after_boot = [(code, F)] if code in NOT_HEALED_BY_BOOT else []
+    assert night_after_boot("b", state) == after_boot
+    for repaired in ({"was_repaired": True}, {"accept_identity": True}):
+        assert night_after_boot("a", state, **repaired) == [(code, F)]
+        assert night_after_boot("b", state, **repaired) == []
+    # The boot came first, and the repair later.
+    state, found = night_with("", "b", state)
+    assert found == after_boot
+    assert night_after_boot("b", state) == after_boot
+    assert night_after_boot("b", state, was_repaired=True) == []
+
+
+@pytest.mark.parametrize(("line", "code"), FAULTS)
+def test_a_failure_before_the_boot_stays_if_the_boot_does_not_heal_it(line: str, code: str) -> None:
+    state, found = night_with(boot_log(line, -5), "b", SOUND)
+    is_open = code in NOT_HEALED_BY_BOOT
+    assert found == [(code, F if is_open else D)]
+    assert night_after_boot("b", state) == ([(code, F)] if is_open else [])
+
+
+def test_a_failure_that_a_boot_does_not_heal_names_the_remedy() -> None:
+    state, _ = night_with(boot_log("EDAC MC1: 1 UE memory read error on DIMM#0", 5), "a", SOUND)
+    state = build_snapshot("n1", gathered("", "b"), previous=state)
+    (one,) = [one for one in check_node(state) if one.code == "memory_error"]
+    assert one.action == "inspect"
+    assert "a boot does not repair it" in one.evidence
+    assert "validate_accept_identity=true" in one.evidence
+
+
+@pytest.mark.parametrize("line", ["EDAC MC1: 1 CE memory read error on DIMM#0", "x: Call Trace:"])
+def test_a_mild_event_does_not_stay(line: str) -> None:
+    state, _ = night_with(boot_log(line, 5), "a", SOUND)
+    assert night_with("", "a", state)[1] == []
     assert night_with("", "b", state)[1] == []
 
 

@@ -264,6 +264,9 @@ def readings_missing(name: str, driver: str, **changed: Any) -> set[str]:
         ("NVIDIA B200", "575.51", True),
         ("NVIDIA H100 80GB HBM3", "580.105.08", True),
         ("NVIDIA GB300", "580.95.05", True),
+        ("NVIDIA GB200", "580.95.05", True),
+        ("NVIDIA GB200", "570.148.08", False),
+        ("NVIDIA GH200 480GB", "580.95.05", False),
         # If the version of the driver is unknown, the reading is required.
         ("NVIDIA H200", "", True),
         ("NVIDIA H200", "?", True),
@@ -271,6 +274,26 @@ def readings_missing(name: str, driver: str, **changed: Any) -> set[str]:
 )
 def test_repairs_are_wanted_of_drivers_that_report_them(name: str, driver: str, lacks: bool) -> None:
     assert readings_missing(name, driver, repairs_pending=None) == ({"repairs_pending"} if lacks else set())
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"),
+    [
+        ("NVIDIA GB300", True),
+        ("NVIDIA GB200", True),
+        ("NVIDIA B300 SXM6 AC", True),
+        ("NVIDIA H200 NVL", True),
+        ("NVIDIA A100-SXM4-40GB", True),
+        # There is no sample of these models with the readings. Their names contain those of other models.
+        ("NVIDIA GH200 480GB", False),
+        ("NVIDIA GH200 144G HBM3e", False),
+        ("NVIDIA A1000", False),
+        ("NVIDIA RTX 2000 Ada Generation", False),
+    ],
+)
+def test_readings_are_wanted_of_models_that_report_them(name: str, lacks: bool) -> None:
+    changed = {"mig": None, "mig_next": None, "memory_c": None}
+    assert readings_missing(name, "580.95.05", **changed) == (set(changed) if lacks else set())
 
 
 @pytest.mark.parametrize(

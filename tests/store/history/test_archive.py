@@ -180,6 +180,29 @@ def test_measurements_are_filtered_by_metric_labels_parameters_and_time(store: S
     assert (row.unit, row.direction, row.hardware, row.kind) == ("s", Direction.LOWER, "SN0001", "node")
 
 
+@pytest.mark.parametrize("limit", [1, 3, 5, 7, None])
+@pytest.mark.parametrize(
+    ("labels", "count"),
+    [({"node": "node01"}, 5), ({"node": "node02"}, 5), ({"gpu": uuid(100)}, 5), ({"dtype": "fp32"}, 20)],
+)
+def test_the_limit_counts_only_measurements_with_the_labels(
+    store: Store, labels: dict[str, str], count: int, limit: int | None
+) -> None:
+    runs = []
+    for night in range(10):
+        # The nights of the first node are older than all those of the second.
+        on = node(1 if night < 5 else 2)
+        numbers = [
+            measured("m", 1.0, "GB/s", node=on.name),
+            *(measured("m", 1.0, "GB/s", gpu=gpu.uuid, dtype="fp32") for gpu in on.gpus),
+        ]
+        runs.append(run(f"r{night}", night=night, nodes=(on,), measurements=tuple(numbers), judgements=()))
+    store.keep_many(runs)
+    rows = store.measurements(metric="m", labels=labels, limit=limit)
+    assert len(rows) == min(count, limit or count)
+    assert all(labels.items() <= row.labels.items() for row in rows)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_nan_and_infinity_are_stored_but_never_become_references(store: Store, value: float) -> None:
     strange = measured("memory_copy", value, "TB/s")
@@ -361,6 +384,15 @@ class TestReferences:
         store.keep(run())
         store.accept("run-1")
         assert store.baseline("probe", POINT, "eval_accuracy", {}, (node(),)) is None
+
+    @pytest.mark.parametrize(
+        "bounds", [{"high": 0.0}, {"high": -0.1}, {"low": 0.0}, {"low": 0.1}, {"warn": 0.0}]
+    )
+    def test_a_bound_that_is_no_bound_is_refused(self, store: Store, bounds: dict[str, float]) -> None:
+        store.keep(run())
+        with pytest.raises(HistoryError, match="high is above 0"):
+            store.accept("run-1", **bounds)
+        assert store.accept("run-1", low=None, high=None, warn=None) == 3
 
     def test_a_second_acceptance_changes_the_bounds_and_a_withdrawal_removes_the_references(
         self, store: Store

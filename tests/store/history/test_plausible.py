@@ -468,6 +468,12 @@ def test_a_machine_of_another_kind_has_no_bound_and_that_is_shown(store: Store, 
         ("NVIDIA H200", "memory_copy", "TB/s", 4.3, []),
         ("NVIDIA L40S", "memory_copy", "TB/s", 0.75, ["memory_copy"]),
         ("NVIDIA H200", "samples_per_second", "samples/s", 1000, ["samples_per_second"]),
+        # A data sheet does not bound the numbers of cards and copies to a Grace CPU from below.
+        ("NVIDIA H100 PCIe", "memory_copy", "TB/s", 0.1, ["memory_copy"]),
+        ("NVIDIA H200 NVL", "host_to_device", "GB/s", 1.0, ["host_to_device"]),
+        ("NVIDIA GB200", "host_to_device", "GB/s", 1.0, ["host_to_device"]),
+        ("NVIDIA GB200", "memory_copy", "TB/s", 7.0, []),
+        ("NVIDIA H200", "host_to_device", "GB/s", 55.0, []),
     ],
 )
 def test_a_metric_without_a_known_peak_or_another_gpu_is_unbounded(
@@ -477,6 +483,17 @@ def test_a_metric_without_a_known_peak_or_another_gpu_is_unbounded(
     assert store.unbounded_metrics("first") == unbounded
     store.keep(of_gpus("two", bare_node(product, gpus=2, number=7), [value, value], name, unit, UP))
     assert store.unbounded_metrics("two") == []
+
+
+@pytest.mark.parametrize("name", ["all_reduce_busbw", "all_gather_busbw", "reduce_scatter_busbw"])
+@pytest.mark.parametrize(("nodes", "unbounded"), [(1, False), (2, True), (3, True)])
+def test_a_data_sheet_does_not_confirm_a_speed_between_nodes(
+    store: Store, name: str, nodes: int, unbounded: bool
+) -> None:
+    speed = measured(name, 400.0, "GB/s", UP, size_bytes="1073741824")
+    several = tuple(bare_node("NVIDIA H100 80GB HBM3", gpus=8, number=number) for number in range(nodes))
+    store.keep(run("first", nodes=several, measurements=(speed,), judgements=(unjudged(speed),)))
+    assert store.unbounded_metrics("first") == ([name] if unbounded else [])
 
 
 @pytest.mark.parametrize(

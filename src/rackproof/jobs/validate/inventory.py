@@ -165,11 +165,18 @@ def _amount(name: str, value: Any, *, whole: bool) -> float:
     return int(text) if whole else float(text)
 
 
+_SHARES = ("disk_free", "inodes_free", "memory_share")
+"""Limits that are shares, and no percentages."""
+_ABOVE_ZERO = ("tool_seconds", "clock_s", "gpu_c", "memory_c")
+"""Limits that every node would exceed at 0. Other limits are switched off by 0, or allow nothing."""
+
+
 def parse_limits(node: str, values: Mapping[str, float]) -> Limits:
     """Return the limits that apply to a node.
 
     Raises:
-        ValidateError: A key is unknown, or a value is not a finite number of 0 or more.
+        ValidateError: A key is unknown, or a value is not a finite number of 0 or more, or is one that
+            every node or none would pass.
     """
     names = {field.name for field in fields(Limits)}
     for name, value in values.items():
@@ -178,6 +185,10 @@ def parse_limits(node: str, values: Mapping[str, float]) -> Limits:
             raise ValidateError(
                 f"validate_limits of {node}: {name}: {value!r}; numbers for {', '.join(sorted(names))}"
             )
+        if name in _SHARES and value > 1:
+            raise ValidateError(f"validate_limits of {node}: {name}: {value!r}; a share from 0 to 1")
+        if name in _ABOVE_ZERO and value == 0:
+            raise ValidateError(f"validate_limits of {node}: {name}: 0 fails every node; a number above 0")
     return Limits(**values)  # type: ignore[arg-type]  # names and numbers were checked above
 
 

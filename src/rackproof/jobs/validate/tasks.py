@@ -30,7 +30,8 @@ from rackproof.nodes.answer_seal import answer_is_whole
 from rackproof.nodes.clock import clock_offset
 from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.health_subjects import service_units
-from rackproof.nodes.snapshot import build_snapshot, next_log_since
+from rackproof.nodes.slurm_states import drain_prefix, is_reason_of_slurm
+from rackproof.nodes.snapshot import build_snapshot, needs_repair, next_log_since
 from rackproof.store import host_claims, night_store
 from rackproof.store.history.client import History
 from rackproof.store.night_store import (
@@ -179,9 +180,8 @@ def store_snapshot(
         )
     except (SkuReferenceError, DeclaredLinesError) as error:
         raise ValidateError(str(error)) from error
-    previous = night_store.last_snapshot(
-        night_store.night_folders(Path(begun.results), before=begun.night_id), node
-    )
+    folders = night_store.night_folders(Path(begun.results), before=begun.night_id)
+    previous = night_store.last_snapshot(folders, node)
     health, node_facts = mapping_at(gathered, "health"), dict(mapping_at(gathered, "node"))
     offset = clock_offset(asked, answered, health.get("begin"), health.get("epoch"))
     # The node's own answer about both clocks is never used.
@@ -197,6 +197,10 @@ def store_snapshot(
             whole=answer_is_whole(gathered)
             and all(isinstance(gathered.get(part), Mapping) for part in ("facts", "node", "health")),
             accept_identity=accept_identity,
+            # Reading a night's record takes long in a large fleet, and few nodes need it.
+            was_repaired=previous is not None
+            and needs_repair(previous.snapshot)
+            and _was_out_of_service(folders, node),
             declared=declared,
         )
         stored = StoredSnapshot(
@@ -214,6 +218,19 @@ def store_snapshot(
         amount(len(parts), noun)
         for parts, noun in ((snapshot.gpus, "GPU"), (snapshot.ports, "port"), (snapshot.xids, "XID"))
     )
+
+
+def _was_out_of_service(folders: Sequence[Path], node: str) -> bool:
+    """Return whether a night or a person had a node out of service in the last night that knows it.
+
+    After such a fault, only a person resumes it. A drain by Slurm or by another job shows no repair.
+    """
+    node_night = night_store.last_known(folders, [node])[0].get(node)
+    slurm = node_night.slurm if node_night else None
+    if slurm is None or slurm.drained_by == "none":
+        return False
+    is_by_person = not drain_prefix(slurm.reason) and not is_reason_of_slurm(slurm.reason, slurm.set_by)
+    return slurm.drained_by == "ours" or is_by_person
 
 
 WATCHED_UNITS = (

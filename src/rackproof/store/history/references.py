@@ -181,17 +181,29 @@ def physical_objection(
     value_text = f"{metric} is {value:.6g} {unit}"
     if value > peak:
         return f"{value_text}, more than the peak of {product}, {peak:g} {unit}"
-    # Copies to a Grace CPU and numbers of PCIe cards vary too much for a lower bound.
-    if is_card(product) or (metric in _HOST_COPIES and peak == _C2C):
-        return ""
-    if metric.endswith("busbw") and nodes > 1:
-        return ""
-    if value < share * peak:
+    if _has_lower_bound(metric, product, peak, nodes) and value < share * peak:
         return (
             f"{value_text}, but healthy ones of {product}, whose peak is {peak:g} {unit}, reach more than "
             f"{share * peak:.6g}"
         )
     return ""
+
+
+def _has_lower_bound(metric: str, product: str, peak: float, nodes: int) -> bool:
+    """Return whether the share of the peak that healthy GPUs reach is a bound for a number."""
+    # Copies to a Grace CPU and numbers of PCIe cards vary too much for a lower bound.
+    if is_card(product) or (metric in _HOST_COPIES and peak == _C2C):
+        return False
+    return nodes == 1 or not metric.endswith("busbw")
+
+
+def _is_bounded_below(measurement: Measurement, product: str, nodes: int) -> bool:
+    """Return whether a data sheet's lower bound limits a number."""
+    physics = physics_of(product)
+    if physics is None:
+        return False
+    peak, share = _peak(physics, measurement.name, measurement.labels, measurement.unit)
+    return peak is not None and share > 0 and _has_lower_bound(measurement.name, product, peak, nodes)
 
 
 def _peak(
@@ -447,12 +459,9 @@ def keys_with_a_bound(run: Run, topology: Topology) -> set[NumberKey]:
     keys = set()
     for measurement in run.measurements:
         key = number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)
-        physics = physics_of(product_on(run, *key[:2])) if key is not None else None
-        if (
-            key is not None
-            and physics is not None
-            and _peak(physics, measurement.name, measurement.labels, measurement.unit)[1]
-        ):
+        if key is None:
+            continue
+        if _is_bounded_below(measurement, product_on(run, *key[:2]), len(run.nodes)):
             keys.add(key)
     for judged in run.judgements:
         key = number_key(run, topology.place(judged.labels), judged.metric, judged.unit)

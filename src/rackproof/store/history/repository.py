@@ -329,10 +329,13 @@ class Store(AbstractContextManager["Store"]):
         """
         table, required_labels = schema.measurements, labels or {}
         by_quantity = (metric, labels, benchmark, parameters) != (None, None, None, None)
-        query = _measurement_query(by_quantity or hardware is not None, since, limit)
+        query = _measurement_query(by_quantity or hardware is not None, since)
         with self._reading() as connection:
             quantities = quantities_by_id(connection, metric, benchmark, parameters)
             matching = _with_labels(quantities, required_labels)
+            # In the query, a label with hardware matches any hardware, so more rows may be needed.
+            if all(required_labels.items() <= quantity.labels.items() for quantity in matching.values()):
+                query = query.limit(limit)
             if by_quantity:
                 query = query.where(one_of(table.c.quantity_id, matching))
             for name in _hardware_names(required_labels, hardware):
@@ -342,8 +345,7 @@ class Store(AbstractContextManager["Store"]):
                 connection, (row.hardware_id for row in rows), (row.node_id for row in rows)
             )
         measured = [_measurement_row(row, matching[row.quantity_id], parts) for row in rows]
-        # Filter again. In the query, a label with hardware matched any hardware.
-        return [row for row in measured if required_labels.items() <= row.labels.items()]
+        return [row for row in measured if required_labels.items() <= row.labels.items()][:limit]
 
     # References
 
@@ -470,7 +472,8 @@ class Store(AbstractContextManager["Store"]):
             HistoryError: A bound has the wrong sign, there is no such run, it proved a fault, its hardware is
                 unknown, or a number is implausible or too far from the first accepted one.
         """
-        if (low is not None and low >= 0) or (warn is not None and warn >= 0) or (high or 1) <= 0:
+        is_useless = any(bound is not None and bound >= 0 for bound in (low, warn))
+        if is_useless or (high is not None and high <= 0):
             raise HistoryError("bounds of a reference: low and warn are below 0, high is above 0")
         run = self.run(run_id)
         numbers = self._numbers_to_accept(run, plausible=not despite)
@@ -938,7 +941,7 @@ def _forget_old_runs(connection: Connection, before: datetime) -> int:
     return len(ids)
 
 
-def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None) -> Select[Any]:
+def _measurement_query(narrowed: bool, since: datetime | None) -> Select[Any]:
     """Return the query of measurements, newest first.
 
     ``narrowed`` means that the caller will limit the query to some quantities or parts.
@@ -955,7 +958,7 @@ def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None
     ).join(runs, runs.c.id == table.c.run_pk)
     # Runs and measurements both store the time. Without another filter, the index of runs is the faster one.
     moment = table.c.moment if narrowed else runs.c.moment
-    query = query.order_by(moment.desc(), table.c.run_pk.desc(), table.c.ordinal).limit(limit)
+    query = query.order_by(moment.desc(), table.c.run_pk.desc(), table.c.ordinal)
     return query if since is None else query.where(moment >= as_utc(since))
 
 
