@@ -666,12 +666,49 @@ def _searched(trigger: bytes) -> bytes:
     return next((text for text in _SHARED if text in trigger.lower()), trigger.lower())
 
 
-def _readers() -> dict[bytes, list[tuple[bytes, _Reader]]]:
-    """Return the triggers with their readers, by the text that is searched for instead of the trigger."""
-    readers: dict[bytes, list[tuple[bytes, _Reader]]] = {}
+@dataclass(frozen=True)
+class _Triggered:
+    """A reader with those of its triggers that contain the same searched text.
+
+    Most triggers begin or end with that text, so that one comparison at its place tells whether the line has
+    any of them.
+    """
+
+    read: _Reader
+    ends: tuple[bytes, ...]
+    """Triggers that end with the text."""
+    begins: tuple[bytes, ...]
+    """Triggers that begin with it."""
+    others: tuple[bytes, ...]
+
+    def is_in(self, head: bytes, rest: bytes, line: bytes) -> bool:
+        """Return whether a line has a trigger at the place of the text.
+
+        Args:
+            head: The line up to the end of the text.
+            rest: The line from the beginning of the text on.
+            line: The line.
+        """
+        return (
+            head.endswith(self.ends)
+            or rest.startswith(self.begins)
+            or any(trigger in line for trigger in self.others)
+        )
+
+
+def _readers() -> dict[bytes, list[_Triggered]]:
+    """Return the readers with their triggers, by the text that is searched for instead of the triggers."""
+    readers: dict[bytes, list[_Triggered]] = {}
     for triggers, read in _READERS:
+        of_text: dict[bytes, list[bytes]] = {}
         for trigger in triggers.split(b"|"):
-            readers.setdefault(_searched(trigger), []).append((trigger, read))
+            of_text.setdefault(_searched(trigger), []).append(trigger)
+        for text, alike in of_text.items():
+            ends = [trigger for trigger in alike if trigger.lower().endswith(text)]
+            begins = [trigger for trigger in alike if trigger.lower().startswith(text)]
+            others = [trigger for trigger in alike if trigger not in ends + begins]
+            triggered = _Triggered(read, tuple(ends), tuple(begins), tuple(others))
+            readers.setdefault(text, []).append(triggered)
     return readers
 
 
@@ -703,10 +740,11 @@ def read_fault(word: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
     The results are cached, because in published logs, seven of ten of these texts are in repeated lines.
     The rules read only 200 bytes before the text and 400 bytes from it on.
     """
-    line = before[-200:] + after[:400]
+    head, rest = before[-200:] + after[: len(word)], after[:400]
+    line = before[-200:] + rest
     # If a line is an error from Slurm itself, no other rule is tried.
     slurm = _read_slurm(line) if b": error: " in line else None
-    readers = {id(read): read for trigger, read in _READERS_OF[word] if trigger in line}
-    codes = [slurm] if slurm is not None else [read(line) for read in readers.values()]
+    found = (reader for reader in _READERS_OF[word] if reader.is_in(head, rest, line))
+    codes = [slurm] if slurm is not None else [reader.read(line) for reader in found]
     faults = dict.fromkeys(_as_certain(code, line) for code in codes if code is not None)
     return () if faults and (_ECHO.match(before) or _HARMLESS.search(line)) else tuple(faults)
