@@ -175,6 +175,8 @@ def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
     one = night("n01", verdict=Verdict.FAIL, reasons=(slow,))
     (drained,), _ = decide_drains([one], {}, members(18), "N1", NOW)
     assert drained.plan == "drain"
+    assert drained.hold is not None
+    drained = drained.model_copy(update={"hold": drained.hold.model_copy(update={"before": "N0"})})
     (still,), _ = decide_drains([night("n01", by="ours")], {"n01": drained}, members(18, ("n01",)), "N2", NOW)
     assert still.why == (
         "stays drained: the failed checks were not made again since the night before: "
@@ -259,6 +261,54 @@ def test_a_number_that_is_degraded_still_is_not_well(check: str) -> None:
     one = night("n01", by="ours", verdict=Verdict.DEGRADED, reasons=(slow,), read_again=read)
     (decided,), _ = decide_drains([one], before, members(18, ("n01",)), "N2", LATER)
     assert (decided.plan, decided.why) == ("", f"stays drained: still found: {check}:memory_copy")
+
+
+HELD = Hold(since="N1", before="N0", codes=("pcie_width",), passes=1, passed=NOW)
+
+
+@pytest.mark.parametrize(
+    ("more", "hold", "why"),
+    [
+        ({"verdict": Verdict.UNPROVEN}, HELD, "Slurm did not show whether its drain by nights goes on"),
+        ({"verdict": Verdict.PASS, "read_again": READ}, HELD, "Slurm did not show"),
+        ({"verdict": Verdict.UNPROVEN, "unreached": "no answer"}, HELD, "Slurm did not show"),
+        (
+            {"verdict": Verdict.FAIL, "findings": (finding("n01"),)},
+            Hold(since="N1", before="N0", failed="N2", codes=("pcie_width", "xid_79")),
+            "nights goes on; failed tonight: xid_79 GPU 0",
+        ),
+    ],
+)
+@pytest.mark.parametrize("state", [None, SlurmState(), SlurmState(state="IDLE", drained_by="ours")])
+def test_a_night_without_slurms_answer_keeps_the_drain(
+    state: SlurmState | None, more: dict[str, object], hold: Hold, why: str
+) -> None:
+    before = night("n01", by="ours", hold=HELD)
+    tonight = NodeNight(node="n01", slurm=state, **more)
+    (one,), _ = decide_drains([tonight], {"n01": before}, {}, "N2", LATER)
+    assert (one.plan, one.hold) == ("", hold)
+    assert why in one.why
+    # The next night continues from there, and a resume by hand ends it.
+    (later,), _ = decide_drains([night("n01", by="ours")], {"n01": one}, {}, "N3", LATER)
+    assert later.hold == hold
+    (resumed,), _ = decide_drains([night("n01")], {"n01": one}, {}, "N3", LATER)
+    assert resumed.hold is None
+
+
+@pytest.mark.parametrize(
+    ("before", "is_kept"),
+    [
+        (night("n01", hold=HELD, plan="drain"), True),
+        (night("n01", hold=HELD, slurm=None), True),
+        (night("n01", by="ours", hold=HELD, plan="return"), True),
+        (night("n01", hold=HELD, plan="return"), False),
+        (night("n01", hold=HELD), False),
+    ],
+)
+def test_a_drain_that_was_over_is_not_kept_without_slurms_answer(before: NodeNight, is_kept: bool) -> None:
+    (one,), _ = decide_drains([night("n01", slurm=None)], {"n01": before}, {}, "N2", LATER)
+    assert (one.hold is not None) is is_kept
+    assert bool(one.why) is is_kept
 
 
 def test_a_drain_of_ours_of_which_nothing_has_the_cause_is_not_lifted() -> None:

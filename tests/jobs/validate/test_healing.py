@@ -170,6 +170,20 @@ def test_a_sound_node_heals(code: str) -> None:
     assert heals(code, node())
 
 
+@pytest.mark.parametrize("code", CODES)
+def test_a_node_heals_that_failed_in_its_first_night(code: str) -> None:
+    """Its snapshot of that night shows its parts, and a comparison with an earlier night is not possible."""
+    assert heals(code, node(before=None, is_first=True))
+
+
+# The inventory's numbers and the failed night's counters are enough for these codes.
+@pytest.mark.parametrize(
+    "code", ["gpu_missing", "xid_79", "port_missing", "port_symbol_error", "slowed_down"]
+)
+def test_some_codes_need_no_snapshot_from_before_the_drain(code: str) -> None:
+    assert heals(code, node(before=None))
+
+
 def each_gpu(last_only: bool = False, **changed: Any) -> NodeSnapshot:
     gpus = list(SOUND.gpus)
     for place in [len(gpus) - 1] if last_only else range(len(gpus)):
@@ -392,6 +406,13 @@ def tools(**statuses: str) -> NodeSnapshot:
         ("gpu_serial_changed", node(before=None)),
         ("gpu_memory", node(before=None)),
         ("pcie_width", node(before=None)),
+        # Without it, it is not known which parts and readings the node had.
+        *(
+            (code, node(before=None, failed=failed, expected=Expectation(mounts=("/",))))
+            for code in ("gpu_missing", "xid_79", "port_missing", "tool_hung", "link_width", "disk_read_only",
+                "inodes_full", "mount_read_only", "ecc_sram_uncorrectable", "ecc_off")
+            for failed in (BEFORE, None)
+        ),
         # Ports and cards.
         ("port_down", node(SOUND.model_copy(update={"ports": ()}))),
         ("port_missing", node(SOUND.model_copy(update={"ports": ()}), expected=Expectation())),

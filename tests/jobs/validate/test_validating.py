@@ -36,6 +36,7 @@ from rackproof.store.history.store import open_store
 from rackproof.store.night_store import (
     NightContext,
     NightReason,
+    NodeNight,
     night_folders,
     read_night,
     read_snapshot,
@@ -97,9 +98,10 @@ def slurm(**ours: str) -> dict[str, Any]:
 def a_night(results: Path, answers: dict[int, dict[str, Any]], **options: Any) -> NightDecision:
     """Make a night with these answers. Other nodes answer as usual, and None is an unreachable node."""
     night = begin_night(results, NODES, owner_pid=os.getpid())
+    expected = {"expected": options.pop("expected")} if "expected" in options else {}
     for number in range(len(NODES)):
         if number not in answers or answers[number] is not None:
-            look_at(night, number, answers.get(number))
+            look_at(night, number, answers.get(number), **expected)
     members = "".join(f"{name}|batch|none\n" for name in NODES)
     judged = judge_fleet(
         night,
@@ -342,15 +344,105 @@ def test_what_the_inventory_gets_wrong_is_reported(results: Path, monkeypatch: p
         snapshot_path(results, "a/b")
 
 
-def test_a_drain_that_no_stored_night_made_is_not_compared_with_tonight(results: Path) -> None:
-    """With tonight's own counters as the earlier ones, the night would count as a pass."""
+@pytest.mark.parametrize(("ports", "passes"), [(1, (0, 1)), (0, (0, 0))])
+def test_a_drain_that_no_stored_night_made_is_not_compared_with_tonight(
+    results: Path, ports: int, passes: tuple[int, ...]
+) -> None:
+    """With tonight's own counters as the earlier ones, the night would count as a pass.
+
+    Without the inventory's number of ports, it is not known whether the faulty one is still there.
+    """
     states = slurm(n02="ours")
     states["r1-n02"]["reason"] = "rackproof-night: port_symbol_error mlx5_0; results/night"
-    for passes in (0, 1):
-        a_night(results, {}, slurm=states, return_hours=0)
+    for count in passes:
+        a_night(results, {}, expected={"gpus": 4, "ports": ports}, slurm=states, return_hours=0)
         node = read_night(night_folders(results)[0]).nodes[1]
         assert node.hold is not None
-        assert node.hold.passes == passes, node.why
+        assert node.hold.passes == count, node.why
+
+
+def _worse_gpus(code: str) -> dict[str, Any]:
+    """Return the answer of node 1 whose GPUs are worse than before, which a single night cannot know."""
+    gpus = [gpu_xml(1, slot) for slot in range(4)]
+    for old, new in {
+        "pcie_generation": [("_link_gen>5<", "_link_gen>4<")],
+        "pcie_width": [("_link_width>16x<", "_link_width>8x<")],
+        "gpu_memory": [(">143771 MiB<", ">71885 MiB<")],
+    }[code]:
+        gpus = [gpu.replace(old, new) for gpu in gpus]
+    return healthy_gathered(1, gpus=gpus)
+
+
+FIRST_NIGHT_FAULTS = {
+    "pcie_generation": ("<current_link_gen>5<", "<current_link_gen>3<"),
+    "pcie_width": ("<current_link_width>16x<", "<current_link_width>8x<"),
+}
+"""Faults that one night shows, as a text of nvidia-smi and its replacement."""
+
+
+def _drained_night(results: Path, answers: dict[int, dict[str, Any]], code: str, **options: Any) -> NodeNight:
+    """Return the second node after a night in which Slurm shows it as drained by nights."""
+    states = slurm(n02="ours")
+    states["r1-n02"] |= {"state_after": "IDLE+DRAIN", "reason": f"rackproof-night: {code} GPU 0; explain"}
+    more = {"slurm": states, "return_hours": 0, "acts": ["drain", "return"]}
+    a_night(results, answers, **(more | options))
+    return read_night(night_folders(results)[0]).nodes[1]
+
+
+_WITHOUT_SLURM: tuple[dict[str, Any], ...] = (
+    {"slurm": None, "slurm_remark": "down", "members": ""},
+    {"slurm": {name: about for name, about in slurm().items() if name != "r1-n02"}},
+    {"slurm": slurm() | {"r1-n02": {"known": False, "state_after": "unknown", "drained_by": "none"}}},
+    {"slurm": slurm() | {"r1-n02": "damaged"}},
+    # Slurm answers, but the night before the drain is not among those that are searched.
+    {},
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", _WITHOUT_SLURM)
+@pytest.mark.parametrize("code", ["pcie_generation", "pcie_width", "gpu_memory"])
+def test_no_lost_answer_makes_a_later_night_resume_a_faulty_node(
+    results: Path, monkeypatch: pytest.MonkeyPatch, code: str, lost: dict[str, Any]
+) -> None:
+    """Before, the night after a lost answer counted the drain from itself, and compared with the fault."""
+    monkeypatch.setattr(os, "fsync", lambda *_: None)
+    if not lost:
+        monkeypatch.setattr("rackproof.store.night_store.NIGHTS_BACK", 1)
+    a_night(results, {})
+    fault = {1: _worse_gpus(code)}
+    assert _drained_night(results, fault, code, slurm=slurm()).plan == "drain"
+    _drained_night(results, fault, code, **lost)
+    for _ in range(3):
+        faulty = _drained_night(results, fault, code)
+        assert (faulty.plan, faulty.hold and faulty.hold.passes) == ("", 0), faulty.why
+    # A repaired node is resumed.
+    plans = [_drained_night(results, {}, code).plan for _ in range(3)]
+    assert "return" in plans
+
+
+@pytest.mark.parametrize("code", ["pcie_generation", "pcie_width", "gpu_memory"])
+def test_a_drain_without_its_nights_is_left_to_the_operator(results: Path, code: str) -> None:
+    for _ in range(2):
+        node = _drained_night(results, {1: _worse_gpus(code)}, code)
+        assert (node.plan, node.hold and node.hold.passes) == ("", 0)
+        assert "no stored night shows the node before this drain" in node.why
+        assert "resume it by hand" in node.why
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", ["pcie_generation", "pcie_width"])
+def test_a_node_that_fails_in_its_first_night_is_resumed_after_its_repair(results: Path, code: str) -> None:
+    """No earlier night could have shown the node better."""
+    worse = healthy_gathered(
+        1, gpus=[gpu_xml(1, slot).replace(*FIRST_NIGHT_FAULTS[code]) for slot in range(4)]
+    )
+    worse["health"]["loaded"] = True
+    drained = _drained_night(results, {1: worse}, code, slurm=slurm())
+    assert (drained.plan, drained.hold and drained.hold.before) == ("drain", "")
+    assert code in drained.codes()
+    plans = [_drained_night(results, {}, code).plan for _ in range(2)]
+    assert plans == ["", "return"]
 
 
 def test_without_a_sku_nothing_is_proven(results: Path) -> None:
