@@ -351,9 +351,12 @@ def _judge_nodes(
 ) -> list[NodeNight]:
     """Return each node of the night with its findings, reasons and evidence of healing."""
     drained = {name: inputs.snapshots[name] for name in holds}
-    runs = runs_since_last_night(inputs.results, inputs.past, inputs.now) if drained else []
-    soaked = soaked_gpus(runs, probed, drained)
-    measured_again = measured_in(runs, probed, drained, soaked, inputs.now) if drained else {}
+    soaked: dict[str, frozenset[str]] = {}
+    measured_again: dict[str, tuple[str, ...]] = {}
+    for runs, names in runs_since_last_night(inputs.results, inputs.past, list(drained), inputs.now):
+        of_night = {name: drained[name] for name in names}
+        soaked |= soaked_gpus(runs, probed, of_night)
+        measured_again |= measured_in(runs, probed, of_night, soaked, inputs.now)
     evidence_again = {
         name: (
             *measured_again.get(name, ()),

@@ -150,19 +150,42 @@ def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
     with _single_nightly(settings.results):
         remarks = finish_interrupted(settings.results)
         _remove_private_folders()
-        before = next(iter(night_store.night_folders(settings.results)), None)
+        before = night_store.night_folders(settings.results)
         begin = time.monotonic()
         played = _run_playbook(settings, view)
         took = time.monotonic() - begin
-        newest = next(iter(night_store.night_folders(settings.results)), None)
         night, damage = None, ""
         try:
-            night = night_store.read_night(newest) if newest is not None and newest != before else None
+            own = _own_night(settings.results, before, played.night_id)
+            night = night_store.read_night(own) if own is not None else None
         except ResultsError as error:
             # A night that cannot be read must still be reported.
             damage = str(error)
         outcome = _outcome(settings, night, played, remarks, took, damage)
         return _report_outcome(settings, outcome, took)
+
+
+def _own_night(results: Path, before: Sequence[Path], night_id: str | None) -> Path | None:
+    """Return the folder of the night that the playbook judged, or None if there is none.
+
+    Another playbook may have judged a night of other nodes meanwhile, even a later one.
+
+    Args:
+        results: The results folder.
+        before: The folders of the nights before the playbook.
+        night_id: The id of the night that the playbook began, or "" if none. None if it reported no steps.
+
+    Raises:
+        ResultsError: The folder cannot be listed, or it is not known which of several nights is the own one.
+    """
+    new = [folder for folder in night_store.night_folders(results) if folder not in before]
+    if night_id is not None:
+        return next((folder for folder in new if folder.name == night_id), None)
+    if len(new) > 1:
+        raise ResultsError(
+            f"which of {len(new)} new nights is its own is not known, because its callback reported no steps"
+        )
+    return next(iter(new), None)
 
 
 def finish_interrupted(results: Path) -> list[str]:
@@ -234,11 +257,15 @@ def _single_nightly(results: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _PlaybookResult:
-    """The end of the playbook: exit status (None after a timeout), last lines, and lost or failed hosts."""
+    """The end of the playbook: exit status (None after a timeout), last lines, and lost or failed hosts.
+
+    ``night_id`` is the id of the night that it began, or "" if none. None if it reported no steps.
+    """
 
     status: int | None
     tail: tuple[str, ...]
     hosts: tuple[str, ...]
+    night_id: str | None = None
 
 
 def _program(name: str) -> Path:
@@ -288,11 +315,15 @@ def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResu
         follower = Thread(target=_follow, args=(child, artifacts, lines), daemon=True)
         follower.start()
         failed: dict[str, set[str]] = {}
+        night_id: str | None = None
 
         def show() -> None:
             """Show the events and lines that the playbook wrote since the last call."""
+            nonlocal night_id
             for event in events.read():
                 _note_failure(event, failed)
+                is_begin = event.get("kind") == "night"
+                night_id = sanitize(event.get("id") or "", 100) if is_begin else night_id or ""
                 view.add_event(event)
             while not lines.empty():
                 line = lines.get()
@@ -308,7 +339,7 @@ def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResu
             follower.join(_SEND_S)
             show()
             events.close()
-        return _PlaybookResult(status, tuple(tail), tuple(_failure_lines(failed)))
+        return _PlaybookResult(status, tuple(tail), tuple(_failure_lines(failed)), night_id)
 
 
 def _wait(child: subprocess.Popen[str], timeout_s: float, show: Callable[[], None]) -> int | None:
