@@ -7,15 +7,20 @@ alone, the share, and which evidence counts as a pass of which failure.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import yaml
 
 from rackproof.core.records import Verdict
+from rackproof.jobs.validate.explain import _service_lines
 from rackproof.jobs.validate.fleet.drain_policy import DrainPolicy, decide_drains, drained_by_partition
-from rackproof.jobs.validate.messages import describe_changes
+from rackproof.jobs.validate.messages import describe_changes, describe_drain_plan
+from rackproof.jobs.validate.pages import _acts
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.store.night_store import DRAIN_PREFIX, Hold, NightReason, NightRecord, NodeNight, SlurmState
+from tests.jobs.validate.probes import ROOT
 
 NOW = datetime(2026, 11, 21, 2, tzinfo=UTC)
 LATER = NOW + timedelta(hours=24)
@@ -113,6 +118,33 @@ def test_a_node_that_the_night_before_left_out_is_compared_with_its_last_one() -
     assert describe_changes(now, limited, earlier) == ("n02: pass → fail: GPU-1 (GPU 0): E",)
     # A node that tonight leaves out is named only if the night before had it.
     assert describe_changes(limited, limited, earlier) == ()
+
+
+@pytest.mark.parametrize(
+    ("plan", "acts", "line"),
+    [
+        ("drain", (), "would drain n01: xid_79 (a dry run: allow it with -e validate_drain=true)"),
+        ("drain", ("return",), "would drain n01: xid_79 (a dry run: allow it with -e validate_drain=true)"),
+        ("drain", ("drain",), "drain n01: xid_79"),
+        ("return", (), "would resume n01: xid_79 (a dry run: allow it with -e validate_resume=true)"),
+        ("return", ("drain",), "would resume n01: xid_79 (a dry run: allow it with -e validate_resume=true)"),
+        ("return", ("drain", "return"), "resume n01: xid_79"),
+    ],
+)
+def test_a_planned_act_is_named_with_the_variable_that_allows_it(
+    plan: str, acts: tuple[str, ...], line: str
+) -> None:
+    node = night("n01", plan=plan, why="xid_79")
+    record = NightRecord(
+        night_id="N", started=NOW, ended=NOW, verdict=Verdict.PASS, nodes=(node, night("n02")), acts=acts
+    )
+    assert describe_drain_plan(record) == [line]
+    options = yaml.safe_load((ROOT / "roles/validate/defaults/main.yml").read_text())
+    assert options.keys() >= set(re.findall("validate_[a-z]+", line))
+    (explained,) = [text for text in _service_lines(record, node) if "xid_79" in text]
+    (row,) = _acts(record).rows
+    if plan in acts:
+        assert (explained, row[1].text) == (f"{line.split()[0]}: xid_79", line.split()[0])
 
 
 def test_without_permission_the_reason_is_that_draining_is_off() -> None:

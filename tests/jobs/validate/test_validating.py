@@ -28,6 +28,7 @@ from rackproof.jobs.validate import explain, tasks
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.judge import NightDecision, judge_fleet, night_policy
 from rackproof.jobs.validate.messages import describe_findings, summarize_night
+from rackproof.jobs.validate.pages import write_night_pages
 from rackproof.jobs.validate.rma import rma_packet
 from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapshot
 from rackproof.nodes.answer_seal import sealed_answer
@@ -164,6 +165,52 @@ def test_what_changed_stands_first(results: Path) -> None:
     page = (night_folders(results)[0] / "index.html").read_text()
     assert f"r1-n02: pass → fail: {uuid(1, 2)}" in page
     assert page.index("Changed since") < page.index("r1-n02: pass") < page.index("Fleet</h2>")
+
+
+# The nights before tonight, oldest first: good, bad, or with a damaged record. Then the expected changes.
+@pytest.mark.parametrize(
+    ("earlier", "changes"),
+    [
+        ([], ["there is no earlier night to compare with"]),
+        (["damaged"], ["the record of the night before cannot be read"]),
+        (["damaged", "damaged"], ["the record of the night before cannot be read"]),
+        (["good", "damaged"], ["the record of the night before cannot be read", "r1-n02: pass → fail"]),
+        (["good", "damaged", "damaged"], ["the record of the night before", "r1-n02: pass → fail"]),
+        (["bad", "damaged"], ["the record of the night before cannot be read"]),
+        (["damaged", "good"], ["r1-n02: pass → fail"]),
+    ],
+)
+@pytest.mark.parametrize("content", ["{}", ""])
+def test_a_night_after_a_damaged_one_is_compared_with_an_older_one(
+    results: Path, monkeypatch: pytest.MonkeyPatch, earlier: list[str], changes: list[str], content: str
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda *_: None)
+    log = "NVRM: Xid (PCI:0002:06:00): 79, GPU has fallen off the bus."
+    for kind in earlier:
+        a_night(results, {1: gathered(1, log=log)} if kind == "bad" else {})
+        if kind == "damaged":
+            (night_folders(results)[0] / "night.json").write_text(content)
+    a_night(results, {1: gathered(1, log=log)})
+    night = read_night(night_folders(results)[0])
+    found = tasks.changes_since_last_night(results, night)
+    assert len(found) == len(changes), found
+    assert all(text.startswith(start) for text, start in zip(found, changes, strict=True)), found
+
+
+@pytest.mark.parametrize("later", [1, 3])
+def test_the_pages_of_an_older_night_do_not_show_later_ones(
+    results: Path, monkeypatch: pytest.MonkeyPatch, later: int
+) -> None:
+    """An interrupted night may be closed after later nights."""
+    monkeypatch.setattr(os, "fsync", lambda *_: None)
+    for answers in ({}, {1: gathered(1, margin=-1)}, *[{}] * later):
+        a_night(results, answers)
+    older = night_folders(results)[later]
+    page = older / "nodes/r1-n02.html"
+    before = page.read_text()
+    write_night_pages(results, read_night(older), ())
+    assert page.read_text() == before
+    assert "temperature" in before
 
 
 def test_a_ci_system_sees_every_node(results: Path) -> None:

@@ -480,12 +480,7 @@ def _outcome(
         lines += played.tail[-8:]
         return NightlyOutcome(EXIT_TOOL, night, tuple(lines))
     results = settings.results
-    earlier_folders = night_store.night_folders(results, before=night.night_id)
-    before = None
-    with suppress(ResultsError):
-        before = night_store.read_night(earlier_folders[0]) if earlier_folders else None
-    earlier = night_store.earlier_states(night, before, earlier_folders[1:])
-    lines = messages.summarize_night(night, messages.describe_changes(night, before, earlier))
+    lines = messages.summarize_night(night, tasks.changes_since_last_night(results, night))
     lines += probe_scheduler.describe_probes(probe_results.read_probes(results / night.night_id))
     page = f"{settings.link.rstrip('/')}/{night.night_id}/index.html" if settings.link else ""
     lines += [*(f"note: {remark}" for remark in remarks), f"took {duration(took)}"]
