@@ -452,6 +452,35 @@ def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: Night
     assert finish_interrupted(results) == []
 
 
+@pytest.mark.parametrize("files", [("snapshots",), ("probes.json", "snapshots"), ("direct",)])
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_a_night_that_cannot_be_removed_is_not_called_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...], is_removed: bool
+) -> None:
+    folder = tmp_path / "20261121T100000Z-health-3f2a91"
+    for name in files:
+        (folder / name).mkdir(parents=True)
+    if not is_removed:
+        monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
+    (remark,) = finish_interrupted(tmp_path)
+    assert ("and was removed" in remark, f"cannot be removed: remove {folder}" in remark) == (
+        is_removed,
+        not is_removed,
+    )
+
+
+def test_metrics_on_a_server_that_does_not_answer_are_named_as_a_file(
+    settings: NightlySettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def wait(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(nightly, "_run_playbook", lambda *_: nightly._PlaybookResult(1, (), ()))
+    monkeypatch.setattr(nightly, "answer_within", wait)
+    done = run_nightly(replace(settings, metrics=tmp_path / "night.prom"), View())
+    assert done.lines[-1] == "note: metrics failed: the file was not written in time"
+
+
 def test_a_folder_without_a_playbook_is_refused(settings: NightlySettings, tmp_path: Path) -> None:
     with pytest.raises(NightlyError, match="has no validate"):
         run_nightly(NightlySettings(results=tmp_path, checkout=tmp_path), View())

@@ -114,6 +114,13 @@ def test_a_sound_rack_is_measured_and_no_node_is_blamed() -> None:
     assert describe_probes(got)[0].startswith("measured: 18 nodes, 9 pairs, ")
 
 
+@pytest.mark.parametrize(
+    ("asked", "text"), [(2000.0, "2000"), (1_234_567.0, "1234567"), (104.5, "104.5"), (9e6, "9000000")]
+)
+def test_a_large_budget_is_shown_with_all_digits(asked: float, text: str) -> None:
+    assert describe_probes(ProbeNight(asked=asked))[0].endswith(f" of {text} GPU-minutes")
+
+
 def test_in_seventeen_nights_every_two_nodes_have_met() -> None:
     past: tuple[ProbeNight, ...] = ()
     for _ in range(17):

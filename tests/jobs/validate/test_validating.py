@@ -723,6 +723,32 @@ def test_the_packet_for_the_vendor_names_the_part(results: Path) -> None:
     assert "SN0001" in packet
 
 
+@pytest.mark.parametrize("fleetwide", [True, False])
+@pytest.mark.parametrize("kind", ["finding", "reason"])
+def test_a_part_with_a_fault_of_the_whole_fleet_is_no_suspect(
+    results: Path, kind: str, fleetwide: bool
+) -> None:
+    a_night(results, {})
+    night = read_night(night_folders(results)[0])
+    part = uuid(1, 2)
+    more = {
+        "finding": HealthFinding(
+            node="r1-n02", code="temperature", part="gpu", name=part, verdict=Verdict.UNPROVEN,
+            action="inspect", evidence="hot", fleetwide=fleetwide,
+        ),
+        "reason": NightReason(
+            check="floor", verdict=Verdict.UNPROVEN, metric="gemm", part=f"{part} (2)", text="slow",
+            fleetwide=fleetwide,
+        ),
+    }[kind]  # fmt: skip
+    node = night.nodes[1].model_copy(update={f"{kind}s": (more,)})
+    write_night(
+        night_folders(results)[0], night.model_copy(update={"nodes": (night.nodes[0], node, night.nodes[2])})
+    )
+    suspects = [line for line in rma_packet(results, "r1-n02").splitlines() if line.startswith("| yes |")]
+    assert [part in line for line in suspects] == ([] if fleetwide else [True])
+
+
 def test_the_packet_names_a_missing_gpu_and_all_partners(results: Path) -> None:
     """Check that the packet names each part that does not answer or that failed a measurement."""
     a_night(results, {})

@@ -67,8 +67,8 @@ _SHOW_S = 0.25
 """Seconds after which new output of the playbook is shown."""
 _PIPE_BYTES = 1 << 20
 """Size of the pipe of a playbook, which must hold a step of a thousand nodes."""
-_KEPT_LINES = 30
-"""Number of last lines of Ansible's output that are kept, to explain a playbook that failed."""
+_KEPT_LINES = 8
+"""Number of last lines of Ansible's output that a message shows, to explain a playbook that failed."""
 _UNJUDGED = {
     *(night_store.SNAPSHOTS_FOLDER, night_store.EARLIER_SNAPSHOTS_FOLDER),
     *(probe_results.DIRECT, probe_results.PROBES_FILE),
@@ -212,8 +212,9 @@ def finish_interrupted(results: Path) -> list[str]:
                 )
                 continue
             shutil.rmtree(folder, ignore_errors=True)
+            end = f"cannot be removed: remove {folder} by hand" if folder.exists() else "was removed"
             remarks.append(
-                f"{folder.name} was interrupted before it was judged; it proved nothing, and was removed"
+                f"{folder.name} was interrupted before it was judged; it proved nothing, and {end}"
             )
         else:
             context = night_store.NightContext(night_id=folder.name, folder=str(folder), results=str(results))
@@ -477,7 +478,7 @@ def _outcome(
             *remarks,
             *played.hosts[:20],
         ]
-        lines += played.tail[-8:]
+        lines += played.tail
         return NightlyOutcome(EXIT_TOOL, night, tuple(lines))
     results = settings.results
     lines = messages.summarize_night(night, tasks.changes_since_last_night(results, night))
@@ -518,7 +519,9 @@ def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: fl
             if send is not None:
                 answer_within(_WHOLE_S, send)
         except TimeoutError:
-            problems.append(f"note: {name} failed: its server did not answer in time")
+            # The folder of the metrics may be on a file server that does not answer.
+            what = "the file was not written" if name == "metrics" else "its server did not answer"
+            problems.append(f"note: {name} failed: {what} in time")
         except (OSError, ValueError, HTTPException, smtplib.SMTPException, ResultsError) as error:
             # An address may contain a secret, so no message may repeat it.
             problems.append(f"note: {name} failed: {sanitize(_without(str(error), url), 300)}")
