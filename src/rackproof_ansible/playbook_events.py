@@ -6,6 +6,7 @@ reads the lines. The lines contain no secrets. A line is an object with ``kind``
 * ``task``: a host starts a step.
 * ``end``: a host ended a step. ``once`` marks a failure of a task that runs once for all hosts.
 * ``job``: a supervised job runs or ended.
+* ``night``: a night began, with its id.
 * ``record``: a run, plan, night or provisioning was recorded.
 * ``verdicts``: a night judged its nodes, also in check mode, which records nothing.
 * ``note``, ``table``, ``diff``: a message of a task, the table of all runs, a difference.
@@ -92,6 +93,8 @@ class EventReporter:
         if not self._events.is_open:
             return
         host = result._host.get_name()
+        if night_id := night_begun_by(result._result):
+            self._events.write("night", host=host, id=night_id)
         record = record_of(result._result)
         if record:
             self._events.write("record", host=host, **record)
@@ -188,6 +191,12 @@ def record_of(result: Mapping[str, Any]) -> dict[str, Any]:
             str(result.get("record", "night")), Path(page).parent.name, result.get("verdict"), page
         )
     return {}
+
+
+def night_begun_by(result: Mapping[str, Any]) -> str:
+    """Return the id of the night that a task began, or "". No I/O."""
+    night = result.get("night")
+    return str(night.get("night_id", "")) if isinstance(night, Mapping) else ""
 
 
 def verdicts_of(result: Mapping[str, Any]) -> dict[str, str]:

@@ -263,6 +263,50 @@ def test_a_file_of_variables_is_for_the_group_of_its_name(tmp_path: Path, name: 
     assert list(lint._variable_files(tmp_path)) == [group]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [".gitkeep", ".rack.yml.swp", "README.md", "all.yml~", "rack.yml.orig", "a.bak", "notes.txt"],
+)
+def test_a_file_that_is_for_no_group_is_no_mistake(tmp_path: Path, name: str) -> None:
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars" / name).touch()
+    assert lint._variable_files(tmp_path) == {}
+
+
+# Keys of a mapping, and those of them that are named as duplicates.
+@pytest.mark.parametrize(
+    ("text", "doubled"),
+    [
+        ('{1: x, "1": y}', []),
+        ('{true: x, "true": y}', []),
+        ('{null: x, "null": y}', []),
+        ("{\"1\": x, '1': y}", ["1"]),
+        ("{1: x, 1: y}", ["1"]),
+        ('{a: x, "a": y}', ["a"]),
+        ("{true: x, true: y, 1.5: x, 1.5: y}", ["true", "1.5"]),
+    ],
+)
+def test_only_keys_that_ansible_reads_as_one_are_duplicates(
+    tmp_path: Path, text: str, doubled: list[str]
+) -> None:
+    (tmp_path / "hosts.yml").write_text(text)
+    found = [mistake.what.split(" is in line ")[0] for mistake in lint._yaml_mistakes(tmp_path)]
+    assert found == doubled
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"bench_sku_gpus": 2000, "validate_resume_hours": 9999},
+        {"bench_sku_gpus": 2000, "validate_resume_hours": 9999, "bench_repeats": -1},
+        {"bench_repeats": -1},
+    ],
+)
+def test_each_number_beyond_its_bounds_is_a_mistake(wrong: dict[str, Any]) -> None:
+    mistakes = lint_inventory(inventory({"n1": wrong}), ROOT)
+    assert {mistake.what.split(" is ")[0] for mistake in mistakes} == set(wrong)
+
+
 @pytest.mark.parametrize("text", ["a: " + "[" * 1500, "{a: " * 1500, "- " * 1500 + "a"])
 def test_values_nested_too_deep_are_a_mistake(tmp_path: Path, text: str) -> None:
     (tmp_path / "hosts.yml").write_text(text)

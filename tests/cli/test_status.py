@@ -20,7 +20,7 @@ from click.testing import Result
 
 from rackproof.cli.status import _night_text
 from rackproof.core.records import Verdict
-from rackproof.jobs.fleet_status import SlurmNow, ask_slurm, build_row, read_sinfo
+from rackproof.jobs.fleet_status import SlurmNow, ask_slurm, build_row, read_rows, read_sinfo
 from rackproof.jobs.validate.pages import node_page
 from rackproof.store.audit_log import (
     acts_of,
@@ -30,7 +30,14 @@ from rackproof.store.audit_log import (
     read_provisions,
     write_provision,
 )
-from rackproof.store.night_store import NodeNight, SlurmState, night_folders, read_night, write_night
+from rackproof.store.night_store import (
+    NightRecord,
+    NodeNight,
+    SlurmState,
+    night_folders,
+    read_night,
+    write_night,
+)
 from rackproof.store.run_folder import ResultsError
 
 from .conftest import NOW
@@ -204,6 +211,33 @@ def test_advice_names_the_inventory_of_the_night(
     monkeypatch.setenv("ANSIBLE_INVENTORY", cluster[0])
     assert "ansible-playbook validate.yml -l n2" in run("explain", "n2").output
     assert "ansible-playbook provision.yml -l n4" in run("status", "--json").stdout
+
+
+# Slurm's answer, the state of n1 in its last night (None if Slurm did not know it), and the row.
+@pytest.mark.parametrize(
+    ("slurm", "known", "state", "reason"),
+    [
+        ({}, True, "idle+drain", "bob: cable"),
+        ({"n1": SlurmNow(state="idle")}, True, "idle", ""),
+        ({"n8": SlurmNow(state="idle")}, True, "not listed", ""),
+        ({"n8": SlurmNow(state="idle")}, False, "", ""),
+        ({"n8": SlurmNow(state="down")}, None, "", ""),
+    ],
+)
+def test_a_state_of_the_last_night_is_not_shown_for_a_node_that_slurm_no_longer_lists(
+    tmp_path: Path, slurm: dict[str, SlurmNow], known: bool | None, state: str, reason: str
+) -> None:
+    folder = tmp_path / "20261121T020000Z-health-3f2a91"
+    folder.mkdir()
+    then = SlurmState(known=bool(known), state="IDLE+DRAIN", drained_by="other", reason="bob: cable")
+    node = NodeNight(node="n1", verdict=Verdict.PASS, slurm=None if known is None else then)
+    write_night(
+        folder,
+        NightRecord(night_id=folder.name, started=NOW, ended=NOW, verdict=Verdict.PASS, nodes=(node,)),
+    )
+    rows = {row.node: row for row in read_rows(tmp_path, slurm, ())[0]}
+    assert (rows["n1"].slurm, rows["n1"].reason) == (state, reason)
+    assert ("scontrol show" in rows["n1"].next) == (state == "idle+drain")
 
 
 @pytest.mark.parametrize(("measured", "mark"), [(False, " pass (health only)"), (True, " pass")])

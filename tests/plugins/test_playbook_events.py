@@ -19,6 +19,7 @@ from rackproof_ansible.playbook_events import (
     EventWriter,
     failure_text,
     jobs_of,
+    night_begun_by,
     open_events,
     record_of,
     spoken_text,
@@ -72,6 +73,19 @@ def test_the_reason_of_a_failed_task_is_reported(result: dict[str, Any], text: s
 )
 def test_only_messages_of_debug_and_assert_are_reported(action: str, message: object, text: str) -> None:
     assert spoken_text(action, {"msg": message}) == text
+
+
+@pytest.mark.parametrize(
+    ("result", "night_id"),
+    [
+        ({"changed": False, "night": {"night_id": "N1", "folder": "/r/N1"}}, "N1"),
+        ({"night": {}}, ""),
+        ({"night": "N1"}, ""),
+        ({"gates": True, "page": "/r/N1/index.html", "verdicts": {"n1": "pass"}}, ""),
+    ],
+)
+def test_the_night_of_a_task_that_begins_it_is_reported(result: dict[str, Any], night_id: str) -> None:
+    assert night_begun_by(result) == night_id
 
 
 def test_the_jobs_of_a_task_and_of_its_items_are_found() -> None:

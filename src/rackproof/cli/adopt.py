@@ -130,7 +130,9 @@ def adopt_command(
     ]
     if not sources:
         raise AdoptError("name a source: --slurm, --slurm-file, --csv, --netbox or --ansible")
-    nodes, missing = add_missing_nodes(output, _join_selected(sources, exclude), remove=remove_missing)
+    nodes, missing = add_missing_nodes(
+        output, _join_selected(sources, exclude), remove=remove_missing, excluded=exclude
+    )
     guesses = {node.name: guess_sku(node, shipped, rules) for node in nodes}
     cluster = build_cluster(nodes, guesses, *_controller_of(sources))
     shipped_all = read_text(root / "inventory/group_vars/all.yml")

@@ -332,12 +332,19 @@ def check_bounds(values: Mapping[str, Any]) -> None:
     Raises:
         VariableValueError: A value is not a number, or not within its bounds.
     """
+    if text := next(numbers_beyond_bounds(values), ""):
+        raise VariableValueError(text)
+
+
+def numbers_beyond_bounds(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a text about each variable that is not a number within its bounds. No I/O.
+
+    ``values`` are the variables of a host as written. Templates are not checked.
+    """
     for name, (least, most) in BOUNDS.items():
         value = values.get(name, least)
         if not _is_template(value) and not least <= _as_number(value) <= most:
-            raise VariableValueError(
-                f"{name} is {str(value)[:60]!r}: it has to be a number from {least:g} to {most:g}"
-            )
+            yield f"{name} is {str(value)[:60]!r}: it has to be a number from {least:g} to {most:g}"
 
 
 def check_environment(values: Mapping[str, Any]) -> None:

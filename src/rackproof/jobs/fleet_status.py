@@ -63,6 +63,10 @@ class Imaging(Protocol):
         """Return the command that continues the imaging, or "" while a playbook runs."""
 
 
+_NOT_LISTED = "not listed"
+"""State of a node that Slurm had in its last night, and that sinfo does not list now."""
+
+
 class SlurmNow(Record):
     """The state of a node in Slurm.
 
@@ -171,7 +175,7 @@ def read_rows(
     rows = [
         build_row(
             name,
-            slurm.get(name),
+            slurm.get(name) or (_state_if_missing(nights.get(name)) if slurm else None),
             last_nights.get(name),
             last.get(name),
             imaging_by_node.get(name),
@@ -243,6 +247,11 @@ def build_row(
         imaging=imaging.text if imaging is not None else "",
         next=_next(name, node_night, provision, imaging, slurm),
     )
+
+
+def _state_if_missing(night: tuple[NightRecord, NodeNight] | None) -> SlurmNow | None:
+    """Return the state of a node that Slurm's answer lacks. A state of its last night is no longer true."""
+    return SlurmNow(state=_NOT_LISTED) if night and _slurm_of_night(night[1]) else None
 
 
 def _slurm_of_night(node_night: NodeNight | None) -> SlurmNow | None:

@@ -192,6 +192,8 @@ class Hold(Record):
 
     Attributes:
         since: The night that drained the node.
+        before: The night with the last snapshot of the node before the drain, or empty if the node had none.
+            None if that is unknown, because no stored night made the drain or an earlier version stored it.
         failed: The last night in which the node failed, or empty if that is ``since``.
         codes: The codes of the failures.
         passes: The number of nights since the last failure that count as a pass.
@@ -199,6 +201,7 @@ class Hold(Record):
     """
 
     since: str
+    before: str | None = None
     failed: str = ""
     codes: tuple[str, ...] = ()
     passes: int = 0

@@ -7,7 +7,10 @@ The tests check the groups and variables, and a second adoption after changes by
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -96,6 +99,28 @@ def test_host_names_are_checked_if_a_source_states_them(tmp_path: Path) -> None:
     assert groups(tmp_path / "table")["a"] == {"hosts": {"a1": None, "a2": {"validate_hostname": "host2"}}}
     about = yaml.safe_load((tmp_path / "table/group_vars/all.yml").read_text())
     assert about["validate_hostname"] == ""
+
+
+@pytest.mark.parametrize(
+    ("counts", "line"),
+    [
+        ((4, 4), "bench_sku_gpus: 4"),
+        ((4, None), "bench_sku_gpus: 4"),
+        ((None, 4), "bench_sku_gpus: 4"),
+        ((4, 8), "# bench_sku_gpus: 4 to 8: its nodes differ"),
+        ((8, 4, None, 6), "# bench_sku_gpus: 4 to 8: its nodes differ"),
+        ((None, None), "# bench_sku_gpus: NUMBER     # GPUs of a node"),
+    ],
+)
+def test_a_skeleton_has_a_number_of_gpus_only_if_its_nodes_agree(
+    tmp_path: Path, counts: tuple[int | None, ...], line: str
+) -> None:
+    adopt(
+        tmp_path,
+        *(node(f"a{place}", "", 0, sku="foo", gpu_count=count) for place, count in enumerate(counts)),
+    )
+    lines = (tmp_path / "group_vars/sku_foo.yml").read_text().splitlines()
+    assert [text for text in lines if "bench_sku_gpus" in text] == [line]
 
 
 def test_a_shipped_sku_is_copied_unchanged(tmp_path: Path) -> None:
@@ -245,6 +270,40 @@ def test_nodes_that_no_source_names_stay_until_they_are_removed(tmp_path: Path) 
         add_missing_nodes(tmp_path, [node("a1")], remove=False)
 
 
+@pytest.mark.parametrize(
+    ("excluded", "named", "remove", "names", "remarks"),
+    [
+        (
+            ["login*"],
+            ("n1",),
+            False,
+            ["n1", "n2"],
+            ["leaves them out: login1", "names n2 any more"],
+        ),
+        (["login*"], ("n1", "n2"), False, ["n1", "n2"], ["removed, because --exclude leaves them out"]),
+        (["login*", "n2"], ("n1",), False, ["n1"], ["removed, because --exclude leaves them out: login1,n2"]),
+        (["login*"], ("n1",), True, ["n1"], ["leaves them out: login1", "no source names them: n2"]),
+        (["m*"], ("n1", "n2"), False, ["login1", "n1", "n2"], ["no source names login1 any more"]),
+        ([], ("login1", "n1", "n2"), False, ["login1", "n1", "n2"], []),
+    ],
+)
+def test_a_node_that_is_excluded_now_does_not_stay(
+    tmp_path: Path,
+    excluded: list[str],
+    named: tuple[str, ...],
+    remove: bool,
+    names: list[str],
+    remarks: list[str],
+) -> None:
+    adopt(tmp_path, node("login1"), node("n1"), node("n2"))
+    found, said = add_missing_nodes(
+        tmp_path, [node(name) for name in named], remove=remove, excluded=excluded
+    )
+    assert [one.name for one in found] == names
+    assert len(said) == len(remarks)
+    assert all(part in text for part, text in zip(remarks, said, strict=True)), said
+
+
 def test_a_folder_with_an_inventory_of_another_program_is_refused(tmp_path: Path) -> None:
     assert not check_folder(tmp_path / "new")
     assert not check_folder(tmp_path)
@@ -302,3 +361,32 @@ def test_a_broken_link_does_not_stop_a_change(tmp_path: Path, name: str) -> None
     (tmp_path / name).symlink_to("ada@desk.4711:1764000000")
     change = plan_change(tmp_path, rendered(node("n1"), node("n2")))
     assert all(name not in mistake.where for mistake in lint_change(tmp_path, change, ROOT))
+
+
+@pytest.mark.parametrize("name", ["pipe", "group_vars/pipe", "host_vars/n1/pipe"])
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (os.mkfifo, "it is a pipe; correct it"),
+        # A socket cannot be opened.
+        (
+            lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
+            "No such device or address;",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_copied_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, make: Callable[[Path], object], text: str
+) -> None:
+    adopt(tmp_path, node("n1"))
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The path of a socket may have only 100 characters.
+    monkeypatch.chdir(path.parent)
+    make(Path(path.name))
+    change = plan_change(tmp_path, rendered(node("n1"), node("n2")))
+    with pytest.raises(AdoptError) as refused:
+        lint_change(tmp_path, change, ROOT)
+    assert str(refused.value).startswith(f"{path} cannot be read: ")
+    assert text in str(refused.value)
+    assert "Errno" not in str(refused.value)

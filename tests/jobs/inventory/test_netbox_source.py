@@ -20,7 +20,7 @@ import pytest
 
 from rackproof.jobs.inventory import netbox_source
 from rackproof.jobs.inventory.inventory_files import build_cluster
-from rackproof.jobs.inventory.netbox_source import read_netbox_nodes, read_token
+from rackproof.jobs.inventory.netbox_source import _choose, read_netbox_nodes, read_token
 from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptError
 from rackproof.jobs.inventory.sku_guess import SkuGuess, guess_sku, read_shipped_skus
 
@@ -92,6 +92,33 @@ def test_a_filter_of_a_place_or_a_status_makes_no_switch_a_node(netbox: FakeNetb
         found = read_netbox_nodes(netbox.url, TOKEN, narrowing)
         assert "leaf-1" not in {node.name for node in found.nodes}
         assert any("1 x QFX5130 (leaf)" in one for one in found.remarks)
+
+
+# Filters, and which of a GPU node, a server without a stated GPU and a switch they make a node.
+@pytest.mark.parametrize(
+    ("filters", "nodes"),
+    [
+        ([], {"gpu-1"}),
+        (["site"], {"gpu-1"}),
+        (["status", "has_primary_ip"], {"gpu-1"}),
+        (["tag"], {"gpu-1", "server"}),
+        (["q"], {"gpu-1", "server"}),
+        (["name__ic", "site_id"], {"gpu-1", "server"}),
+        (["cluster"], {"gpu-1", "server"}),
+        (["platform_id"], {"gpu-1", "server"}),
+        # What a filter excludes states no kind.
+        (["role__n"], {"gpu-1", "server"}),
+        (["role"], {"gpu-1", "server", "leaf-1"}),
+        (["device_type_id", "tag"], {"gpu-1", "server", "leaf-1"}),
+        (["manufacturer"], {"gpu-1", "server", "leaf-1"}),
+    ],
+)
+def test_only_a_filter_of_a_kind_makes_a_switch_a_node(filters: list[str], nodes: set[str]) -> None:
+    server = {"device_type": {"model": "XE9680"}, "role": {"slug": "server"}}
+    devices = [device(1, "gpu-1"), device(2, "server", **server), device(3, "leaf-1", **SWITCH)]
+    chosen, left_out = _choose(devices, filters)
+    assert {one["name"] for one in chosen} == nodes
+    assert len(chosen) + len(left_out) == len(devices)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,11 @@ def test_a_line_may_describe_many_nodes(tmp_path: Path) -> None:
         ("name,ip\nn1,300.1.1.1\n", "neither an address nor a name"),
         ("name,gpus\nn1,eight\n", "'eight' is not a number of GPUs"),
         ("name,gpus\nn1,-8\n", "is not a number of GPUs"),
+        # The largest number that an inventory may state is 1,024.
+        *(
+            (f"name,gpus\nn1,{count}\n", r"is not a number of GPUs \(up to 1,024\)")
+            for count in (1025, 5000, 9999)
+        ),
         ("name,port\nn1,99999\n", "cannot be its ansible_port"),
         ("name,user\nn1,root;id\n", "cannot be its ansible_user"),
         ("name,serial\nn1,{{7*7}}\n", "cannot be its reimage_serial"),

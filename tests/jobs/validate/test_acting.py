@@ -7,15 +7,20 @@ alone, the share, and which evidence counts as a pass of which failure.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import yaml
 
 from rackproof.core.records import Verdict
+from rackproof.jobs.validate.explain import _service_lines
 from rackproof.jobs.validate.fleet.drain_policy import DrainPolicy, decide_drains, drained_by_partition
-from rackproof.jobs.validate.messages import describe_changes
+from rackproof.jobs.validate.messages import describe_changes, describe_drain_plan
+from rackproof.jobs.validate.pages import _acts
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.store.night_store import DRAIN_PREFIX, Hold, NightReason, NightRecord, NodeNight, SlurmState
+from tests.jobs.validate.probes import ROOT
 
 NOW = datetime(2026, 11, 21, 2, tzinfo=UTC)
 LATER = NOW + timedelta(hours=24)
@@ -115,6 +120,33 @@ def test_a_node_that_the_night_before_left_out_is_compared_with_its_last_one() -
     assert describe_changes(limited, limited, earlier) == ()
 
 
+@pytest.mark.parametrize(
+    ("plan", "acts", "line"),
+    [
+        ("drain", (), "would drain n01: xid_79 (a dry run: allow it with -e validate_drain=true)"),
+        ("drain", ("return",), "would drain n01: xid_79 (a dry run: allow it with -e validate_drain=true)"),
+        ("drain", ("drain",), "drain n01: xid_79"),
+        ("return", (), "would resume n01: xid_79 (a dry run: allow it with -e validate_resume=true)"),
+        ("return", ("drain",), "would resume n01: xid_79 (a dry run: allow it with -e validate_resume=true)"),
+        ("return", ("drain", "return"), "resume n01: xid_79"),
+    ],
+)
+def test_a_planned_act_is_named_with_the_variable_that_allows_it(
+    plan: str, acts: tuple[str, ...], line: str
+) -> None:
+    node = night("n01", plan=plan, why="xid_79")
+    record = NightRecord(
+        night_id="N", started=NOW, ended=NOW, verdict=Verdict.PASS, nodes=(node, night("n02")), acts=acts
+    )
+    assert describe_drain_plan(record) == [line]
+    options = yaml.safe_load((ROOT / "roles/validate/defaults/main.yml").read_text())
+    assert options.keys() >= set(re.findall("validate_[a-z]+", line))
+    (explained,) = [text for text in _service_lines(record, node) if "xid_79" in text]
+    (row,) = _acts(record).rows
+    if plan in acts:
+        assert (explained, row[1].text) == (f"{line.split()[0]}: xid_79", line.split()[0])
+
+
 def test_without_permission_the_reason_is_that_draining_is_off() -> None:
     bad = [night(f"n{number:02d}", finding(f"n{number:02d}")) for number in (1, 2, 3)]
     decided, remarks = decide_drains(bad, {}, members(9), "N1", NOW, DrainPolicy(allowed=False))
@@ -175,6 +207,8 @@ def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
     one = night("n01", verdict=Verdict.FAIL, reasons=(slow,))
     (drained,), _ = decide_drains([one], {}, members(18), "N1", NOW)
     assert drained.plan == "drain"
+    assert drained.hold is not None
+    drained = drained.model_copy(update={"hold": drained.hold.model_copy(update={"before": "N0"})})
     (still,), _ = decide_drains([night("n01", by="ours")], {"n01": drained}, members(18, ("n01",)), "N2", NOW)
     assert still.why == (
         "stays drained: the failed checks were not made again since the night before: "
@@ -259,6 +293,54 @@ def test_a_number_that_is_degraded_still_is_not_well(check: str) -> None:
     one = night("n01", by="ours", verdict=Verdict.DEGRADED, reasons=(slow,), read_again=read)
     (decided,), _ = decide_drains([one], before, members(18, ("n01",)), "N2", LATER)
     assert (decided.plan, decided.why) == ("", f"stays drained: still found: {check}:memory_copy")
+
+
+HELD = Hold(since="N1", before="N0", codes=("pcie_width",), passes=1, passed=NOW)
+
+
+@pytest.mark.parametrize(
+    ("more", "hold", "why"),
+    [
+        ({"verdict": Verdict.UNPROVEN}, HELD, "Slurm did not show whether its drain by nights goes on"),
+        ({"verdict": Verdict.PASS, "read_again": READ}, HELD, "Slurm did not show"),
+        ({"verdict": Verdict.UNPROVEN, "unreached": "no answer"}, HELD, "Slurm did not show"),
+        (
+            {"verdict": Verdict.FAIL, "findings": (finding("n01"),)},
+            Hold(since="N1", before="N0", failed="N2", codes=("pcie_width", "xid_79")),
+            "nights goes on; failed tonight: xid_79 GPU 0",
+        ),
+    ],
+)
+@pytest.mark.parametrize("state", [None, SlurmState(), SlurmState(state="IDLE", drained_by="ours")])
+def test_a_night_without_slurms_answer_keeps_the_drain(
+    state: SlurmState | None, more: dict[str, object], hold: Hold, why: str
+) -> None:
+    before = night("n01", by="ours", hold=HELD)
+    tonight = NodeNight(node="n01", slurm=state, **more)
+    (one,), _ = decide_drains([tonight], {"n01": before}, {}, "N2", LATER)
+    assert (one.plan, one.hold) == ("", hold)
+    assert why in one.why
+    # The next night continues from there, and a resume by hand ends it.
+    (later,), _ = decide_drains([night("n01", by="ours")], {"n01": one}, {}, "N3", LATER)
+    assert later.hold == hold
+    (resumed,), _ = decide_drains([night("n01")], {"n01": one}, {}, "N3", LATER)
+    assert resumed.hold is None
+
+
+@pytest.mark.parametrize(
+    ("before", "is_kept"),
+    [
+        (night("n01", hold=HELD, plan="drain"), True),
+        (night("n01", hold=HELD, slurm=None), True),
+        (night("n01", by="ours", hold=HELD, plan="return"), True),
+        (night("n01", hold=HELD, plan="return"), False),
+        (night("n01", hold=HELD), False),
+    ],
+)
+def test_a_drain_that_was_over_is_not_kept_without_slurms_answer(before: NodeNight, is_kept: bool) -> None:
+    (one,), _ = decide_drains([night("n01", slurm=None)], {"n01": before}, {}, "N2", LATER)
+    assert (one.hold is not None) is is_kept
+    assert bool(one.why) is is_kept
 
 
 def test_a_drain_of_ours_of_which_nothing_has_the_cause_is_not_lifted() -> None:

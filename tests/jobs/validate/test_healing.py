@@ -43,7 +43,16 @@ from rackproof.nodes.health_checks import _hardware_action, check_node
 from rackproof.nodes.health_subjects import Expectation, HealthFinding
 from rackproof.nodes.kernel_log import HardwareEvent
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, build_snapshot
-from rackproof.store.night_store import Hold, NightReason, NodeNight, SlurmState, night_folders, read_night
+from rackproof.store.night_store import (
+    Hold,
+    NightReason,
+    NightRecord,
+    NodeNight,
+    SlurmState,
+    night_folders,
+    read_night,
+    write_night,
+)
 from rackproof.store.probe_results import ProbeNight
 from rackproof.store.run_folder import new_run_id, write_run
 from tests.fuzz.monotonicity import recorded_answers
@@ -168,6 +177,20 @@ CODES = (*HEALED_BY, "xid_79", "xid_48", "sxid_20034", "version_driver", "servic
 @pytest.mark.parametrize("code", CODES)
 def test_a_sound_node_heals(code: str) -> None:
     assert heals(code, node())
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_node_heals_that_failed_in_its_first_night(code: str) -> None:
+    """Its snapshot of that night shows its parts, and a comparison with an earlier night is not possible."""
+    assert heals(code, node(before=None, is_first=True))
+
+
+# The inventory's numbers and the failed night's counters are enough for these codes.
+@pytest.mark.parametrize(
+    "code", ["gpu_missing", "xid_79", "port_missing", "port_symbol_error", "slowed_down"]
+)
+def test_some_codes_need_no_snapshot_from_before_the_drain(code: str) -> None:
+    assert heals(code, node(before=None))
 
 
 def each_gpu(last_only: bool = False, **changed: Any) -> NodeSnapshot:
@@ -392,6 +415,13 @@ def tools(**statuses: str) -> NodeSnapshot:
         ("gpu_serial_changed", node(before=None)),
         ("gpu_memory", node(before=None)),
         ("pcie_width", node(before=None)),
+        # Without it, it is not known which parts and readings the node had.
+        *(
+            (code, node(before=None, failed=failed, expected=Expectation(mounts=("/",))))
+            for code in ("gpu_missing", "xid_79", "port_missing", "tool_hung", "link_width", "disk_read_only",
+                "inodes_full", "mount_read_only", "ecc_sram_uncorrectable", "ecc_off")
+            for failed in (BEFORE, None)
+        ),
         # Ports and cards.
         ("port_down", node(SOUND.model_copy(update={"ports": ()}))),
         ("port_missing", node(SOUND.model_copy(update={"ports": ()}), expected=Expectation())),
@@ -592,9 +622,48 @@ def test_only_a_whole_soak_that_passed_since_the_night_before_counts(
     now = datetime.now(UTC)
     soak_run(tmp_path, now, **changed)
     night = tmp_path / new_run_id("night", now=now - timedelta(hours=24))
-    runs = runs_since_last_night(tmp_path, [night], now)
+    [(runs, _)] = runs_since_last_night(tmp_path, [night], ["n1"], now)
     kept = {"n1": SimpleNamespace(snapshot=SOUND)}
     assert (soaked_gpus(runs, None, kept)["n1"] == GPUS) == soaks  # type: ignore[arg-type]
+
+
+# Nights in hours before tonight, each with its nodes, and the hours of the runs that count for n1 and n2.
+@pytest.mark.parametrize(
+    ("nights", "counted"),
+    [
+        ([(24, ("n1", "n2"))], {"n1": [18, 6], "n2": [18, 6]}),
+        # A night of other nodes does not judge the numbers of n1.
+        ([(24, ("n1", "n2")), (12, ("n3",))], {"n1": [18, 6], "n2": [18, 6]}),
+        ([(24, ("n1", "n2")), (12, ("n2",))], {"n1": [18, 6], "n2": [6]}),
+        ([(24, ("n2",)), (12, ("n2",)), (3, ("n3",))], {"n1": [30, 18, 6], "n2": [6]}),
+        # A damaged night may have had every node.
+        ([(24, ("n1", "n2")), (12, None)], {"n1": [6], "n2": [6]}),
+        ([(12, None), (9, ("n1",)), (3, ("n3",))], {"n1": [6], "n2": [6]}),
+        ([], {"n1": [30, 18, 6], "n2": [30, 18, 6]}),
+    ],
+)
+def test_a_run_counts_since_the_last_night_of_its_node(
+    tmp_path: Path, nights: list[tuple[int, tuple[str, ...] | None]], counted: dict[str, list[int]]
+) -> None:
+    now = datetime.now(UTC)
+    for hours in (30, 18, 6):
+        soak_run(tmp_path, now - timedelta(hours=hours), description=f"{hours}")
+    for hours, names in nights:
+        at = now - timedelta(hours=hours)
+        night_id = new_run_id("health", now=at)
+        (tmp_path / night_id).mkdir()
+        (tmp_path / night_id / "night.json").touch()
+        if names is not None:
+            nodes = tuple(NodeNight(node=name, verdict=Verdict.PASS) for name in names)
+            night = NightRecord(night_id=night_id, started=at, ended=at, verdict=Verdict.PASS, nodes=nodes)
+            write_night(tmp_path / night_id, night)
+    groups = runs_since_last_night(tmp_path, night_folders(tmp_path), ["n1", "n2"], now)
+    by_node = {
+        name: sorted((int(run.description) for run in runs), reverse=True)
+        for runs, names in groups
+        for name in names
+    }
+    assert by_node == counted
 
 
 @pytest.mark.parametrize(("sound", "soaks"), [((), False), (("gemm", "job"), False), (("soak",), True)])
@@ -603,7 +672,7 @@ def test_the_soak_of_a_night_counts_if_it_found_no_fault(
 ) -> None:
     now = datetime.now(UTC)
     soak_run(tmp_path, now, benchmark="probes", verdict=Verdict.UNPROVEN, parameters={})
-    runs = runs_since_last_night(tmp_path, [], now)
+    [(runs, _)] = runs_since_last_night(tmp_path, [], ["n1"], now)
     kept = {"n1": SimpleNamespace(snapshot=SOUND)}
     probed = ProbeNight(asked=240, sound={"n1": sound})
     assert (soaked_gpus(runs, probed, kept)["n1"] == GPUS) == soaks  # type: ignore[arg-type]

@@ -6,7 +6,8 @@ tests check that a wrong name, type or number is refused, because it would turn 
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,27 @@ def test_what_is_expected_is_taken_as_it_is_written() -> None:
 )
 def test_what_cannot_be_expected_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ValidateError, match="validate_expect of n1"):
+        parse_node_expectation("n1", values)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"services": None}, "services: None is not a list"),
+        ({"services": {"a": 1}}, "services: {'a': 1} is not a list"),
+        ({"services": 5}, "services: 5 is not a list"),
+        ({"gpu_readings": {"ecc": True}}, "gpu_readings: {'ecc': True} is not a list"),
+        ({"versions": ["x"]}, "versions: ['x'] is no mapping of names and versions"),
+        ({"versions": None}, "versions: None is no mapping"),
+        ({"versions": "580"}, "versions: '580' is no mapping"),
+        ({"mounts": None}, "mounts: None is not a list"),
+        ({"mounts": [{"path": "/a", "options": 5}]}, "mounts: options of '/a': 5 is not a list"),
+        ({"mounts": [{"path": "/a", "options": {"ro": 1}}]}, "options of '/a': {'ro': 1} is not a list"),
+        ({1: 2}, "unknown 1; there are"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_named_with_its_key(values: dict[Any, Any], words: str) -> None:
+    with pytest.raises(ValidateError, match=f"^validate_expect of n1: .*{re.escape(words)}"):
         parse_node_expectation("n1", values)
 
 

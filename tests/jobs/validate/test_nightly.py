@@ -29,7 +29,7 @@ from rackproof.jobs.validate.tasks import begin_night
 from rackproof.store.night_store import night_folders, read_night
 from rackproof.store.probe_results import ProbeNight
 from tests.jobs.validate.probes import ROOT
-from tests.jobs.validate.test_validating import NODES, gathered, look_at
+from tests.jobs.validate.test_validating import NODES, a_night, gathered, look_at
 from tests.workloads.test_slow_servers import DrippingServer
 
 # The fake ansible-playbook. It makes the night that the variable DO names, or fails.
@@ -37,6 +37,7 @@ PLAYBOOK = """#!{python}
 import json, os, sys, time
 sys.path[:0] = {path!r}
 from pathlib import Path
+from tests.jobs.validate import test_validating
 from tests.jobs.validate.test_validating import a_night, gathered
 given = sys.argv[sys.argv.index("-e") + 1]
 results = Path(json.loads(Path(given.removeprefix("@")).read_text())["validate_results"])
@@ -51,6 +52,12 @@ for host in ("n2", "n1"):
         pipe.write(json.dumps(end) + "\\n")
 if do == "die":
     sys.exit("ERROR! the inventory cannot be read")
+def begin_night(*args, **more):
+    night = test_validating.tasks.begin_night(*args, **more)
+    with open(os.environ["RACKPROOF_EVENTS_PIPE"], "w") as pipe:
+        pipe.write(json.dumps({{"kind": "night", "host": "n1", "id": night.night_id}}) + "\\n")
+    return night
+test_validating.begin_night = begin_night
 a_night(results, {{1: gathered(1, gone=2)}} if do == "bad" else {{1: None}} if do == "lost" else {{}})
 sys.exit(2 if do != "good" else 0)
 """
@@ -296,6 +303,66 @@ def test_a_mail_server_may_have_any_address(
     assert tried == ([place] if place else [])
 
 
+# Nights that other playbooks judged before and after this one's, as answers of the nodes.
+@pytest.mark.parametrize("others", [(0, 1), (1, 0), (1, 1), (2, 3)])
+@pytest.mark.parametrize(("fault", "status"), [({1: gathered(1, gone=2)}, 2), ({1: None}, 3), ({}, 0)])
+def test_a_night_of_another_playbook_is_not_reported(
+    settings: NightlySettings,
+    hook: type[Hook],
+    monkeypatch: pytest.MonkeyPatch,
+    others: tuple[int, int],
+    fault: dict[int, Any],
+    status: int,
+) -> None:
+    """The fault of this night is not in the other ones, and theirs are not in this one."""
+    other = {2: gathered(2, gone=1)} if not status else {}
+
+    def play(*_: object) -> nightly._PlaybookResult:
+        for answers in [other] * others[0]:
+            a_night(settings.results, answers)
+        a_night(settings.results, fault)
+        own = night_folders(settings.results)[0].name
+        for answers in [other] * others[1]:
+            a_night(settings.results, answers)
+        return nightly._PlaybookResult(0, (), (), own)
+
+    monkeypatch.setattr(nightly, "_run_playbook", play)
+    monkeypatch.setattr(os, "fsync", lambda *_: None)
+    done = run_nightly(settings, View())
+    assert (done.status, done.night and done.night.night_id in Hook.said[0]) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("night_id", "nights", "status", "said"),
+    [
+        ("", 0, 1, "before the night was judged"),
+        ("", 1, 1, "before the night was judged"),
+        ("20261121T100000Z-health-3f2a91", 1, 1, "before the night was judged"),
+        # Without the callback, only one night can be the own one.
+        (None, 0, 1, "before the night was judged"),
+        (None, 1, 0, "PASS  3 nodes"),
+        (None, 2, 1, "but which of 2 new nights is its own is not known"),
+    ],
+)
+def test_a_playbook_that_began_no_night_reports_none(
+    settings: NightlySettings,
+    monkeypatch: pytest.MonkeyPatch,
+    night_id: str,
+    nights: int,
+    status: int,
+    said: str,
+) -> None:
+    def play(*_: object) -> nightly._PlaybookResult:
+        for _ in range(nights):
+            a_night(settings.results, {})
+        return nightly._PlaybookResult(0, (), (), night_id)
+
+    monkeypatch.setattr(nightly, "_run_playbook", play)
+    monkeypatch.setattr(os, "fsync", lambda *_: None)
+    done = run_nightly(settings, View())
+    assert (done.status, said in done.lines[0]) == (status, True)
+
+
 @pytest.mark.parametrize("content", [b"{", b"", b"[" * 9000])
 def test_a_damaged_new_night_is_a_fault_of_the_tool_and_sends_messages(
     settings: NightlySettings,
@@ -383,6 +450,35 @@ def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: Night
     assert read_night(Path(judged.folder)).closed
     assert (Path(judged.folder) / "run.json").is_file()
     assert finish_interrupted(results) == []
+
+
+@pytest.mark.parametrize("files", [("snapshots",), ("probes.json", "snapshots"), ("direct",)])
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_a_night_that_cannot_be_removed_is_not_called_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...], is_removed: bool
+) -> None:
+    folder = tmp_path / "20261121T100000Z-health-3f2a91"
+    for name in files:
+        (folder / name).mkdir(parents=True)
+    if not is_removed:
+        monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
+    (remark,) = finish_interrupted(tmp_path)
+    assert ("and was removed" in remark, f"cannot be removed: remove {folder}" in remark) == (
+        is_removed,
+        not is_removed,
+    )
+
+
+def test_metrics_on_a_server_that_does_not_answer_are_named_as_a_file(
+    settings: NightlySettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def wait(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(nightly, "_run_playbook", lambda *_: nightly._PlaybookResult(1, (), ()))
+    monkeypatch.setattr(nightly, "answer_within", wait)
+    done = run_nightly(replace(settings, metrics=tmp_path / "night.prom"), View())
+    assert done.lines[-1] == "note: metrics failed: the file was not written in time"
 
 
 def test_a_folder_without_a_playbook_is_refused(settings: NightlySettings, tmp_path: Path) -> None:

@@ -131,6 +131,48 @@ def test_culprits_are_found_among_pairs(
     assert find_culprits(results) == (bad, pairs, suspects)
 
 
+# The nodes of larger groups that passed, and then the bad nodes, bad links and suspects.
+@pytest.mark.parametrize(
+    ("results", "good", "bad", "pairs", "suspects"),
+    [
+        ({("a", "b"): False}, {"a", "b", "c"}, set(), {("a", "b")}, set()),
+        ({("a", "b"): False}, {"b", "c", "d"}, set(), set(), {"a"}),
+        ({("a", "b"): False, ("a", "c"): False}, {"b", "c", "d"}, {"a"}, set(), set()),
+        ({("a", "b"): False, ("a", "c"): False}, {"d", "e", "f"}, set(), set(), {"a", "b", "c"}),
+    ],
+)
+def test_a_larger_group_that_passed_shows_its_nodes_good(
+    results: dict[tuple[str, str], bool],
+    good: set[str],
+    bad: set[str],
+    pairs: set[tuple[str, str]],
+    suspects: set[str],
+) -> None:
+    assert find_culprits(results, good) == (bad, pairs, suspects)
+
+
+@pytest.mark.parametrize(
+    ("met", "helper"),
+    [
+        ([], "good1"),
+        ([("bad", "good1")], "good2"),
+        ([("good1", "bad"), ("bad", "good2")], "good3"),
+        ([("bad", "good1"), ("bad", "good2"), ("bad", "good3")], "good1"),
+    ],
+)
+def test_a_single_node_is_measured_with_a_helper_that_it_did_not_meet(
+    met: list[tuple[str, str]], helper: str
+) -> None:
+    runs: list[Sequence[str]] = []
+
+    def works(group: Sequence[str]) -> bool:
+        runs.append(group)
+        return "bad" not in group
+
+    assert bisect_group(["bad"], works, helpers=["good1", "good2", "good3"], met=met)[0] == ("bad",)
+    assert runs == [["bad", helper]]
+
+
 @given(st.sets(st.sampled_from(RACK), max_size=3), st.integers(0, 100))
 def test_no_good_node_is_blamed_whatever_pairs_met(bad: set[str], start: int) -> None:
     results = {

@@ -14,6 +14,7 @@ import io
 import random
 import re
 import tarfile
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -29,6 +30,7 @@ from rackproof.jobs.validate.fleet.node_readings import (
     read_node_probes,
     wanted_probes,
 )
+from rackproof.jobs.validate.fleet.pair_runner import _fabric_reasons, _PairRunner
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes, probe_night
 from rackproof.jobs.validate.probes import check_budget
 from rackproof.nodes.probe_slurm_jobs import (
@@ -43,7 +45,7 @@ from rackproof.nodes.probe_slurm_jobs import (
     probe_arguments,
     split_sections,
 )
-from rackproof.store.probe_results import ProbeNight
+from rackproof.store.probe_results import PairResult, ProbeNight
 from tests.jobs.validate.probes import (
     GPUS,
     RACK,
@@ -112,6 +114,13 @@ def test_a_sound_rack_is_measured_and_no_node_is_blamed() -> None:
     assert describe_probes(got)[0].startswith("measured: 18 nodes, 9 pairs, ")
 
 
+@pytest.mark.parametrize(
+    ("asked", "text"), [(2000.0, "2000"), (1_234_567.0, "1234567"), (104.5, "104.5"), (9e6, "9000000")]
+)
+def test_a_large_budget_is_shown_with_all_digits(asked: float, text: str) -> None:
+    assert describe_probes(ProbeNight(asked=asked))[0].endswith(f" of {text} GPU-minutes")
+
+
 def test_in_seventeen_nights_every_two_nodes_have_met() -> None:
     past: tuple[ProbeNight, ...] = ()
     for _ in range(17):
@@ -152,6 +161,44 @@ def test_a_link_between_two_sound_nodes_is_the_links() -> None:
     got, _ = night(failing(links=(frozenset(link),)))
     assert not verdicts(got)
     assert [(one.part, one.verdict) for one in got.between] == [("+".join(link), Verdict.FAIL)]
+
+
+class Rounds(_PairRunner):
+    """A runner of pairs without jobs. Pairs with a bad node fail, and others each time in the first round."""
+
+    def __init__(self, bad: set[str], flaky: set[str]) -> None:
+        self.bad, self.flaky, self.met, self.remarks = bad, flaky, [], []
+
+    def meet(self, groups: Sequence[tuple[str, ...]]) -> list[PairResult]:
+        first = not self.met
+        self.met += groups
+        return [
+            PairResult(
+                nodes=nodes, passed=not self.bad & set(nodes) and not (first and self.flaky >= set(nodes))
+            )
+            for nodes in groups
+        ]
+
+
+@pytest.mark.parametrize(("bad", "flaky"), [(4, 4), (4, 6), (4, 8), (4, 12), (2, 12)])
+def test_nodes_of_a_larger_group_that_passed_are_not_suspects(bad: int, flaky: int) -> None:
+    """With one good pair and many suspects, halves of the suspects are measured."""
+    names = {kind: [f"{kind}{number:02d}" for number in range(1, 13)] for kind in "abg"}
+    bad_nodes, good = set(names["a"][:bad]), names["b"][:flaky]
+    pairs = [("g01", "g02"), *zip(names["a"][:bad:2], names["a"][1 : bad + 1 : 2], strict=True)]
+    pairs += zip(good[::2], good[1::2], strict=True)
+    rounds = Rounds(bad_nodes, set(good))
+    results = rounds.measure_rack(pairs, [])
+    reasons, between = _fabric_reasons(results)
+    larger = {name for one in results if len(one.nodes) > 2 and one.passed for name in one.nodes}
+    assert larger
+    assert not larger & reasons.keys()
+    # Each bad node meets both good nodes once, instead of one of them twice.
+    assert {name for name, why in reasons.items() if why.verdict is Verdict.FAIL} == bad_nodes
+    assert {pair for pair in rounds.met if rounds.met.count(pair) > 1 and {"g01", "g02"} & set(pair)} == set()
+    # The link of a failed pair is at fault if both nodes pass with others.
+    known = {"+".join(pair) for pair in pairs if set(pair) <= set(good) - reasons.keys()}
+    assert {one.part for one in between} == known
 
 
 def test_if_no_node_passes_no_node_is_called_bad() -> None:

@@ -23,8 +23,10 @@ from rackproof.nodes.probe_slurm_jobs import JobRunner, ProbePlan, classify_exit
 from rackproof.store.night_store import NightReason, NodeNight, night_folders, read_night
 from rackproof.store.probe_results import ProbeNight, read_probes
 from rackproof.store.run_folder import read_run
+from tests.jobs.validate.nights import uuid
 from tests.jobs.validate.probes import RACK, ROOT, Slurm, node_says, plan, section
 from tests.jobs.validate.test_validating import gathered
+from tests.nodes.health.healthy import replace_gpu
 
 SOME = RACK[:6]
 BAD = SOME[2]
@@ -286,6 +288,43 @@ def test_a_node_with_more_gpus_than_its_sku_uses_no_minutes(
     assert night is not None
     assert set(night.measured) == set(SOME) - (set() if is_measured else {BAD})
     assert ("GPUs, and its SKU has" in night.left_out.get(BAD, "")) != is_measured
+
+
+@pytest.mark.parametrize("claimed", [(0,), (0, 1, 2, 3), ("serial",), (0, "serial")])
+def test_a_drained_node_that_reports_another_nodes_parts_is_not_measured(
+    tmp_path: Path, claimed: tuple[int | str, ...]
+) -> None:
+    """Its numbers would be stored under the other node's GPUs, also if a night measures it without Slurm."""
+    owner = 1
+    for names in (SOME, SOME[1:]):
+        begun = tasks.begin_night(tmp_path, names, owner_pid=os.getpid())
+        for name in names:
+            answer = gathered(int(name[-2:]))
+            if len(names) < len(SOME) and name == BAD:
+                for part in claimed:
+                    if part == "serial":
+                        answer["facts"]["dmi"] = gathered(owner)["facts"]["dmi"]
+                    else:
+                        replace_gpu(answer, uuid(int(BAD[-2:]), int(part)), uuid(owner, int(part)))
+            tasks.store_snapshot(
+                begun, name, sealed_answer(answer), asked=0, answered=2e9, sku="h200", expected={"gpus": 4}
+            )  # fmt: skip
+        if len(names) == len(SOME):
+            judge.judge_fleet(
+                begun, asked=dict.fromkeys(names, ""), benchmarks=ROOT / "benchmarks", being_imaged={}
+            )  # fmt: skip
+    probes.store_direct_output(begun, BAD, section("python", "") + node_says(SOME[0]), 0)
+    host = Slurm(lambda nodes: (node_says(nodes[0]), 0, 45.0))
+    probes.measure_night(
+        begun, plan(chosen=("gemm", "training-step"), share=1), slurm=states(n03="ours"),
+        members="".join(f"{name}|batch|none\n" for name in SOME), remark="", shell=host.shell,
+        jobs=lambda *given: JobRunner(*given, clock=lambda: host.now, sleep=host.sleep),
+    )  # fmt: skip
+    night = read_probes(Path(begun.folder))
+    assert night is not None
+    assert night.left_out == {BAD: "not measured: it names parts of another node"}
+    assert set(night.measured) == set(SOME[1:]) - {BAD}
+    assert BAD not in night.sound
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from rackproof.jobs.validate import explain, tasks
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.judge import NightDecision, judge_fleet, night_policy
 from rackproof.jobs.validate.messages import describe_findings, summarize_night
+from rackproof.jobs.validate.pages import write_night_pages
 from rackproof.jobs.validate.rma import rma_packet
 from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapshot
 from rackproof.nodes.answer_seal import sealed_answer
@@ -36,6 +37,7 @@ from rackproof.store.history.store import open_store
 from rackproof.store.night_store import (
     NightContext,
     NightReason,
+    NodeNight,
     night_folders,
     read_night,
     read_snapshot,
@@ -97,9 +99,10 @@ def slurm(**ours: str) -> dict[str, Any]:
 def a_night(results: Path, answers: dict[int, dict[str, Any]], **options: Any) -> NightDecision:
     """Make a night with these answers. Other nodes answer as usual, and None is an unreachable node."""
     night = begin_night(results, NODES, owner_pid=os.getpid())
+    expected = {"expected": options.pop("expected")} if "expected" in options else {}
     for number in range(len(NODES)):
         if number not in answers or answers[number] is not None:
-            look_at(night, number, answers.get(number))
+            look_at(night, number, answers.get(number), **expected)
     members = "".join(f"{name}|batch|none\n" for name in NODES)
     judged = judge_fleet(
         night,
@@ -162,6 +165,52 @@ def test_what_changed_stands_first(results: Path) -> None:
     page = (night_folders(results)[0] / "index.html").read_text()
     assert f"r1-n02: pass → fail: {uuid(1, 2)}" in page
     assert page.index("Changed since") < page.index("r1-n02: pass") < page.index("Fleet</h2>")
+
+
+# The nights before tonight, oldest first: good, bad, or with a damaged record. Then the expected changes.
+@pytest.mark.parametrize(
+    ("earlier", "changes"),
+    [
+        ([], ["there is no earlier night to compare with"]),
+        (["damaged"], ["the record of the night before cannot be read"]),
+        (["damaged", "damaged"], ["the record of the night before cannot be read"]),
+        (["good", "damaged"], ["the record of the night before cannot be read", "r1-n02: pass → fail"]),
+        (["good", "damaged", "damaged"], ["the record of the night before", "r1-n02: pass → fail"]),
+        (["bad", "damaged"], ["the record of the night before cannot be read"]),
+        (["damaged", "good"], ["r1-n02: pass → fail"]),
+    ],
+)
+@pytest.mark.parametrize("content", ["{}", ""])
+def test_a_night_after_a_damaged_one_is_compared_with_an_older_one(
+    results: Path, monkeypatch: pytest.MonkeyPatch, earlier: list[str], changes: list[str], content: str
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda *_: None)
+    log = "NVRM: Xid (PCI:0002:06:00): 79, GPU has fallen off the bus."
+    for kind in earlier:
+        a_night(results, {1: gathered(1, log=log)} if kind == "bad" else {})
+        if kind == "damaged":
+            (night_folders(results)[0] / "night.json").write_text(content)
+    a_night(results, {1: gathered(1, log=log)})
+    night = read_night(night_folders(results)[0])
+    found = tasks.changes_since_last_night(results, night)
+    assert len(found) == len(changes), found
+    assert all(text.startswith(start) for text, start in zip(found, changes, strict=True)), found
+
+
+@pytest.mark.parametrize("later", [1, 3])
+def test_the_pages_of_an_older_night_do_not_show_later_ones(
+    results: Path, monkeypatch: pytest.MonkeyPatch, later: int
+) -> None:
+    """An interrupted night may be closed after later nights."""
+    monkeypatch.setattr(os, "fsync", lambda *_: None)
+    for answers in ({}, {1: gathered(1, margin=-1)}, *[{}] * later):
+        a_night(results, answers)
+    older = night_folders(results)[later]
+    page = older / "nodes/r1-n02.html"
+    before = page.read_text()
+    write_night_pages(results, read_night(older), ())
+    assert page.read_text() == before
+    assert "temperature" in before
 
 
 def test_a_ci_system_sees_every_node(results: Path) -> None:
@@ -342,15 +391,105 @@ def test_what_the_inventory_gets_wrong_is_reported(results: Path, monkeypatch: p
         snapshot_path(results, "a/b")
 
 
-def test_a_drain_that_no_stored_night_made_is_not_compared_with_tonight(results: Path) -> None:
-    """With tonight's own counters as the earlier ones, the night would count as a pass."""
+@pytest.mark.parametrize(("ports", "passes"), [(1, (0, 1)), (0, (0, 0))])
+def test_a_drain_that_no_stored_night_made_is_not_compared_with_tonight(
+    results: Path, ports: int, passes: tuple[int, ...]
+) -> None:
+    """With tonight's own counters as the earlier ones, the night would count as a pass.
+
+    Without the inventory's number of ports, it is not known whether the faulty one is still there.
+    """
     states = slurm(n02="ours")
     states["r1-n02"]["reason"] = "rackproof-night: port_symbol_error mlx5_0; results/night"
-    for passes in (0, 1):
-        a_night(results, {}, slurm=states, return_hours=0)
+    for count in passes:
+        a_night(results, {}, expected={"gpus": 4, "ports": ports}, slurm=states, return_hours=0)
         node = read_night(night_folders(results)[0]).nodes[1]
         assert node.hold is not None
-        assert node.hold.passes == passes, node.why
+        assert node.hold.passes == count, node.why
+
+
+def _worse_gpus(code: str) -> dict[str, Any]:
+    """Return the answer of node 1 whose GPUs are worse than before, which a single night cannot know."""
+    gpus = [gpu_xml(1, slot) for slot in range(4)]
+    for old, new in {
+        "pcie_generation": [("_link_gen>5<", "_link_gen>4<")],
+        "pcie_width": [("_link_width>16x<", "_link_width>8x<")],
+        "gpu_memory": [(">143771 MiB<", ">71885 MiB<")],
+    }[code]:
+        gpus = [gpu.replace(old, new) for gpu in gpus]
+    return healthy_gathered(1, gpus=gpus)
+
+
+FIRST_NIGHT_FAULTS = {
+    "pcie_generation": ("<current_link_gen>5<", "<current_link_gen>3<"),
+    "pcie_width": ("<current_link_width>16x<", "<current_link_width>8x<"),
+}
+"""Faults that one night shows, as a text of nvidia-smi and its replacement."""
+
+
+def _drained_night(results: Path, answers: dict[int, dict[str, Any]], code: str, **options: Any) -> NodeNight:
+    """Return the second node after a night in which Slurm shows it as drained by nights."""
+    states = slurm(n02="ours")
+    states["r1-n02"] |= {"state_after": "IDLE+DRAIN", "reason": f"rackproof-night: {code} GPU 0; explain"}
+    more = {"slurm": states, "return_hours": 0, "acts": ["drain", "return"]}
+    a_night(results, answers, **(more | options))
+    return read_night(night_folders(results)[0]).nodes[1]
+
+
+_WITHOUT_SLURM: tuple[dict[str, Any], ...] = (
+    {"slurm": None, "slurm_remark": "down", "members": ""},
+    {"slurm": {name: about for name, about in slurm().items() if name != "r1-n02"}},
+    {"slurm": slurm() | {"r1-n02": {"known": False, "state_after": "unknown", "drained_by": "none"}}},
+    {"slurm": slurm() | {"r1-n02": "damaged"}},
+    # Slurm answers, but the night before the drain is not among those that are searched.
+    {},
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", _WITHOUT_SLURM)
+@pytest.mark.parametrize("code", ["pcie_generation", "pcie_width", "gpu_memory"])
+def test_no_lost_answer_makes_a_later_night_resume_a_faulty_node(
+    results: Path, monkeypatch: pytest.MonkeyPatch, code: str, lost: dict[str, Any]
+) -> None:
+    """Before, the night after a lost answer counted the drain from itself, and compared with the fault."""
+    monkeypatch.setattr(os, "fsync", lambda *_: None)
+    if not lost:
+        monkeypatch.setattr("rackproof.store.night_store.NIGHTS_BACK", 1)
+    a_night(results, {})
+    fault = {1: _worse_gpus(code)}
+    assert _drained_night(results, fault, code, slurm=slurm()).plan == "drain"
+    _drained_night(results, fault, code, **lost)
+    for _ in range(3):
+        faulty = _drained_night(results, fault, code)
+        assert (faulty.plan, faulty.hold and faulty.hold.passes) == ("", 0), faulty.why
+    # A repaired node is resumed.
+    plans = [_drained_night(results, {}, code).plan for _ in range(3)]
+    assert "return" in plans
+
+
+@pytest.mark.parametrize("code", ["pcie_generation", "pcie_width", "gpu_memory"])
+def test_a_drain_without_its_nights_is_left_to_the_operator(results: Path, code: str) -> None:
+    for _ in range(2):
+        node = _drained_night(results, {1: _worse_gpus(code)}, code)
+        assert (node.plan, node.hold and node.hold.passes) == ("", 0)
+        assert "no stored night shows the node before this drain" in node.why
+        assert "resume it by hand" in node.why
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", ["pcie_generation", "pcie_width"])
+def test_a_node_that_fails_in_its_first_night_is_resumed_after_its_repair(results: Path, code: str) -> None:
+    """No earlier night could have shown the node better."""
+    worse = healthy_gathered(
+        1, gpus=[gpu_xml(1, slot).replace(*FIRST_NIGHT_FAULTS[code]) for slot in range(4)]
+    )
+    worse["health"]["loaded"] = True
+    drained = _drained_night(results, {1: worse}, code, slurm=slurm())
+    assert (drained.plan, drained.hold and drained.hold.before) == ("drain", "")
+    assert code in drained.codes()
+    plans = [_drained_night(results, {}, code).plan for _ in range(2)]
+    assert plans == ["", "return"]
 
 
 def test_without_a_sku_nothing_is_proven(results: Path) -> None:
@@ -582,6 +721,32 @@ def test_the_packet_for_the_vendor_names_the_part(results: Path) -> None:
     assert f"| yes | 2 | 00000002:06:00.0 | {uuid(1, 2)} | S12 |" in packet
     assert f"| {uuid(1, 2)} | 79 | 1 | &lt;b&gt;fallen&lt;/b&gt; \\| off |" in packet
     assert "SN0001" in packet
+
+
+@pytest.mark.parametrize("fleetwide", [True, False])
+@pytest.mark.parametrize("kind", ["finding", "reason"])
+def test_a_part_with_a_fault_of_the_whole_fleet_is_no_suspect(
+    results: Path, kind: str, fleetwide: bool
+) -> None:
+    a_night(results, {})
+    night = read_night(night_folders(results)[0])
+    part = uuid(1, 2)
+    more = {
+        "finding": HealthFinding(
+            node="r1-n02", code="temperature", part="gpu", name=part, verdict=Verdict.UNPROVEN,
+            action="inspect", evidence="hot", fleetwide=fleetwide,
+        ),
+        "reason": NightReason(
+            check="floor", verdict=Verdict.UNPROVEN, metric="gemm", part=f"{part} (2)", text="slow",
+            fleetwide=fleetwide,
+        ),
+    }[kind]  # fmt: skip
+    node = night.nodes[1].model_copy(update={f"{kind}s": (more,)})
+    write_night(
+        night_folders(results)[0], night.model_copy(update={"nodes": (night.nodes[0], node, night.nodes[2])})
+    )
+    suspects = [line for line in rma_packet(results, "r1-n02").splitlines() if line.startswith("| yes |")]
+    assert [part in line for line in suspects] == ([] if fleetwide else [True])
 
 
 def test_the_packet_names_a_missing_gpu_and_all_partners(results: Path) -> None:

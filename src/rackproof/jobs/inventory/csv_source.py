@@ -323,8 +323,8 @@ def _check_cells(cells: Mapping[str, str], where: str) -> None:
     if own_name and name_problem(own_name):
         raise AdoptError(f"{where}: {sanitize(own_name, 60)!r} is not a host's name")
     count = cells.get("gpus", "")
-    if count and not re.fullmatch(r"[0-9]{1,4}", count):
-        raise AdoptError(f"{where}: {sanitize(count, 40)!r} is not a number of GPUs")
+    if count and not (re.fullmatch(r"[0-9]{1,4}", count) and int(count) <= _MOST_GPUS):
+        raise AdoptError(f"{where}: {sanitize(count, 40)!r} is not a number of GPUs (up to {_MOST_GPUS:,})")
 
 
 def _node(name: str, cells: Mapping[str, str], where: str) -> AdoptedNode:

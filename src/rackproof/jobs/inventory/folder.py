@@ -8,9 +8,10 @@ adopt rendered them last. A line that differs from this copy was changed by hand
 from __future__ import annotations
 
 import difflib
+import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -23,13 +24,15 @@ from rackproof.core.text import sanitize
 from rackproof.core.untrusted import as_mapping
 from rackproof.jobs.inventory.lint import InventoryError, InventoryMistake, lint_inventory, list_inventory
 from rackproof.jobs.inventory.merge import merge_texts
-from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptError
+from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptError, select_nodes
 from rackproof.jobs.inventory.read_file import read_text
 from rackproof.store.run_folder import write_file
 
 _KEPT = ".adopted"
 """Folder with the files as adopt rendered them last, and the list of their nodes (``nodes.json``)."""
 _NODES = "nodes.json"
+_ERRNO = re.compile(r"^\[Errno \d+\] ([^:]*).*$", re.DOTALL)
+"""Pattern of Python's text about an error of the system, with the system's own words."""
 
 
 class _KeptNodes(Record):
@@ -76,11 +79,17 @@ def check_folder(folder: Path) -> bool:
 
 
 def add_missing_nodes(
-    folder: Path, nodes: Sequence[AdoptedNode], *, remove: bool
+    folder: Path, nodes: Sequence[AdoptedNode], *, remove: bool, excluded: Sequence[str] = ()
 ) -> tuple[tuple[AdoptedNode, ...], list[str]]:
-    """Return the nodes, and a remark about nodes of the last adopt that no source names now.
+    """Return the nodes, and remarks about nodes of the last adopt that are not among them.
 
-    Unless ``remove`` is set, the missing nodes are added to the result.
+    Unless ``remove`` is set, those that no source names now are added to the nodes.
+
+    Args:
+        folder: The folder of the inventory.
+        nodes: The nodes that the sources name, without the excluded ones.
+        remove: Whether nodes that no source names now are left out.
+        excluded: The shell patterns of nodes that the operator leaves out (:func:`select_nodes`).
 
     Raises:
         AdoptError: The list of the last adopt cannot be read, or is damaged.
@@ -93,14 +102,21 @@ def add_missing_nodes(
     except ValidationError:
         raise AdoptError(f"{path} is damaged: remove {folder / _KEPT} and name a new folder") from None
     named = {node.name for node in nodes}
-    gone = [node for node in kept_nodes if node.name not in named]
+    missing = [node for node in kept_nodes if node.name not in named]
+    gone = select_nodes(missing, excluded)
+    left_out = _names_text(node for node in missing if node not in gone)
+    remarks = [f"removed, because --exclude leaves them out: {left_out}"] if left_out else []
     if not gone:
-        return tuple(nodes), []
-    names_text = sanitize(compress_hostlist(node.name for node in gone), 200)
+        return tuple(nodes), remarks
     if remove:
-        return tuple(nodes), [f"removed, because no source names them: {names_text}"]
-    remark = f"no source names {names_text} any more: they stay; --remove-missing removes them"
-    return tuple(sorted((*nodes, *gone), key=lambda node: node.name)), [remark]
+        return tuple(nodes), [*remarks, f"removed, because no source names them: {_names_text(gone)}"]
+    remarks.append(f"no source names {_names_text(gone)} any more: they stay; --remove-missing removes them")
+    return tuple(sorted((*nodes, *gone), key=lambda node: node.name)), remarks
+
+
+def _names_text(nodes: Iterable[AdoptedNode]) -> str:
+    """Return the names of some nodes as a short text."""
+    return sanitize(compress_hostlist(node.name for node in nodes), 200)
 
 
 def plan_change(folder: Path, rendered: Mapping[str, str]) -> InventoryChange:
@@ -188,15 +204,13 @@ def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[I
     """Return the mistakes in the folder after a change, which is made only in a temporary copy.
 
     Raises:
-        AdoptError: Ansible cannot read the folder after the change, or a file in it is not YAML.
-        OSError: The folder cannot be copied, for example because a pipe is in it.
-        ResultsError: The copy cannot be written.
+        AdoptError: A file of the folder cannot be copied. Ansible cannot read the folder after the change,
+            or a file in it is not YAML.
     """
     with tempfile.TemporaryDirectory(prefix="rackproof-adopt-") as draft:
         copy = Path(draft) / "inventory"
         if folder.exists():
-            # A link to nothing is left out, such as the lock .#hosts.yml of an open Emacs.
-            shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(_KEPT), ignore_dangling_symlinks=True)
+            _copy_folder(folder, copy)
         for name, text in change.files.items():
             write_file(copy / name, text.encode())
         try:
@@ -214,6 +228,21 @@ def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[I
             mistake.model_copy(update={"where": mistake.where.replace(str(copy), str(folder))})
             for mistake in all_mistakes
         ]
+
+
+def _copy_folder(folder: Path, copy: Path) -> None:
+    """Copy an inventory without the folder ``.adopted``. Raise AdoptError about a file that is unreadable."""
+    try:
+        # A link to nothing is left out, such as the lock .#hosts.yml of an open Emacs.
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(_KEPT), ignore_dangling_symlinks=True)
+    except shutil.Error as error:
+        path, _, reason = error.args[0][0]
+        text = "it is a pipe" if "named pipe" in reason else _ERRNO.sub(r"\1", reason)
+        raise AdoptError(
+            f"{path} cannot be read: {text}; correct it, or move it out of the inventory"
+        ) from None
+    except OSError as error:
+        raise AdoptError(f"{error.filename or folder} cannot be copied: {error.strerror or error}") from None
 
 
 def write_change(folder: Path, change: InventoryChange, nodes: Sequence[AdoptedNode]) -> None:

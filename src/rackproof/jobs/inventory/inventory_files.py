@@ -356,11 +356,21 @@ def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
         *(f"# Not sure: {sanitize(text, 100)}" for text in unsure),
         f"bench_sku: {_scalar(guess.name)}",
     ]
-    lines.append(
-        f"bench_sku_gpus: {guess.gpus}" if guess.gpus else "# bench_sku_gpus: NUMBER     # GPUs of a node"
-    )
+    lines.append(_gpus_line(sorted({sku_guess.gpus for sku_guess in guesses if sku_guess.gpus})))
     lines += _SKELETON_LINES
     return "\n".join([*lines, *_size_lines(cluster, hosts)]) + "\n"
+
+
+def _gpus_line(counts: Sequence[int]) -> str:
+    """Return the line with the number of GPUs of an unknown SKU's nodes, from their different numbers.
+
+    If the nodes differ, or none states the number, the line is a comment.
+    """
+    if not counts:
+        return "# bench_sku_gpus: NUMBER     # GPUs of a node"
+    if len(counts) > 1:
+        return f"# bench_sku_gpus: {counts[0]} to {counts[-1]}: its nodes differ"
+    return f"bench_sku_gpus: {counts[0]}"
 
 
 def _size_lines(cluster: AdoptedCluster, hosts: Collection[str]) -> Iterator[str]:

@@ -258,23 +258,28 @@ def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[InventoryMista
         if isinstance(node, yaml.SequenceNode):
             queue += node.value
         elif isinstance(node, yaml.MappingNode):
-            lines: dict[str, int] = {}
+            lines: dict[tuple[str, str], int] = {}
             for key, value in node.value:
-                line, name = key.start_mark.line + 1, str(key.value)
-                if name in lines and name != "<<":
-                    text = f"{sanitize(name, 100)} is in line {lines[name]} already: the later one counts"
+                # The number 1 and the text "1" are two keys.
+                line, name = key.start_mark.line + 1, (str(key.tag), str(key.value))
+                if name in lines and name[1] != "<<":
+                    text = f"{sanitize(name[1], 100)} is in line {lines[name]} already: the later one counts"
                     yield InventoryMistake(where=f"{file}:{line}", what=text)
                 lines.setdefault(name, line)
                 queue.append(value)
 
 
 def _variable_files(path: Path) -> dict[str, Path]:
-    """Return the files and folders in group_vars, by the name of the group that each is for.
+    """Return the files and folders in group_vars, by the name of the group.
 
-    This name is the file's name without ``.yml``, ``.yaml`` or ``.json``.
+    Notes, hidden files and backups are left out, because they are not meant for a group.
     """
     folder = path if path.is_dir() else path.parent
-    return {_FORMS.sub("", entry.name): entry for entry in sorted(folder.glob("group_vars/*"))}
+    return {
+        _FORMS.sub("", entry.name): entry
+        for entry in sorted(folder.glob("group_vars/*"))
+        if not _LEFT_OUT.search(entry.name)
+    }
 
 
 def read_inventory(listed: Mapping[str, Any], files: Mapping[str, Path]) -> Inventory:
@@ -426,10 +431,8 @@ def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[Inv
             if not fits_kind(value, kinds.get(name, "raw")):
                 text = f"{name} is {str(value)[:60]!r}: its type has to be {kinds[name]}"
                 wrong.setdefault(text, []).append(host)
-        try:
-            known_variables.check_bounds(variables)
-        except known_variables.VariableValueError as error:
-            wrong.setdefault(str(error), []).append(host)
+        for text in known_variables.numbers_beyond_bounds(variables):
+            wrong.setdefault(text, []).append(host)
     for text, hosts in wrong.items():
         yield InventoryMistake(where=_some(hosts), what=text)
 
@@ -523,8 +526,8 @@ def _nodes_without_sku(inventory: Inventory) -> Iterator[InventoryMistake]:
     for host in inventory.groups.get(_NODES, ()):
         skus_of_host = [name for name, hosts in skus.items() if host in hosts]
         if not skus_of_host and host not in inventory.groups.get("new-nodes", ()):
-            near = "put its rack below a group sku_NAME: its required parts are unknown"
-            yield InventoryMistake(where=host, what=f"no SKU: {near}")
+            remedy = "put its rack below a group sku_NAME: its required parts are unknown"
+            yield InventoryMistake(where=host, what=f"no SKU: {remedy}")
         elif len(_families(skus_of_host)) > 1:
             yield InventoryMistake(
                 where=host, what=f"of several SKUs ({', '.join(sorted(skus_of_host))}): leave one"

@@ -61,6 +61,10 @@ _NARROWING = frozenset(
     {"status", "site", "site_group", "region", "location", "rack", "tenant", "tenant_group"}
 )
 """Filters that do not choose a kind of devices. A site contains switches and power strips as well."""
+_KINDS = frozenset(
+    {"role", "device_role", "device_type", "model", "manufacturer", "id", "serial", "asset_tag"}
+)
+"""Filters that choose a kind of devices, or a single device."""
 _NO_VALUE = "rackproof-no-such-value"
 """Value with which a filter chooses no device, unless NetBox ignores the filter."""
 _EQUIPMENT = re.compile(
@@ -122,8 +126,7 @@ def read_netbox_nodes(url: str, token: str, filters: Sequence[str]) -> AdoptedSo
     pairs = _read_filters(filters)
     netbox = _Netbox(url, token)
     netbox.refuse_ignored_filters(pairs)
-    keep_all = any(_states_kind(name) for name, _ in pairs)
-    chosen, left_out = _choose(netbox.devices(pairs), keep_all=keep_all)
+    chosen, left_out = _choose(netbox.devices(pairs), [name for name, _ in pairs])
     fitting = [device for device in chosen if not name_problem(_name(device))]
     # Only nodes need different names. Two sites may each contain a switch leaf-1.
     _refuse_doubled_names(fitting)
@@ -138,10 +141,20 @@ def _name(device: Mapping[str, Any]) -> str:
     return text_at(device, "name").strip()
 
 
+def _field(filter_name: str) -> str:
+    """Return the field that a filter compares, such as ``site`` for ``site_id__n``."""
+    return filter_name.partition("__")[0].removesuffix("_id")
+
+
 def _states_kind(filter_name: str) -> bool:
-    """Return whether a filter states the kind of devices. ``site_id__n`` and ``has_primary_ip`` do not."""
-    field = filter_name.partition("__")[0].removesuffix("_id")
-    return field not in _NARROWING and not field.startswith("has_")
+    """Return whether a filter states the kind of devices. ``role__n`` excludes a kind, and states none."""
+    return _field(filter_name) in _KINDS and not filter_name.partition("__")[2].startswith("n")
+
+
+def _narrows(filter_name: str) -> bool:
+    """Return whether a filter only chooses a place, a tenant or a status, or that a field has a value."""
+    field = _field(filter_name)
+    return field in _NARROWING or field.startswith("has_")
 
 
 def _read_filters(filters: Sequence[str]) -> list[tuple[str, str]]:
@@ -393,19 +406,25 @@ def _refuse_doubled_names(devices: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _choose(
-    devices: Sequence[Mapping[str, Any]], *, keep_all: bool
+    devices: Sequence[Mapping[str, Any]], filters: Sequence[str]
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Return the devices that can be nodes, and the others.
 
-    A NetBox lists switches and power strips as well. A device can be a node if it states a GPU model, or if
-    another device of its role does. Network, power and storage equipment cannot. With ``keep_all``, because a
-    filter states the kind of device, every device can be a node.
+    A NetBox lists switches and power strips as well. A device can be a node if it states a GPU, or if another
+    device of its role does. If a filter states the kind of device, every device can be one. With another
+    filter that is no place, tenant or status, such as a tag, every device can be one that is no equipment.
+
+    Args:
+        devices: The devices.
+        filters: The names of the operator's filters.
     """
-    if keep_all:
+    if any(map(_states_kind, filters)):
         return list(devices), []
+    is_chosen = not all(map(_narrows, filters))
     roles = {_role(device) for device in devices if _is_gpu_node(device)} - {""}
     fits = [
-        _is_gpu_node(device) or (_role(device) in roles and not _is_equipment(device)) for device in devices
+        _is_gpu_node(device) or ((is_chosen or _role(device) in roles) and not _is_equipment(device))
+        for device in devices
     ]
     return (
         [device for device, is_node in zip(devices, fits, strict=True) if is_node],

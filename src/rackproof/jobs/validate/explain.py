@@ -20,6 +20,7 @@ from rackproof.core.text import amount, moment, percent, sanitize, shell_word, s
 from rackproof.jobs.validate.fleet.drain_policy import DRAINING_OFF, NO_SLURM
 from rackproof.jobs.validate.fleet.healing import SOAK, lacking_for
 from rackproof.jobs.validate.inventory_advice import inventory_advice
+from rackproof.jobs.validate.messages import ACT_NAMES
 from rackproof.logs.kernel_events import RECOVERY_ACTION_CHANGED, requested_action, verdict_of
 from rackproof.nodes.health_checks import LIMIT_BY_CODE
 from rackproof.nodes.health_subjects import HealthFinding, Limits
@@ -208,7 +209,8 @@ def _service_lines(night: NightRecord, node_night: NodeNight) -> list[str]:
         lines.append(f"not drained: {DRAINING_OFF}; it would be drained for {node_night.why}")
     elif node_night.plan:
         allowed = node_night.plan in night.acts
-        lines.append(f"{node_night.plan}{'' if allowed else ' (not allowed, a dry run)'}: {node_night.why}")
+        hint = "" if allowed else " (not allowed, a dry run)"
+        lines.append(f"{ACT_NAMES[node_night.plan]}{hint}: {node_night.why}")
     elif node_night.why:
         lines.append(node_night.why)
     if node_night.did:

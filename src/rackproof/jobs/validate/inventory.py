@@ -33,13 +33,13 @@ def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
         ValidateError: A key is unknown, or a value is of another type or out of its range.
     """
     names = {field.name for field in fields(Expectation)}
-    if unknown := sorted(set(values) - names):
+    if unknown := sorted(map(str, set(values) - names)):
         raise ValidateError(
             f"validate_expect of {node}: unknown {', '.join(unknown)}; there are {', '.join(sorted(names))}"
         )
     try:
         return Expectation(**{name: _expected_value(name, value) for name, value in values.items()})
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError) as error:
         raise ValidateError(f"validate_expect of {node}: {error}; docs/using/validate.md shows it") from error
 
 
@@ -53,15 +53,17 @@ def _expected_value(name: str, value: Any) -> Any:
     """Return a value of ``validate_expect`` in the form that its check needs.
 
     Raises:
-        TypeError, ValueError, AttributeError: The value is of another type.
+        TypeError, ValueError: The value is of another type.
     """
     if name == "versions":
+        if not isinstance(value, Mapping):
+            raise TypeError(f"versions: {value!r:.60} is no mapping of names and versions")
         return {_text(name, key): _text(name, version) for key, version in value.items()}
     if name == "mounts":
         return _expected_mounts(value)
     if name in ("services", "gpu_readings"):
-        if isinstance(value, str):
-            raise TypeError(f"{name}: {value!r} is not a list")
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"{name}: {value!r:.60} is not a list")
         names = tuple(_text(name, item) for item in value)
         if name == "gpu_readings" and (unknown := sorted(set(names) - set(GPU_READINGS))):
             raise ValueError(f"{name}: unknown {', '.join(unknown)}; there are {', '.join(GPU_READINGS)}")
@@ -130,6 +132,8 @@ def _expected_mount(value: Mapping[str, Any]) -> ExpectedMount:
         raise ValueError(f"mounts: {path!r:.60} is not an absolute path")
     if isinstance(options, str):
         options = options.split(",")
+    if not isinstance(options, list | tuple):
+        raise TypeError(f"mounts: options of {path!r:.60}: {options!r:.60} is not a list")
     return ExpectedMount(
         path=_text("mounts", path.rstrip("/") or "/"),
         fstype=_text("mounts", value.get("fstype") or ""),

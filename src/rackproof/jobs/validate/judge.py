@@ -29,6 +29,7 @@ from rackproof.jobs.validate.fleet.probe_scheduler import unmeasured_night
 from rackproof.jobs.validate.foreign_parts import foreign_parts_finding, settle_foreign_parts
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
 from rackproof.jobs.validate.measurements import (
+    DRIFT_NIGHTS,
     NightNumbers,
     SuspectNumbers,
     add_probe_reasons,
@@ -185,7 +186,7 @@ def judge_fleet(
         ),
     )
     # Check imaging last, because it cancels a return that the policy just planned.
-    decided = tuple(_unless_imaged(node, being_imaged) for node in decided)
+    decided = tuple(_unless_imaged(_with_night_before(node, inputs.past), being_imaged) for node in decided)
     slurm_remarks = [sanitize(slurm_remark, 500)] if slurm_remark else []
     night = NightRecord(
         night_id=context.night_id,
@@ -322,16 +323,19 @@ def _judge_numbers(
         inputs.folder.parent != inputs.results,
         SuspectNumbers(_probe_keys(inputs, once), _probe_keys(inputs, set(retested) - once)),
         night_store.read_conditions(inputs.past, inputs.snapshots.values(), inputs.now, policy.nights),
-        {name: _days_since(inputs.now, hold.since) for name, hold in holds.items()},
+        {name: _days_held(inputs.now, hold) for name, hold in holds.items()},
         points,
     )
     return add_probe_reasons(measured, probed, set(inputs.snapshots), policy.require_references)
 
 
-def _days_since(now: datetime, night_id: str) -> int:
-    """Return how many days ago a night began, or 0 if that is unknown."""
-    began = stamp_of(night_id)
-    return max((now - began).days, 0) if began is not None else 0
+def _days_held(now: datetime, hold: Hold) -> int:
+    """Return for how many days nights may have held a node drained.
+
+    If no stored night made the drain, all numbers that are read may have been measured since then.
+    """
+    began = stamp_of(hold.since)
+    return DRIFT_NIGHTS if began is None or hold.before is None else max((now - began).days, 0)
 
 
 def _probe_keys(inputs: _NightInputs, names: Collection[str]) -> set[tuple[str, str]]:
@@ -360,9 +364,12 @@ def _judge_nodes(
 ) -> list[NodeNight]:
     """Return each node of the night with its findings, reasons and evidence of healing."""
     drained = {name: inputs.snapshots[name] for name in holds}
-    runs = runs_since_last_night(inputs.results, inputs.past, inputs.now) if drained else []
-    soaked = soaked_gpus(runs, probed, drained)
-    measured_again = measured_in(runs, probed, drained, soaked, inputs.now) if drained else {}
+    soaked: dict[str, frozenset[str]] = {}
+    measured_again: dict[str, tuple[str, ...]] = {}
+    for runs, names in runs_since_last_night(inputs.results, inputs.past, list(drained), inputs.now):
+        of_night = {name: drained[name] for name in names}
+        soaked |= soaked_gpus(runs, probed, of_night)
+        measured_again |= measured_in(runs, probed, of_night, soaked, inputs.now)
     evidence_again = {
         name: (
             *measured_again.get(name, ()),
@@ -392,11 +399,9 @@ def _compared_again(compared: Sequence[str], measured: Sequence[str]) -> tuple[s
 
 def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
     """Return a drained node with the snapshots for comparison with tonight's."""
-    stored, earlier_folders = (
-        inputs.snapshots[name],
-        [folder for folder in inputs.past if folder.name < hold.since],
-    )
-    before = night_store.last_snapshot(earlier_folders, name)
+    stored = inputs.snapshots[name]
+    # Only the night that made the drain knows the night before. In a later one, the fault may be in both.
+    before = night_store.read_snapshot(inputs.results / hold.before, name) if hold.before else None
     # If no stored night made the drain, it counts from tonight. Tonight's own snapshot shows no failure.
     failed_folder = inputs.results / (hold.failed or hold.since)
     failed = None if failed_folder == inputs.folder else night_store.read_snapshot(failed_folder, name)
@@ -406,8 +411,18 @@ def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
         idle=_is_idle(inputs.states[name]),
         failed=failed.snapshot if failed else None,
         before=before.snapshot if before else None,
-        is_first=before is None and not any(_may_have_seen(folder, name) for folder in earlier_folders),
+        is_first=hold.before == "",
     )
+
+
+def _with_night_before(node: NodeNight, past: Sequence[Path]) -> NodeNight:
+    """Return a node to drain with the night of its last snapshot, which a later night compares with."""
+    if node.plan != "drain" or node.hold is None:
+        return node
+    newest = next((folder.name for folder in past if night_store.read_snapshot(folder, node.node)), None)
+    if newest is None and not any(_may_have_seen(folder, node.node) for folder in past):
+        newest = ""
+    return node.model_copy(update={"hold": node.hold.model_copy(update={"before": newest})})
 
 
 def _may_have_seen(night: Path, name: str) -> bool:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -241,8 +240,10 @@ def _nodes_in_name(name: str) -> set[str]:
     return {node for node in name.replace(">", "+").split("+") if not node.endswith(" more")}
 
 
-def runs_since_last_night(results: Path, past: Sequence[Path], now: datetime) -> list[Run]:
-    """Return the runs that began since the last night ended, at most those of the last two days.
+def runs_since_last_night(
+    results: Path, past: Sequence[Path], names: Collection[str], now: datetime
+) -> list[tuple[list[Run], list[str]]]:
+    """Return the runs that began since the last night of some nodes ended, without the nights' own records.
 
     If the record of the last night is damaged, the runs since that night began are returned. The records of
     nights themselves are left out, but the runs of the nights' probes are included. A night judges the
@@ -252,12 +253,39 @@ def runs_since_last_night(results: Path, past: Sequence[Path], now: datetime) ->
     Args:
         results: The results folder.
         past: The folders of earlier nights, newest first.
+        names: The nodes.
         now: The time of the night.
+
+    Returns:
+        The runs, each time with the nodes whose last night was the same one.
     """
-    since = (stamp_of(past[0].name) if past else None) or datetime.min.replace(tzinfo=UTC)
-    with suppress(ResultsError):  # a remark about the damaged night exists
-        since = night_store.read_night(past[0]).ended if past else since
-    return [run for run in _recent_runs(results, now) if run.started is not None and run.started > since]
+    if not names:
+        return []
+    names_by_end: dict[datetime, list[str]] = {}
+    for name, end in _ends_of_last_nights(past, names, now).items():
+        names_by_end.setdefault(end, []).append(name)
+    runs = [run for run in _recent_runs(results, now) if run.started is not None]
+    return [
+        ([run for run in runs if run.started and run.started > end], of_end)
+        for end, of_end in names_by_end.items()
+    ]
+
+
+def _ends_of_last_nights(past: Sequence[Path], names: Collection[str], now: datetime) -> dict[str, datetime]:
+    """Return when the last night that included each node ended. A night of other nodes does not count."""
+    ends: dict[str, datetime] = {}
+    for folder in past:
+        missing = set(names) - ends.keys()
+        stamp = stamp_of(folder.name)
+        # Runs of two days are read, and a night may take hours.
+        if not missing or (stamp is not None and now - stamp > timedelta(days=3)):
+            break
+        try:
+            night = night_store.read_night(folder)
+        except ResultsError:  # A remark about the damaged night exists. It may have included every node.
+            return ends | dict.fromkeys(missing, stamp or datetime.min.replace(tzinfo=UTC))
+        ends |= dict.fromkeys(missing & {node.node for node in night.nodes}, night.ended)
+    return dict.fromkeys(names, datetime.min.replace(tzinfo=UTC)) | ends
 
 
 def measured_in(

@@ -29,7 +29,9 @@ _FINDINGS = 10
 _LISTED_NODES = 50
 """Largest number of nodes in the list of a dry run."""
 HEALTH_ONLY = "health only"
-"""The mark of a node without measurements. The node's verdict does not cover its speed."""
+"""The mark of a node without measurements. Its verdict does not cover its speed."""
+ACT_NAMES = {"": "", "drain": "drain", "return": "resume"}
+"""The name of each planned action for operators. The variable that allows it is ``validate_NAME``."""
 _MOST_PRINTED = 12
 """Largest number of changes in a message, and of groups of nodes for each verdict."""
 
@@ -139,7 +141,11 @@ def _has_more(node: NodeNight) -> bool:
 
 
 def describe_changes(
-    night: NightRecord, before: NightRecord | None, earlier: Mapping[str, NodeNight] | None = None
+    night: NightRecord,
+    before: NightRecord | None,
+    earlier: Mapping[str, NodeNight] | None = None,
+    *,
+    is_lost: bool = False,
 ) -> tuple[str, ...]:
     """Return a line for each node that differs from its last night, the worst verdict first.
 
@@ -148,15 +154,18 @@ def describe_changes(
 
     Args:
         night: The night.
-        before: The night before, or None if there is none or if its record cannot be read.
+        before: The night before, or None if there is none or its record cannot be read.
         earlier: The last states of nodes that the night before left out, because it was, for example, a night
             of one rack.
+        is_lost: Whether the record of the night before cannot be read.
     """
-    if before is None:
+    if before is None and not is_lost:
         return ("there is no earlier night to compare with",)
-    requested_before = {node.node: node for node in before.nodes}
+    lines = ["the record of the night before cannot be read"] if is_lost else []
+    if before is None and not earlier:
+        return tuple(lines)
+    requested_before = {node.node: node for node in before.nodes} if before else {}
     was = {**(earlier or {}), **requested_before}
-    lines = []
     for node_night in sorted(night.nodes, key=lambda node: (WORST_FIRST.index(node.verdict), node.node)):
         lines += _describe_change(node_night, was.get(node_night.node))
     gone = sorted(set(requested_before) - {node.node for node in night.nodes})
@@ -198,10 +207,11 @@ def describe_drain_plan(night: NightRecord) -> list[str]:
     """
     lines = []
     for plan, allowed in (("drain", "drain" in night.acts), ("return", "return" in night.acts)):
+        act = ACT_NAMES[plan]
         for node in night.nodes:
             if node.plan == plan:
-                dry_run_hint = "" if allowed else f" (a dry run: allow it with -e validate_{plan}=true)"
-                lines.append(f"{'' if allowed else 'would '}{plan} {node.node}: {node.why}{dry_run_hint}")
+                dry_run_hint = "" if allowed else f" (a dry run: allow it with -e validate_{act}=true)"
+                lines.append(f"{'' if allowed else 'would '}{act} {node.node}: {node.why}{dry_run_hint}")
     lines += [f"{judged.node}: {judged.why}" for judged in night.nodes if judged.why and not judged.plan]
     return lines
 

@@ -66,10 +66,9 @@ _LATER_S = 300
 _SHOW_S = 0.25
 """Seconds after which new output of the playbook is shown."""
 _PIPE_BYTES = 1 << 20
-"""Size in bytes of the pipe of a playbook, which should hold the events of a step of a thousand nodes."""
-_KEPT_LINES = 30
-"""Number of last lines of Ansible's output that are kept. The message about a playbook that did not close a
-night shows the last eight of them."""
+"""Size of the pipe of a playbook, which must hold a step of a thousand nodes."""
+_KEPT_LINES = 8
+"""Number of last lines of Ansible's output that a message shows, to explain a playbook that failed."""
 _UNJUDGED = {
     *(night_store.SNAPSHOTS_FOLDER, night_store.EARLIER_SNAPSHOTS_FOLDER),
     *(probe_results.DIRECT, probe_results.PROBES_FILE),
@@ -155,19 +154,42 @@ def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
     with _single_nightly(settings.results):
         remarks = finish_interrupted(settings.results)
         _remove_private_folders()
-        before = next(iter(night_store.night_folders(settings.results)), None)
+        before = night_store.night_folders(settings.results)
         begin = time.monotonic()
         played = _run_playbook(settings, view)
         took = time.monotonic() - begin
-        newest = next(iter(night_store.night_folders(settings.results)), None)
         night, damage = None, ""
         try:
-            night = night_store.read_night(newest) if newest is not None and newest != before else None
+            own = _own_night(settings.results, before, played.night_id)
+            night = night_store.read_night(own) if own is not None else None
         except ResultsError as error:
             # A night that cannot be read must still be reported.
             damage = str(error)
         outcome = _outcome(settings, night, played, remarks, took, damage)
         return _report_outcome(settings, outcome, took)
+
+
+def _own_night(results: Path, before: Sequence[Path], night_id: str | None) -> Path | None:
+    """Return the folder of the night that the playbook judged, or None if there is none.
+
+    Another playbook may have judged a night of other nodes meanwhile, even a later one.
+
+    Args:
+        results: The results folder.
+        before: The folders of the nights before the playbook.
+        night_id: The id of the night that the playbook began, or "" if none. None if it reported no steps.
+
+    Raises:
+        ResultsError: The folder cannot be listed, or it is not known which of several nights is the own one.
+    """
+    new = [folder for folder in night_store.night_folders(results) if folder not in before]
+    if night_id is not None:
+        return next((folder for folder in new if folder.name == night_id), None)
+    if len(new) > 1:
+        raise ResultsError(
+            f"which of {len(new)} new nights is its own is not known, because its callback reported no steps"
+        )
+    return next(iter(new), None)
 
 
 def finish_interrupted(results: Path) -> list[str]:
@@ -197,8 +219,9 @@ def finish_interrupted(results: Path) -> list[str]:
                 )
                 continue
             shutil.rmtree(folder, ignore_errors=True)
+            end = f"cannot be removed: remove {folder} by hand" if folder.exists() else "was removed"
             remarks.append(
-                f"{folder.name} was interrupted before it was judged; it proved nothing, and was removed"
+                f"{folder.name} was interrupted before it was judged; it proved nothing, and {end}"
             )
         else:
             context = night_store.NightContext(night_id=folder.name, folder=str(folder), results=str(results))
@@ -246,17 +269,15 @@ def _single_nightly(results: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _PlaybookResult:
-    """The end of the playbook.
+    """The end of the playbook: exit status (None after a timeout), last lines, and lost or failed hosts.
 
-    Attributes:
-        status: The exit status, or None if the playbook was out of time.
-        tail: The last lines of Ansible's output.
-        hosts: A line with the unreachable hosts, and one for each failed task with its hosts.
+    ``night_id`` is the id of the night that it began, or "" if none. None if it reported no steps.
     """
 
     status: int | None
     tail: tuple[str, ...]
     hosts: tuple[str, ...]
+    night_id: str | None = None
 
 
 def _program(name: str) -> Path:
@@ -310,11 +331,15 @@ def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResu
         follower = Thread(target=_follow, args=(child, artifacts, lines), daemon=True)
         follower.start()
         failed: dict[str, set[str]] = {}
+        night_id: str | None = None
 
         def show() -> None:
             """Show the events and lines that the playbook wrote since the last call."""
+            nonlocal night_id
             for event in events.read():
                 _note_failure(event, failed)
+                is_begin = event.get("kind") == "night"
+                night_id = sanitize(event.get("id") or "", 100) if is_begin else night_id or ""
                 view.add_event(event)
             while not lines.empty():
                 line = lines.get()
@@ -330,7 +355,7 @@ def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResu
             follower.join(_SEND_S)
             show()
             events.close()
-        return _PlaybookResult(status, tuple(tail), tuple(_failure_lines(failed)))
+        return _PlaybookResult(status, tuple(tail), tuple(_failure_lines(failed)), night_id)
 
 
 def _wait(child: subprocess.Popen[str], timeout_s: float, show: Callable[[], None]) -> int | None:
@@ -474,15 +499,10 @@ def _outcome(
             *remarks,
             *played.hosts[:20],
         ]
-        lines += played.tail[-8:]
+        lines += played.tail
         return NightlyOutcome(EXIT_TOOL, night, tuple(lines))
     results = settings.results
-    earlier_folders = night_store.night_folders(results, before=night.night_id)
-    before = None
-    with suppress(ResultsError):
-        before = night_store.read_night(earlier_folders[0]) if earlier_folders else None
-    earlier = night_store.earlier_states(night, before, earlier_folders[1:])
-    lines = messages.summarize_night(night, messages.describe_changes(night, before, earlier))
+    lines = messages.summarize_night(night, tasks.changes_since_last_night(results, night))
     lines += probe_scheduler.describe_probes(probe_results.read_probes(results / night.night_id))
     page = f"{settings.link.rstrip('/')}/{night.night_id}/index.html" if settings.link else ""
     lines += [*(f"note: {remark}" for remark in remarks), f"took {duration(took)}"]
@@ -520,7 +540,9 @@ def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: fl
             if send is not None:
                 answer_within(_WHOLE_S, send)
         except TimeoutError:
-            problems.append(f"note: {name} failed: its server did not answer in time")
+            # The folder of the metrics may be on a file server that does not answer.
+            what = "the file was not written" if name == "metrics" else "its server did not answer"
+            problems.append(f"note: {name} failed: {what} in time")
         except (OSError, ValueError, HTTPException, smtplib.SMTPException, ResultsError) as error:
             # An address may contain a secret, so no message may repeat it.
             problems.append(f"note: {name} failed: {sanitize(_without(str(error), url), 300)}")

@@ -19,7 +19,7 @@ from rackproof.core.records import WORST_FIRST, Direction, Verdict
 from rackproof.core.text import amount, moment, quantity, sanitize, unit_text
 from rackproof.jobs.validate import explain
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes
-from rackproof.jobs.validate.messages import HEALTH_ONLY, describe_unmeasured
+from rackproof.jobs.validate.messages import ACT_NAMES, HEALTH_ONLY, describe_unmeasured
 from rackproof.report import view
 from rackproof.report.charts import Chart, Drawn, Line, draw
 from rackproof.report.html import environment, style
@@ -65,7 +65,8 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
         ResultsError: The night's folder cannot be written, or the results folder cannot be listed.
     """
     folder = results / night.night_id
-    folders = night_store.night_folders(results)
+    # An interrupted night may be closed after later ones, which its pages do not show.
+    folders = [folder, *night_store.night_folders(results, before=night.night_id)]
     shown_nodes = [
         node for node in night.nodes if len(night.nodes) <= NODE_PAGES or node.verdict is not Verdict.PASS
     ]
@@ -290,12 +291,12 @@ def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
 
 
 def _acts(night: NightRecord) -> Table:
-    """Return the table of planned and executed drains and resumes, and of the reasons for no action."""
+    """Return the table of planned and executed drains and resumes."""
     rows = []
     for node in night.nodes:
         if node.plan or node.why or node.did:
             allowed = node.plan in night.acts
-            act = node.plan + ("" if allowed or not node.plan else " (dry run)")
+            act = ACT_NAMES[node.plan] + ("" if allowed or not node.plan else " (dry run)")
             rows.append(
                 (
                     Cell(sanitize(node.node, 100)),

@@ -183,7 +183,8 @@ def measure_night(
             for name, stored in snapshots.items()
         ]
         run = jobs(shell, plan, {name: len(some) for name, some in sizes.items()}, partitions)
-        direct = _direct_results(folder, snapshots)
+        # The programs of such a node may have measured another node's GPUs, also without Slurm.
+        direct = _direct_results(folder, snapshots.keys() - strangers)
         numbers: tuple[Measurement, ...] = ()
         try:
             run.begin()

@@ -135,12 +135,15 @@ def _hardware_lines(stored: StoredSnapshot | None, node_night: NodeNight) -> lis
 
 
 def _suspect(snapshot: NodeSnapshot, node_night: NodeNight, gpu: GpuSnapshot) -> str:
-    """Return "is missing" for a missing GPU, "yes" for a GPU with a finding or reason, and "" for others."""
+    """Return "is missing" for a missing GPU, "yes" for one with a finding of its own, and "" for others."""
     if any(gone.uuid == gpu.uuid for gone in snapshot.gone_gpus):
         return "is missing"
-    bad_parts = {finding.name for finding in node_night.findings if finding.part == "gpu"}
+    # What the whole fleet shows is a fault of the tool or of an expectation, and no part for a vendor.
+    bad_parts = {
+        finding.name for finding in node_night.findings if finding.part == "gpu" and not finding.fleetwide
+    }
     # The part of a measurement begins with the GPU's UUID, before its slot.
-    bad_parts |= {reason.part.partition(" ")[0] for reason in node_night.reasons}
+    bad_parts |= {reason.part.partition(" ")[0] for reason in node_night.reasons if not reason.fleetwide}
     return "yes" if gpu.uuid in bad_parts else ""
 
 

@@ -290,11 +290,9 @@ def close_night(
                 ),
             }
         )
-        past = night_store.night_folders(results, before=night.night_id)
-        before = _readable_night(past[0]) if past else None
+        changes = changes_since_last_night(results, night)
     except ResultsError as error:
         raise ValidateError(str(error)) from error
-    changes = describe_changes(night, before, night_store.earlier_states(night, before, past[1:]))
     probed = describe_probes(read_probes(folder))
     page = history = ""
     if not keep:
@@ -326,12 +324,24 @@ def close_night(
     )
 
 
+def changes_since_last_night(results: Path, night: NightRecord) -> tuple[str, ...]:
+    """Return a line for each node that differs from its last night before this one.
+
+    Raises:
+        ResultsError: The results folder cannot be listed.
+    """
+    past = night_store.night_folders(results, before=night.night_id)
+    before = _readable_night(past[0]) if past else None
+    earlier = night_store.earlier_states(night, before, past[1:])
+    return describe_changes(night, before, earlier, is_lost=bool(past) and before is None)
+
+
 def _readable_night(folder: Path) -> NightRecord | None:
     """Return the record of an earlier night, or None if it cannot be read."""
     try:
         return night_store.read_night(folder)
     except ResultsError:
-        # The night's remarks state the fault. Changes since the earlier night are unknown.
+        # The night's remarks state the fault.
         return None
 
 

@@ -12,6 +12,7 @@ The rules are:
 * If too many nodes are unreachable, the night drains no node. The network or this machine is probably at
   fault.
 * A night changes only drains by nights. It changes no other drain or reason.
+* A night without Slurm's answer neither ends nor renews a drain by nights.
 * A night resumes a node after the failed checks passed in the required number of nights. The nights must be
   hours apart, and must read the evidence that :mod:`rackproof.jobs.validate.fleet.healing` lists.
 """
@@ -208,6 +209,8 @@ def _with_hold(
     node_night: NodeNight, before: NodeNight | None, night_id: str, now: datetime, policy: DrainPolicy
 ) -> NodeNight:
     """Return a node with the decision about its drain. A node that nights did not drain is unchanged."""
+    if node_night.slurm is None or not node_night.slurm.known:
+        return _with_earlier_hold(node_night, before, night_id, policy)
     hold = hold_of(node_night.slurm, before, night_id)
     if hold is None:
         return node_night
@@ -217,16 +220,48 @@ def _with_hold(
             update={"hold": hold, "why": "stays drained: tonight proves nothing about it"}
         )
     if node_night.verdict is Verdict.FAIL:
-        codes = tuple(dict.fromkeys([*hold.codes, *node_night.codes()]))
-        update = {"codes": codes, "failed": night_id, "passes": 0, "passed": None}
         why = f"stays drained: {_failed_codes_text(node_night)}"
-        return node_night.model_copy(update={"hold": hold.model_copy(update=update), "why": why})
+        return node_night.model_copy(update={"hold": _failed_again(hold, node_night, night_id), "why": why})
     if hold.passes and (hold.passed is None or hold.passed > now):
         # The time of the last pass is unknown, or a wrong clock put it into the future. Count from now.
         hold = hold.model_copy(update={"passed": now})
     if why := _no_pass(node_night, hold) or _too_soon(hold, now, policy):
         return node_night.model_copy(update={"hold": hold, "why": why})
     return _passed_again(node_night, hold, now, policy)
+
+
+def _with_earlier_hold(
+    node_night: NodeNight, before: NodeNight | None, night_id: str, policy: DrainPolicy
+) -> NodeNight:
+    """Return a node about which Slurm said nothing, with its earlier drain by nights, if there is one.
+
+    Without the drain, a later night would count it from that night on, and compare the node with a snapshot
+    that may already show the fault.
+    """
+    if before is None or before.hold is None or _is_resumed(before):
+        return node_night
+    hold, failure = before.hold, ""
+    if node_night.verdict is Verdict.FAIL:
+        hold, failure = _failed_again(hold, node_night, night_id), _failed_codes_text(node_night)
+    if not policy.has_slurm:
+        why = NO_SLURM if _fails_for_certain(node_night) else ""
+    else:
+        why = f"{_NOT_SHOWN}{failure and f'; failed tonight: {failure}'}"
+    return node_night.model_copy(update={"hold": hold, "why": why})
+
+
+def _is_resumed(node_night: NodeNight) -> bool:
+    """Return whether a node with a drain by nights was no longer drained by them after its night."""
+    state = node_night.slurm
+    is_drained = state is None or not state.known or state.drained_by == "ours"
+    # The state after a planned drain may not be stored, if the playbook ended early.
+    return not is_drained and node_night.plan != "drain"
+
+
+def _failed_again(hold: Hold, node_night: NodeNight, night_id: str) -> Hold:
+    """Return a drain by nights with tonight's failures added, and without passes."""
+    codes = tuple(dict.fromkeys([*hold.codes, *node_night.codes()]))
+    return hold.model_copy(update={"codes": codes, "failed": night_id, "passes": 0, "passed": None})
 
 
 def _passed_again(node_night: NodeNight, hold: Hold, now: datetime, policy: DrainPolicy) -> NodeNight:
@@ -262,6 +297,11 @@ _NEEDS_LOAD = (
 )
 
 
+_UNKNOWN_BEFORE = (
+    f"; no stored night shows the node before this drain, so no night may show the repair: {_BY_HAND}"
+)
+
+
 def _no_pass(node_night: NodeNight, hold: Hold) -> str:
     """Return why a night that did not fail a drained node does not count as its pass, or ""."""
     if not hold.codes:
@@ -270,7 +310,7 @@ def _no_pass(node_night: NodeNight, hold: Hold) -> str:
         # Slurm gives a drained node no partner that could prove it good.
         return f"stays drained: it failed in a pair, and a drained node gets no partner; {_BY_HAND}"
     lacking = {code: lacking_for(code, node_night.read_again) for code in hold.codes}
-    return _never_proven(lacking) or _still_found(node_night, hold) or _not_read_again(lacking)
+    return _never_proven(lacking) or _still_found(node_night, hold) or _not_read_again(lacking, hold)
 
 
 def _never_proven(lacking: Mapping[str, Sequence[str] | None]) -> str:
@@ -288,14 +328,14 @@ def _still_found(node_night: NodeNight, hold: Hold) -> str:
     return codes and f"stays drained: still found: {codes}"
 
 
-def _not_read_again(lacking: Mapping[str, Sequence[str] | None]) -> str:
-    """Return a text about the evidence that was not read since the night before, or ""."""
+def _not_read_again(lacking: Mapping[str, Sequence[str] | None], hold: Hold) -> str:
+    """Return which evidence was not read since the night before, or ""."""
     texts = [f"{code} ({', '.join(names)})" for code, names in lacking.items() if names]
     codes = sanitize(", ".join(texts), 300)
     needs_load = any(SOAK in (names or ()) for names in lacking.values())
     return codes and (
         f"stays drained: the failed checks were not made again since the night before: {codes}"
-        f"{_NEEDS_LOAD if needs_load else ''}"
+        f"{_NEEDS_LOAD if needs_load else ''}{'' if hold.before is not None else _UNKNOWN_BEFORE}"
     )
 
 
@@ -328,6 +368,8 @@ def _objection(node_night: NodeNight, blind: bool, partitions: Sequence[str], po
 
 
 _AT_LIMIT = "the share of partition"
+_NOT_SHOWN = "Slurm did not show whether its drain by nights goes on"
+"""Reason of a night without Slurm's answer about a node that nights drained."""
 
 
 def _share_used_up(

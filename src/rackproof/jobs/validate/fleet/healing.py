@@ -14,7 +14,7 @@ healed. After a code without a row or rule, the node remains drained until an op
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,9 +58,8 @@ class DrainedNode:
         idle: Whether no job uses the node.
         failed: The snapshot of the last night in which the node failed, or None if it is lost or if no stored
             night made the drain.
-        before: The last snapshot before the night that drained the node, or None if no searched night has
-            one.
-        is_first: Whether none of the searched nights before the drain can have had a snapshot of the node.
+        before: The last snapshot before the night that drained the node, or None if lost or unknown.
+        is_first: Whether it is known that no night before the drain stored a snapshot of the node.
         soaked: The UUIDs of the GPUs that passed a soak since the night before.
     """
 
@@ -73,9 +72,18 @@ class DrainedNode:
     soaked: Collection[str] = ()
 
     @property
-    def earlier(self) -> tuple[NodeSnapshot, ...]:
-        """Return the snapshots before the drain and of the failure, which show what the node can report."""
+    def counted(self) -> tuple[NodeSnapshot, ...]:
+        """Return the earlier snapshots, which show the counters that the node's parts have."""
         return tuple(snapshot for snapshot in (self.before, self.failed) if snapshot is not None)
+
+    @property
+    def earlier(self) -> tuple[NodeSnapshot, ...]:
+        """Return the earlier snapshots, which show the parts and readings that the node has.
+
+        Without the last snapshot before the drain, there are none, unless the node had none. In the others,
+        a part may already be missing.
+        """
+        return () if self.before is None and not self.is_first else self.counted
 
     @cached_property
     def codes_against_before(self) -> frozenset[str]:
@@ -183,8 +191,13 @@ def _all_gpus(node: DrainedNode) -> EvidenceState:
         len({gpu.uuid for gpu in snapshot.gpus} | {gpu.uuid for gpu in snapshot.gone_gpus})
         for snapshot in node.earlier
     ]
-    expected_count = node.expected.gpus or max(earlier_counts, default=1)
-    return _state(len({gpu.uuid for gpu in node.tonight.gpus}) >= max(expected_count, 1))
+    return _enough(len({gpu.uuid for gpu in node.tonight.gpus}), node.expected.gpus, earlier_counts)
+
+
+def _enough(count: int, expected: int | None, earlier_counts: Sequence[int]) -> EvidenceState:
+    """Return whether a node has as many parts as are required, or else as were there before."""
+    least = expected or max((*earlier_counts, 1))
+    return _state(count >= least and bool(expected or earlier_counts))
 
 
 def _gpus(reads: Callable[[GpuSnapshot], bool]) -> Callable[[DrainedNode], EvidenceState]:
@@ -206,6 +219,8 @@ def _values(*fields: str, as_before: Iterable[str] = ()) -> Callable[[DrainedNod
     """
 
     def state(node: DrainedNode) -> EvidenceState:
+        if as_before and not node.earlier:
+            return EvidenceState.ABSENT
         known = {
             name
             for name in as_before
@@ -245,6 +260,8 @@ def _driver_tools(node: DrainedNode) -> EvidenceState:
         for tool, status in snapshot.tools.items()
         if tool.startswith(_DRIVER_TOOLS) and status in ("ok", "hung")
     }
+    if not node.earlier:
+        return EvidenceState.ABSENT
     states = [_tool(tool)(node) for tool in sorted({"nvidia_smi_xml", *tools})]
     return next((state for state in states if state is not EvidenceState.THERE), EvidenceState.THERE)
 
@@ -264,7 +281,7 @@ def _reset_or_booted(node: DrainedNode) -> EvidenceState:
 
 def _slowdowns(node: DrainedNode) -> EvidenceState:
     """Return whether each GPU has the counters of slowdowns that earlier snapshots have."""
-    counted = {reason for snapshot in node.earlier for gpu in snapshot.gpus for reason in gpu.slowdown_s}
+    counted = {reason for snapshot in node.counted for gpu in snapshot.gpus for reason in gpu.slowdown_s}
     return _gpus(lambda gpu: bool(counted) and counted <= gpu.slowdown_s.keys())(node)
 
 
@@ -298,12 +315,12 @@ def _ports(node: DrainedNode) -> EvidenceState:
     """Return whether as many ports were read as are required, or else as were there before."""
     ports = {(port.device, port.port) for port in node.tonight.ports if port.state and port.rate_gbps}
     earlier_counts = [len({(port.device, port.port) for port in snapshot.ports}) for snapshot in node.earlier]
-    return _state(len(ports) >= max(node.expected.ports or max(earlier_counts, default=1), 1))
+    return _enough(len(ports), node.expected.ports, earlier_counts)
 
 
 def _port_counters(node: DrainedNode) -> EvidenceState:
     """Return whether each port has the error counters that earlier snapshots have."""
-    counted = {name for snapshot in node.earlier for port in snapshot.ports for name in port.counters}
+    counted = {name for snapshot in node.counted for port in snapshot.ports for name in port.counters}
     return _state(bool(counted) and all(counted <= port.counters.keys() for port in node.tonight.ports))
 
 
@@ -338,7 +355,7 @@ def _card_links(node: DrainedNode) -> EvidenceState:
         for address, link in node.tonight.links.items()
         if all(re.match(r"\d", link.get(key, "")) for key in keys)
     }
-    return _state(bool(addresses_read) and earlier_addresses <= addresses_read)
+    return _state(bool(node.earlier and addresses_read) and earlier_addresses <= addresses_read)
 
 
 def _mounts(node: DrainedNode) -> EvidenceState:
@@ -351,7 +368,7 @@ def _mounts(node: DrainedNode) -> EvidenceState:
 def _writable_mounts(node: DrainedNode) -> EvidenceState:
     """Return whether the expected file systems, and those that were writable before, are writable."""
     table = node.tonight.mount_table
-    if not table:
+    if not table or not node.earlier:
         return EvidenceState.ABSENT
     expected = expected_mounts(node.expected)
     read_only = {mount.path for mount in expected if "ro" in mount.options}
@@ -379,7 +396,7 @@ def _is_read_only(mount: Mapping[str, str]) -> bool:
 def _disks(node: DrainedNode) -> EvidenceState:
     """Return whether the sizes of all known file systems were read."""
     earlier_paths = {path for snapshot in node.earlier for path in snapshot.disk}
-    return _state(bool(node.tonight.disk) and earlier_paths <= node.tonight.disk.keys())
+    return _state(bool(node.earlier and node.tonight.disk) and earlier_paths <= node.tonight.disk.keys())
 
 
 def _inodes(node: DrainedNode) -> EvidenceState:

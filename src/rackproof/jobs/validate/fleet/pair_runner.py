@@ -254,7 +254,10 @@ class _PairRunner:
             return not met or met[0].passed
 
         if len(suspects - bad) > 1 and good:
-            bisect_group(sorted(suspects - bad), works, helpers=sorted(good), most_runs=4 * len(suspects))
+            met = [(result.nodes[0], result.nodes[1]) for result in results if len(result.nodes) == 2]
+            bisect_group(
+                sorted(suspects - bad), works, helpers=sorted(good), met=met, most_runs=4 * len(suspects)
+            )
 
 
 def _sort_pair_nodes(results: Iterable[PairResult]) -> tuple[set[str], set[str], set[str]]:
@@ -267,10 +270,14 @@ def _sort_pair_nodes(results: Iterable[PairResult]) -> tuple[set[str], set[str],
         (result.nodes[0], result.nodes[1]): result.passed for result in results if len(result.nodes) == 2
     }
     good = _names(pair for pair, passed in verdicts.items() if passed)
-    # If a larger group passes, all of its nodes are good. If it fails, any of them may be bad.
-    good |= _names(result.nodes for result in results if len(result.nodes) > 2 and result.passed)
+    good |= _good_in_groups(results)
     failed = _names(pair for pair, passed in verdicts.items() if not passed)
-    return good, set(find_culprits(verdicts)[0]), failed - good
+    return good, set(find_culprits(verdicts, good)[0]), failed - good
+
+
+def _good_in_groups(results: Iterable[PairResult]) -> set[str]:
+    """Return the nodes of larger groups that passed. If a group fails, any of its nodes may be bad."""
+    return _names(result.nodes for result in results if len(result.nodes) > 2 and result.passed)
 
 
 def _names(groups: Iterable[Sequence[str]]) -> set[str]:
@@ -286,7 +293,8 @@ def _fabric_reasons(
     A suspect is unproven. Only pairs count here. The results of larger groups change no reason.
     """
     pairs = _deciding_meetings(results)
-    bad, links, suspects = find_culprits({pair: result.passed for pair, result in pairs.items()})
+    passed = {pair: result.passed for pair, result in pairs.items()}
+    bad, links, suspects = find_culprits(passed, _good_in_groups(results))
     reasons = {name: _node_reason(name, pairs, name in bad) for name in sorted(bad | suspects)}
     between = [
         NightReason(

@@ -126,7 +126,9 @@ def _hand_over(node: str, claimed_by: Mapping[str, str], partner_of: dict[str, s
         next_node = former
 
 
-def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozenset[Pair], frozenset[str]]:
+def find_culprits(
+    results: Mapping[Pair, bool], good: Collection[str] = ()
+) -> tuple[frozenset[str], frozenset[Pair], frozenset[str]]:
     """Return the bad nodes, the pairs with a bad link, and the nodes that remain suspects.
 
     A partner is good if it passed with another node. A node is bad if it always failed, at least twice with
@@ -136,8 +138,9 @@ def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozens
 
     Args:
         results: Whether each pair passed. A pair that hung did not pass.
+        good: The nodes of larger groups that passed.
     """
-    known_good = _nodes_of(pair for pair, passed in results.items() if passed)
+    known_good = _nodes_of(pair for pair, passed in results.items() if passed).union(good)
     failed = [pair for pair, passed in results.items() if not passed]
     bad = _bad_nodes(failed, known_good)
     links = {pair for pair in failed if known_good.issuperset(pair)}
@@ -175,6 +178,7 @@ def bisect_group(
     works: Callable[[Sequence[str]], bool],
     *,
     helpers: Collection[str] = (),
+    met: Iterable[Pair] = (),
     most_runs: int = 64,
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Find the bad nodes of a group by measuring halves of it.
@@ -188,6 +192,8 @@ def bisect_group(
         works: A function that runs a job on some nodes with a time limit. It returns false for a failure or a
             hang.
         helpers: The known-good nodes outside the group.
+        met: The pairs that were measured before. A single node gets a helper that it did not meet, if there
+            is one, because only a second good partner proves it bad.
         most_runs: The largest number of runs. Nodes that were not tested by then are in the second
             value.
 
@@ -197,7 +203,7 @@ def bisect_group(
         halves, or is intermittent. A single node also has no answer if there is no helper.
     """
     spare = [helper for helper in helpers if helper not in set(nodes)]
-    search = _Bisection(works, spare, most_runs)
+    search = _Bisection(works, spare, _partners_by_node(met), most_runs)
     if len(nodes) > 1:
         search.halve(nodes)
     elif nodes:
@@ -212,6 +218,7 @@ class _Bisection:
     Attributes:
         works: The function that measures some nodes.
         spare: The known-good nodes that a single node is measured with.
+        partners: The nodes that each node met before.
         runs_left: The number of remaining runs.
         bad: The nodes that were found bad.
         unclear: The groups without an answer.
@@ -219,13 +226,16 @@ class _Bisection:
 
     works: Callable[[Sequence[str]], bool]
     spare: Sequence[str]
+    partners: Mapping[str, Collection[str]]
     runs_left: int
     bad: list[str] = field(default_factory=list)
     unclear: list[tuple[str, ...]] = field(default_factory=list)
 
     def ask(self, members: Sequence[str]) -> bool | None:
         """Return whether a part works. Return None if no run is left, or if there is no second node."""
-        group = [*members, *self.spare[: max(0, 2 - len(members))]]
+        known = self.partners.get(members[0], ())
+        helpers = sorted(self.spare, key=lambda helper: helper in known)
+        group = [*members, *helpers[: max(0, 2 - len(members))]]
         if self.runs_left < 1 or len(group) < 2:
             return None
         self.runs_left -= 1

@@ -407,7 +407,7 @@ def describe_probes(night: ProbeNight | None) -> tuple[str, ...]:
     pairs = sum(len(pair.nodes) == 2 for pair in night.pairs)
     lines = [
         f"measured: {amount(len(night.measured), 'node')}, {amount(pairs, 'pair')}, "
-        f"{night.spent:.1f} of {night.asked:g} GPU-minutes"
+        f"{night.spent:.1f} of {night.asked:.15g} GPU-minutes"
     ]
     by_test: dict[str, list[str]] = {}
     for name, tests in night.tests.items():
