@@ -453,16 +453,20 @@ class Docker(slurm_run.Work):
         )
         out = self.folder / "run.out"
         tail = Tail06(out, self.secrets)
-        with out.open("wb") as stream:
-            self.training = subprocess.Popen(
-                ["./run.sub"],
-                cwd=str(self.code),
-                env={**environment, **self.secrets},
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self.submitting = True
+        try:
+            with out.open("wb") as stream:
+                self.training = subprocess.Popen(
+                    ["./run.sub"],
+                    cwd=str(self.code),
+                    env={**environment, **self.secrets},
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        finally:
+            self.submitting = False
         try:
             return self.attend(tail, self.training)
         finally:
@@ -524,11 +528,9 @@ class Docker(slurm_run.Work):
         status, _out, err = run_command(["docker", "rm", "-f", container], timeout=45)
         return status == 0 or "No such container" in err
 
-    def stop(self, _signal: int, _frame: Any) -> None:
-        """End the running work. A step ends at once, and the training through the loop that follows it."""
-        self.stopping = True
-        if self.training is None and not self.job:
-            raise Stopped
+    def has_work(self) -> bool:
+        """Return whether there is a training or a job, which the loop that follows it ends after a signal."""
+        return self.training is not None or super().has_work()
 
     def everything(self) -> int:
         """Do all steps in order."""
@@ -660,10 +662,12 @@ def main(words: list[str] | None = None) -> int:
         if options.what == "run":
             return work.everything()
         if options.what == "cancel":
+            run_command(["docker", "rm", "-f", work.container])
             work.job = str(read_json(work.folder / "job.json").get("job", ""))
+            if spec["together"]:
+                work.job = work.job or work.find_job()
             if work.job:
                 work.cancel("asked for")
-            run_command(["docker", "rm", "-f", work.container])
             return 0
         work.sources()
         work.build()

@@ -81,9 +81,7 @@ def imported(name: str, known: set[str] | None = None) -> set[str]:
 def annotations(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the annotations, and the blocks that only a type checker reads."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.AnnAssign):
-            yield node.annotation
-        elif isinstance(node, ast.arg) and node.annotation:
+        if isinstance(node, ast.AnnAssign | ast.arg) and node.annotation:
             yield node.annotation
         elif isinstance(node, ast.FunctionDef) and node.returns:
             yield node.returns
