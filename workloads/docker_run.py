@@ -643,7 +643,7 @@ def minutes_of(walltime: str) -> int:
 
 def main(words: list[str] | None = None) -> int:
     """Do the step that the command line names, or all steps. Return the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=("run", "image", "cancel"))
     parser.add_argument("--spec", required=True, help="what to run, as JSON")
     parser.add_argument("--id", default="", help="the run")

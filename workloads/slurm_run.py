@@ -2128,8 +2128,8 @@ class Work:
     def stop(self, _signal: int, _frame: Any) -> None:
         """Handle a signal. Before there is work to end, end at once. Otherwise, its loop ends it.
 
-        While the work is being started, the signal waits, because a job of unknown number could remain. A second
-        signal does not interrupt the end that the first one began.
+        While the work is being started, the signal waits, because a job of unknown number could remain. A
+        second signal does not interrupt the end that the first one began.
 
         Raises:
             Stopped: There is no job yet, and none is being submitted.
@@ -2279,7 +2279,7 @@ def digest_of(text: str) -> str:
 
 def read_options(words: list[str] | None) -> argparse.Namespace:
     """Parse and check the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=("run", "check", "pull", "configs", "stage", "cancel"))
     given = os.environ.get("RACKPROOF_SPEC")
     parser.add_argument("--spec", default=given, required=given is None, help="what to run, as JSON")
