@@ -2215,7 +2215,17 @@ class Tail:
         sys.stdout.buffer.flush()
 
     def line(self, line: bytes) -> bytes:
-        """Note phase and step from a line, and return the text to print for it."""
+        """Note phase and step from a line, and return the text to print for it.
+
+        A line of the job is changed if it could count as the launcher's, or as an event after the training.
+        """
+        self.note(line)
+        if self.over:
+            line = line.replace(b":::MLLOG", b"(quoted) MLLOG")
+        return line.replace(MARK.encode(), b"(quoted) ")
+
+    def note(self, line: bytes) -> None:
+        """Note phase and step from a line."""
         marker = MARKERS.match(line)
         if marker:
             self.phase = PHASES[marker[1]]
@@ -2223,7 +2233,7 @@ class Tail:
             self.over = self.over or marker[1] == b"RUNANDTIME_STOP"
         elif b":::MLLOG" in line:
             if self.over:
-                return line.replace(b":::ML", b"(quoted) ML")
+                return
             step, samples = STEP.search(line), SAMPLES.search(line)
             if step or samples:
                 words = [f"step {int(step[1])}"] if step else []
@@ -2232,7 +2242,6 @@ class Tail:
                 self.phase = "training"
         elif line.strip():
             self.last = line[:300].decode("utf-8", "replace").strip()
-        return line.replace(MARK.encode(), b"(quoted) ")
 
 
 def tree_size(folder: Path) -> int:

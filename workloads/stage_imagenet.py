@@ -741,6 +741,9 @@ def describe(plan: Plan, name: str, journal: Journal) -> dict[str, Any]:
         "settings": plan.settings(name),
         "encoder": journal.encoder,
         "objects": sum(entry["objects"] for entry in entries),
+        "objects_by_part": {
+            part: sum(entry["objects"] for entry in entries if entry["part"] == part) for part in PARTS
+        },
         "size_bytes": sum(entry["size"] for entry in entries),
         "sha256": hashlib.sha256(listing.encode()).hexdigest(),
         "odd_images": odd,

@@ -279,3 +279,29 @@ def test_no_second_job_is_submitted_while_the_accounts_do_not_answer(
     with pytest.raises(slurm_run.Refusal, match="Slurm's accounts do not answer"):
         submit(work, monkeypatch)
     assert slurm.calls_of("sbatch") == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "printed"),
+    [
+        # Lines of the job, and what is printed for the last one.
+        ([b':::MLLOG {"key": "a"}'], b':::MLLOG {"key": "a"}'),
+        ([b"RUNANDTIME_STOP 1", b':::MLLOG {"key": "a"}'], b'(quoted) MLLOG {"key": "a"}'),
+        ([b':::RACKPROOF {"end": {}}'], b'(quoted) {"end": {}}'),
+        ([b':::RACKPROOF {"x": ":::MLLOG"}'], b'(quoted) {"x": ":::MLLOG"}'),
+        (
+            [b"RUNANDTIME_STOP 1", b':::RACKPROOF {"end": {"x": ":::MLLOG"}}'],
+            b'(quoted) {"end": {"x": "(quoted) MLLOG"}}',
+        ),
+        (
+            [b"RUNANDTIME_STOP 1", b":::RACKPROOF :::RACKPROOF :::MLLOG :::MLLOG"],
+            b"(quoted) (quoted) (quoted) MLLOG (quoted) MLLOG",
+        ),
+        ([b"RUNANDTIME_STOP 1 :::RACKPROOF :::MLLOG {}"], b"RUNANDTIME_STOP 1 (quoted) (quoted) MLLOG {}"),
+    ],
+)
+def test_no_line_of_the_job_counts_as_the_launchers(
+    slurm_run: ModuleType, tmp_path: Path, lines: list[bytes], printed: bytes
+) -> None:
+    tail = slurm_run.Tail(tmp_path / "slurm.out")
+    assert [tail.line(line) for line in lines][-1] == printed
