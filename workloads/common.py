@@ -248,35 +248,37 @@ def gpus() -> list[Gpu]:
     """Return the GPUs that CUDA lets this process use, read from the driver without a framework.
 
     Raises:
-        Refusal: The driver is there but reports an error other than "no device".
+        Refusal: The driver is there but reports an error other than "no device", also for a single GPU.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return []
 
-    def call(name: str, *arguments: Any) -> int:
-        return int(getattr(driver, name)(*arguments))
+    def check(status: int, where: str = "") -> None:
+        if status != 0:
+            text = ctypes.c_char_p()
+            driver.cuGetErrorString(status, ctypes.byref(text))
+            message = (text.value or b"unknown").decode(errors="replace")
+            raise Refusal(
+                EXIT_NO_GPU,
+                f"the CUDA driver reports error {status} ({message}){where}; check nvidia-smi and dmesg",
+            )
 
-    status = call("cuInit", 0)
+    status = driver.cuInit(0)
     no_device = 100
     if status == no_device:
         return []
-    if status != 0:
-        text = ctypes.c_char_p()
-        call("cuGetErrorString", status, ctypes.byref(text))
-        message = (text.value or b"unknown").decode(errors="replace")
-        raise Refusal(
-            EXIT_NO_GPU, f"the CUDA driver reports error {status} ({message}); check nvidia-smi and dmesg"
-        )
+    check(status)
     count = ctypes.c_int()
-    call("cuDeviceGetCount", ctypes.byref(count))
+    check(driver.cuDeviceGetCount(ctypes.byref(count)))
     listed = []
     for index in range(count.value):
         device, uuid, name = ctypes.c_int(), _CudaUuid(), ctypes.create_string_buffer(200)
-        call("cuDeviceGet", ctypes.byref(device), index)
-        call("cuDeviceGetUuid", ctypes.byref(uuid), device)
-        call("cuDeviceGetName", name, len(name), device)
+        where = f" for GPU {index}"
+        check(driver.cuDeviceGet(ctypes.byref(device), index), where)
+        check(driver.cuDeviceGetUuid(ctypes.byref(uuid), device), where)
+        check(driver.cuDeviceGetName(name, len(name), device), where)
         plain = bytes(uuid.bytes).hex()
         parts = (plain[0:8], plain[8:12], plain[12:16], plain[16:20], plain[20:32])
         listed.append(Gpu(index, "GPU-" + "-".join(parts), name.value.decode(errors="replace")))
@@ -601,6 +603,8 @@ def _supervise(
         if status == 0 and stopped.is_file():
             log.end("run_stop", time_ms=int(stopped.read_text()), status="success")
             if watched:
+                # A child that a rank left could still use a GPU.
+                _end(ranks)
                 # For some time, nvidia-smi's utilisation still includes the ranks that ended.
                 time.sleep(gpu_state.SETTLE_S)
             _log_gpu_states(log, "end", watched, folder)
@@ -741,7 +745,10 @@ def _explain(index: int, status: int, folder: Path) -> tuple[int, str]:
 
 
 def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
-    """End every rank and its children, first with SIGTERM and then the remaining ones with SIGKILL."""
+    """End every rank and its children, first with SIGTERM and then the remaining ones with SIGKILL.
+
+    The children of ranks that ended get both signals at once, because they could use the next run's GPUs.
+    """
     for signum in (signal.SIGTERM, signal.SIGKILL):
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -750,8 +757,6 @@ def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
         for rank in ranks:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 rank.wait(max(0.0, deadline - time.monotonic()))
-        if all(rank.returncode is not None for rank in ranks):
-            return
 
 
 def join(rank: Rank, backend: str, device: Any, timeout_s: float) -> None:
@@ -838,6 +843,8 @@ def mark_moment(device: Any) -> Any:
 
 def majority(values: Sequence[Value]) -> Value | None:
     """Return the value of more than half of the values, or None without such a majority. No I/O."""
+    if not values:
+        return None
     value, count = collections.Counter(values).most_common(1)[0]
     return value if 2 * count > len(values) else None
 

@@ -2,7 +2,8 @@
 
 The supervisor in common.py and the program state_gpus.py call :func:`read_states` before a run uses its GPUs
 and after it ended. Any use is therefore by other programs. In a container, processes outside of it are not
-listed, and only used memory and utilisation show that they exist. The module needs only the standard library.
+listed, and only used memory and utilisation show that they exist. The module needs only the standard library
+of Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-Ask = Callable[[list[str], float], str]
+if TYPE_CHECKING:
+    # Python 3.8 cannot evaluate it.
+    Ask = Callable[[list[str], float], str]
 """A function that runs nvidia-smi with options for at most a number of seconds, and returns its output.
 
 Raises:

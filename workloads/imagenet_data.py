@@ -47,14 +47,16 @@ def scan(folder: Path, wanted: str = "") -> Listing:
     """List the images in a folder, in order of names.
 
     ``dataset.json`` states the number of objects and their size, if it exists. On some storage, a stat of a
-    million objects takes an hour. Without that file, images are counted.
+    million objects takes an hour. Without that file, images are counted. With it, the number of listed images
+    must be the stated one, because a part of the data set would otherwise count as the whole.
 
     Args:
         folder: The folder of the data set.
         wanted: With ``val``, training images are not listed if the folder contains ``dataset.json``.
 
     Raises:
-        Refusal: There is no such folder, there are no images, or val contains classes that train lacks.
+        Refusal: There is no such folder, there are no images, val contains classes that train lacks, or the
+            number of images is not the stated one.
     """
     counted = not (folder / "dataset.json").is_file()
     size = objects = 0
@@ -87,7 +89,8 @@ def scan(folder: Path, wanted: str = "") -> Listing:
         if not counted:
             description = json.loads((folder / "dataset.json").read_text())
             described = {key: description[key] for key in described if key in description}
-    except (OSError, ValueError, TypeError) as error:
+            check_counts(folder, description, parts, wanted)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise Refusal(
             common.EXIT_DATA,
             f"no images by class in {folder} ({error}); it needs train/CLASS/*.jpg and val/CLASS/*.jpg",
@@ -97,6 +100,29 @@ def scan(folder: Path, wanted: str = "") -> Listing:
             common.EXIT_DATA, f"no {', '.join(SUFFIXES)} in {folder}/train/CLASS or {folder}/val/CLASS"
         )
     return Listing(classes, parts["train"], parts["val"], described)
+
+
+def check_counts(
+    folder: Path, description: dict[str, Any], parts: dict[str, list[tuple[str, int]]], wanted: str
+) -> None:
+    """Compare the number of listed images with the description of the data set.
+
+    If only one part is wanted, the description must state ``objects_by_part``, or nothing is compared.
+
+    Raises:
+        Refusal: The numbers differ.
+    """
+    stated, found = description.get("objects"), sum(map(len, parts.values()))
+    what = str(folder)
+    if wanted:
+        stated = (description.get("objects_by_part") or {}).get(wanted)
+        what, found = str(folder / wanted), len(parts[wanted])
+    if stated is not None and stated != found:
+        raise Refusal(
+            common.EXIT_DATA,
+            f"{what} has {found} images, and {folder}/dataset.json states {stated}: stage or copy the data "
+            "set again, or correct that file",
+        )
 
 
 def check(folder: Path) -> None:

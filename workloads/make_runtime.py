@@ -24,6 +24,7 @@ If there is no environment, the exit status is not 0, and a line on standard err
 """
 
 import argparse
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -40,7 +41,8 @@ MARKER = "rackproof-runtime.sha256"
 CUDA = "requirements-cuda.txt"
 REQUIREMENTS = ("requirements.txt", CUDA, "requirements-no-deps.txt")
 """The files of requirements in their order. The first one must exist."""
-ENVIRONMENT_ENTRIES = {"bin", "include", "lib", "lib64", "share", "tmp", "pyvenv.cfg", ".gitignore", MARKER}
+CONFIGURATION = "pyvenv.cfg"
+"""The file that venv writes before all others, and that every virtual environment has."""
 REPORT_S = 2.0
 """Seconds between two reports of the environment's size."""
 LOCK_WAIT_S = 600.0
@@ -221,11 +223,34 @@ def clear(folder, minimum_bytes):
     End with a message if it contains something else, or if the disk has too little space for a new one.
     """
     os.makedirs(folder, exist_ok=True)
-    strange = sorted(set(os.listdir(folder)) - ENVIRONMENT_ENTRIES)
-    if strange and not os.path.exists(os.path.join(folder, "pyvenv.cfg")):
-        stop(f"{folder} holds {strange[0]}, so it is not a virtual environment; choose another bench_home")
-    shutil.rmtree(folder)
+    if not any(os.path.exists(os.path.join(folder, name)) for name in (CONFIGURATION, MARKER)):
+        # venv makes empty folders before its first file, so a killed run may leave only these.
+        strange = next((name for _, _, names in os.walk(folder) for name in sorted(names)), None)
+        if strange:
+            stop(
+                f"{folder} holds {strange} and no {CONFIGURATION}, so it is not a virtual environment; "
+                "choose another bench_home"
+            )
+    remove(folder)
     check_free(folder, minimum_bytes)
+
+
+def remove(folder):
+    """Remove an environment.
+
+    The marker goes first, so that the rest of an environment whose removal is killed does not count as whole.
+    The configuration goes last, so that the rest is still known as an environment.
+
+    Raises:
+        OSError: A file cannot be removed.
+    """
+    for name in sorted(os.listdir(folder), key=lambda name: (name != MARKER, name == CONFIGURATION)):
+        path = os.path.join(folder, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.remove(path)
+    os.rmdir(folder)
 
 
 def check_free(folder, minimum_bytes, purpose="", instead=""):
@@ -378,7 +403,8 @@ def make(folder, needs, requirements, checksum, runtime):
         with open(os.path.join(folder, MARKER), "w", encoding="ascii") as marker:
             marker.write(checksum)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove(folder)
         raise
 
 
@@ -394,7 +420,7 @@ def made_before(folder, checksum):
 
 def main():
     """Find or make the environment, and print the path of its interpreter."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runtime", required=True, help="folder with requirements.txt and runtime.json")
     parser.add_argument("--folder", required=True, help="folder of the environment")
     parser.add_argument("--python", default="", help="an existing interpreter to use as it is")
@@ -409,9 +435,8 @@ def main():
         if version_of(options.python) is None:
             stop(f"{options.python}: not a Python interpreter that runs")
         # The modules are only searched for, because an import of PyTorch would add seconds to every run.
-        check_modules(
-            options.python, modules, "import importlib.util as u; assert u.find_spec('{}'), 'not found'"
-        )
+        found = "import importlib.util as u, sys; u.find_spec('{}') or sys.exit('not found')"
+        check_modules(options.python, modules, found)
         print(json.dumps({"changed": False, "python": options.python}))
         return
     folder = os.path.abspath(options.folder)

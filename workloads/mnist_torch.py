@@ -284,7 +284,7 @@ class Trainer:
         weights = [parameter.detach().clone() for parameter in self.model.parameters()]
         run = self.warm_up(step)
         with torch.no_grad():
-            for weight, original in zip(self.model.parameters(), weights):  # noqa: B905  (Python 3.9)
+            for weight, original in zip(self.model.parameters(), weights, strict=True):
                 weight.copy_(original)
             for state in self.optimizer.state.values():
                 state["momentum_buffer"].zero_()
@@ -361,7 +361,7 @@ class Trainer:
         bf16 = self.options.precision == "bf16"
         chunk = VALIDATION_CHUNK[self.device.type]
         with torch.inference_mode():
-            for image, truth in zip(images.split(chunk), labels.split(chunk)):  # noqa: B905  (Python 3.9)
+            for image, truth in zip(images.split(chunk), labels.split(chunk), strict=True):
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
                     scores = self.model(image).float()
                 totals[0] += (scores.argmax(1) == truth).sum()

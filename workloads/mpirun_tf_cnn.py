@@ -3,8 +3,8 @@
 
     rendezvous.py --folder RUN_FOLDER --node-rank 0 --only-first -- mpirun_tf_cnn.py --model resnet50 ...
 
-The benchmarks tf-cnn and tf-cnn-cpu start this program on the first node of a run. It needs only Python's
-standard library. --variable-update selects how the nodes share their work:
+The benchmarks tf-cnn and tf-cnn-cpu start this program on the first node of a run. It needs only the standard
+library of Python 3.8 or newer. --variable-update selects how the nodes share their work:
 
     horovod                                   a rank for each GPU, gradients over MPI or NCCL
     parameter_server, distributed_replicated  a worker and a parameter server on each node, over gRPC
@@ -366,7 +366,8 @@ def print_states(nodes: list[str], gpus: int, moment: str) -> None:
     words = [sys.executable, os.path.abspath(state_gpus.__file__), f"--moment={moment}", f"--gpus={gpus}"]
     with ThreadPoolExecutor(len(nodes)) as pool:
         remote = [[*REMOTE, node, shlex.join(words)] for node in nodes[1:]]
-        for node, (out, error) in zip(nodes, pool.map(answer_of, [words, *remote]), strict=True):
+        answers = pool.map(answer_of, [words, *remote])
+        for node, (out, error) in zip(nodes, answers):  # noqa: B905  (Python 3.8)
             lines = [line for line in out.splitlines() if line.startswith(state_gpus.PREFIX)]
             print(*lines, sep="\n", end="\n" if lines else "", flush=True)
             if error:

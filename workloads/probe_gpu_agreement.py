@@ -108,7 +108,7 @@ def compared(answers: list[dict[str, Any]], rank: int, key: str) -> tuple[list[i
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Compute as one rank, and compare with the others."""
-    if options.device == "cpu" or not common.chosen_by_device(options.device, options.gpus):
+    if not common.chosen_by_device(options.device, options.gpus):
         # The order of sums depends on the number of threads.
         torch.set_num_threads(1)
     device, gpus = common.begin_probe(options, rank, log)

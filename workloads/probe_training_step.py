@@ -81,7 +81,7 @@ def train(device: torch.device, seed: int, steps: int, width: int) -> tuple[str,
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Train as one rank, on one device."""
-    if options.device == "cpu":
+    if not common.chosen_by_device(options.device, options.gpus):
         # The order of sums depends on the number of threads.
         torch.set_num_threads(1)
     device, gpus = common.begin_probe(options, rank, log)
@@ -89,7 +89,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     got, loss = train(device, options.seed, options.steps, width)
     # Correct devices may give different digests if these properties differ. Therefore, only devices with
     # equal properties are compared.
-    alike = [gpus[rank.local].name if gpus else torch.backends.cpu.get_cpu_capability()]
+    alike = [gpus[rank.local].name if gpus else f"{torch.backends.cpu.get_cpu_capability()}, one thread"]
     alike += [f"{name} {value}" for name, value in sorted(common.facts().items())]
     alike += [f"width {width}", f"steps {options.steps}", f"seed {options.seed}"]
     labels = common.device_labels(gpus, rank)

@@ -4,8 +4,8 @@
     rendezvous.py --folder RUN_FOLDER --node-rank I [--port P] [--only-first] -- PROGRAM ...
 
 bench.yml starts this program on each node of a point with `nodes`, `network` or `storage`, under Rackproof's
-supervisor. It needs only Python's standard library. The module rackproof_bench_setup wrote interface and
-addresses to point.json in the run's folder.
+supervisor. It needs only the standard library of Python 3.8 or newer. The module rackproof_bench_setup wrote
+interface and addresses to point.json in the run's folder.
 
 All nodes connect to the first one, which measures the TCP bandwidth to and from each other node. Then each
 node starts the program. NCCL's and Gloo's variables name the interface. If there are several nodes, the

@@ -184,7 +184,8 @@ class Links:
                 continue
             before, earlier = self._before.get(name, (now, counters))
             self._before[name] = (now, counters)
-            growth = [count - count_before for count, count_before in zip(counters, earlier, strict=True)]
+            pairs = zip(counters, earlier)  # noqa: B905  (Python 3.8)
+            growth = [count - count_before for count, count_before in pairs]
             if speed > 0 and now > before and min(growth) >= 0:
                 use = 100 * max(growth) / (now - before) / speed
                 readings.append({"interface": name, "use": round(min(use, 1000.0), 2)})

@@ -95,6 +95,10 @@ PHASES = {
     b"RUNANDTIME_STOP": "checking",
     b"EXPERIMENT_STOP": "ended",
 }
+FORGOTTEN = "FORGOTTEN"
+"""The state of a job that neither Slurm's controller nor its accounts know. It ended some time ago."""
+FORGOTTEN_S = 60.0
+"""Seconds for which a job must be unknown until it counts as ended."""
 WHOLE_NODE = ("--exclusive", "--mem=0")
 """Options that request all cores, GPUs and memory of a node. Slurm gives a job no more than it requests."""
 OWN_JOBS = f"--user={os.geteuid()}"
@@ -278,6 +282,12 @@ def run_command(
     except subprocess.TimeoutExpired:
         return 124, "", f"{command[0]}: no answer in {timeout:.0f} s"
     return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+
+
+def accounts_error(status: int, error: str) -> str:
+    """Return sacct's error if accounts exist and do not answer, or "" if they answer or the site has none."""
+    has_none = status in (0, 127) or "accounting storage is disabled" in error.lower()
+    return "" if has_none else last_lines(error) or f"sacct ended with status {status}"
 
 
 def last_lines(text: str, count: int = 4) -> str:
@@ -770,6 +780,8 @@ class Work:
         self.job = ""
         self.changed = False
         self.stopping = False
+        self.submitting = False
+        """Whether a job or training is being started, of which nothing is known yet."""
 
     # -- what a dry run reads -----------------------------------------------------------------------
 
@@ -1158,8 +1170,13 @@ class Work:
         return f"--job-name={name}-{self.run_id}" if self.run_id else f"--job-name={name}"
 
     def run_step(self, command: list[str], **how: Any) -> tuple[int, str, str]:
-        """Run a command of srun as :func:`run_command` does. If it fails, cancel its job."""
-        status, out, err = run_command(command, **how)
+        """Run a command of srun as :func:`run_command` does. If it does not end well, cancel its job."""
+        try:
+            status, out, err = run_command(command, **how)
+        except BaseException:
+            # A signal to end kills srun, which then releases nothing.
+            self.cancel_step(command)
+            raise
         if status != 0:
             self.cancel_step(command)
         return status, out, err
@@ -1678,16 +1695,33 @@ class Work:
             command=" ".join(command),
         )
         write_whole(self.folder / "asked.json", json.dumps(self.job_facts) + "\n")
+        self.submitting = True
+        try:
+            self.call_sbatch(command, environment)
+        finally:
+            self.submitting = False
+            if not self.job:
+                self.forget_secrets()
+
+    def call_sbatch(self, command: list[str], environment: Mapping[str, str]) -> None:
+        """Call sbatch, and note the number of the job.
+
+        Raises:
+            Refusal: There is no job.
+            Stopped: There is no job, because a signal to end also ended sbatch.
+        """
         status, out, err = run_command(command, env=self.with_secrets(environment), timeout=120)
         number = re.match(r"\s*(\d+)", out)
         if status == 0 and number:
             self.job = number[1]
             return
-        # The answer may be lost and the job there all the same.
-        self.job = self.find_job() if status in (0, 124) else ""
-        if not self.job:
-            self.forget_secrets()
-            raise Refusal(EXIT_SLURM, f"sbatch refused ({status}): {last_lines(err or out)}")
+        # The answer may be lost, or sbatch killed, and the job there all the same.
+        self.job = self.find_job() if status <= 0 or status == 124 else ""
+        if self.job:
+            return
+        if self.stopping:
+            raise Stopped
+        raise Refusal(EXIT_SLURM, f"sbatch refused ({status}): {last_lines(err or out)}")
 
     def keep_scripts(self, config: Path) -> None:
         """Copy run.sub and the configs that the job uses into the run's folder."""
@@ -1815,10 +1849,35 @@ class Work:
                 reported_s = time.monotonic()
                 print_event(phase=f"waiting for Slurm to answer: {last_lines(err, 1)}")
             time.sleep(POLL_S)
-        # Ended jobs leave the queue after some minutes. Then only accounts list them, which some sites lack.
-        accounts = ["sacct", "-n", "-P", "-X", "-S", "now-7days", *selection, "-o", "JobIDRaw"]
-        job_ids = out.split() or run_command(accounts)[1].split()
+        job_ids = out.split() or self.jobs_of_accounts(selection)
         return job_ids[0] if job_ids and job_ids[0].isdigit() else ""
+
+    def jobs_of_accounts(self, selection: list[str]) -> list[str]:
+        """Return the numbers of ended jobs, which leave the queue after some minutes.
+
+        Only accounts list them, which some sites lack. If the accounts do not answer, and an earlier launcher
+        of this run called sbatch, wait for their answer, because a second job could be submitted otherwise.
+
+        Raises:
+            Refusal: The accounts do not answer.
+        """
+        command = ["sacct", "-n", "-P", "-X", "-S", "now-7days", *selection, "-o", "JobIDRaw"]
+        began = reported_s = time.monotonic()
+        while True:
+            status, out, err = run_command(command)
+            if not accounts_error(status, err) or not (self.folder / "asked.json").exists():
+                return out.split()
+            if time.monotonic() - began > SLURM_ANSWERS_S:
+                raise Refusal(
+                    EXIT_SLURM,
+                    f"Slurm's accounts do not answer on {os.uname().nodename} ({last_lines(err, 2)}), so it "
+                    f"is not known whether run {self.run_id} has a job: see slurmdbd, then start the same "
+                    "command again",
+                )
+            if time.monotonic() - reported_s > SAY_S:
+                reported_s = time.monotonic()
+                print_event(phase=f"waiting for Slurm's accounts to answer: {last_lines(err, 1)}")
+            time.sleep(POLL_S)
 
     def all_nodes(self) -> list[str]:
         """Return the names of all nodes of the cluster."""
@@ -1830,7 +1889,8 @@ class Work:
     def state(self) -> tuple[str, str]:
         """Return the state of the job and the reason why it waits.
 
-        If Slurm does not answer, the state is "" and the second text is its error.
+        If Slurm does not answer, the state is "" and the second text is its error. If Slurm answers and does
+        not know the job, the state is :data:`FORGOTTEN`.
         """
         status, out, err = run_command(
             ["squeue", "--noheader", "--states=all", f"--jobs={self.job}", "--format=%T|%r"]
@@ -1840,23 +1900,40 @@ class Work:
             return state, reason
         if status != 0 and "Invalid job id" not in err:
             return "", last_lines(err)
-        return self.accounted().get("state", ""), ""
+        ended, error = self.ask_accounts()
+        state = (ended or self.remembered()).get("state", "")
+        return state or ("" if error else FORGOTTEN), error
 
     def accounted(self) -> dict[str, str]:
         """Return how the job ended, from accounting or the controller's memory."""
+        return self.ask_accounts()[0] or self.remembered()
+
+    def ask_accounts(self) -> tuple[dict[str, str], str]:
+        """Return how the job ended, from accounting, and the error if the accounts do not answer."""
         fields = "State,ExitCode,NodeList,Start,End,ElapsedRaw,NNodes,JobName"
         names = ("state", "exit_code", "nodes", "start", "end", "elapsed_s", "node_count", "name")
-        # Times are in seconds, because dates state no time zone. A log's times are compared with them later.
-        in_seconds = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
         command = ["sacct", "-n", "-P", "-X", "-j", self.job, "-o", fields]
-        status, out, _err = run_command(command, env=in_seconds)
+        status, out, err = run_command(command, env=self.times_in_seconds())
         if status == 0 and out.strip():
             parts = out.strip().splitlines()[0].split("|")
             if len(parts) >= 6:
                 values = dict(zip(names, parts))  # noqa: B905  (Python 3.8)
                 values["state"] = values["state"].split()[0] if values["state"] else ""
-                return values
-        status, out, _err = run_command(["scontrol", "show", "job", self.job, "-o"], env=in_seconds)
+                return values, ""
+        return {}, accounts_error(status, err)
+
+    @staticmethod
+    def times_in_seconds() -> dict[str, str]:
+        """Return the environment in which Slurm's programs print times in seconds.
+
+        Dates state no time zone. A log's times are compared with these times later.
+        """
+        return {**os.environ, "SLURM_TIME_FORMAT": "%s"}
+
+    def remembered(self) -> dict[str, str]:
+        """Return how the job ended, from the controller's memory."""
+        command = ["scontrol", "show", "job", self.job, "-o"]
+        status, out, _err = run_command(command, env=self.times_in_seconds())
         words = dict(word.split("=", 1) for word in out.split() if "=" in word) if status == 0 else {}
         return {
             "state": words.get("JobState", ""),
@@ -1872,7 +1949,7 @@ class Work:
         """Return the steps of the job, each with its nodes, state and exit code."""
         fields = "JobID,NodeList,State,ExitCode,ElapsedRaw,Start"
         status, out, _err = run_command(
-            ["sacct", "-n", "-P", "-j", self.job, "-o", fields], env={**os.environ, "SLURM_TIME_FORMAT": "%s"}
+            ["sacct", "-n", "-P", "-j", self.job, "-o", fields], env=self.times_in_seconds()
         )
         job_steps = []
         for line in out.splitlines() if status == 0 else ():
@@ -1938,14 +2015,9 @@ class Work:
         """Query Slurm for the job's state and print changes. Return whether the job ended."""
         watch.asked = now
         watch.state, reason = self.state()
-        if not watch.state:
+        if watch.state in ("", FORGOTTEN):
             watch.silent = watch.silent or now
-            if now - watch.silent > MOST_SILENCE_S:
-                raise Refusal(
-                    EXIT_SLURM,
-                    f"Slurm has not answered for {MOST_SILENCE_S / 60:.0f} min; "
-                    f"job {self.job} was left: {reason}",
-                )
+            self.check_patience(watch.state, now - watch.silent, reason)
             return False
         watch.silent = 0.0
         if watch.state in PENDING:
@@ -1956,6 +2028,30 @@ class Work:
             watch.started, watch.grown = True, now
             print_event(phase="running", waited_s=round(now - watch.began))
         return False
+
+    def check_patience(self, state: str, silent_s: float, reason: str) -> None:
+        """Refuse to follow the job if its state has not been known for too long.
+
+        Args:
+            state: "" if Slurm does not answer, or :data:`FORGOTTEN`.
+            silent_s: The seconds since the state was known.
+            reason: Slurm's error.
+        """
+        if state == FORGOTTEN and silent_s > FORGOTTEN_S:
+            self.forget_secrets()
+            self.hide_in_environments()
+            raise Refusal(
+                EXIT_SLURM,
+                f"job {self.job} ended while no launcher followed it, and Slurm no longer knows how: its "
+                "controller forgets jobs (MinJobAge), and no accounts list it. Its output is in "
+                f"{self.folder}/slurm.out. Measure again",
+            )
+        if not state and silent_s > MOST_SILENCE_S:
+            raise Refusal(
+                EXIT_SLURM,
+                f"Slurm has not answered for {MOST_SILENCE_S / 60:.0f} min; "
+                f"job {self.job} was left: {reason}",
+            )
 
     def wait_in_queue(self, watch: Watch, now: float, reason: str) -> None:
         """Print the job's place in the queue, and cancel the job if it does not start in time."""
@@ -2030,14 +2126,21 @@ class Work:
             print_event(phase=f"scancel {self.job} failed ({status}): {last_lines(err)}")
 
     def stop(self, _signal: int, _frame: Any) -> None:
-        """Handle a signal. Before the job exists, end at once. Otherwise :meth:`follow` cancels the job.
+        """Handle a signal. Before there is work to end, end at once. Otherwise, its loop ends it.
+
+        While the work is being started, the signal waits, because a job of unknown number could remain. A
+        second signal does not interrupt the end that the first one began.
 
         Raises:
-            Stopped: There is no job yet.
+            Stopped: There is no job yet, and none is being submitted.
         """
-        self.stopping = True
-        if not self.job:
+        first, self.stopping = not self.stopping, True
+        if first and not self.submitting and not self.has_work():
             raise Stopped
+
+    def has_work(self) -> bool:
+        """Return whether a job exists, which :meth:`follow` cancels after a signal."""
+        return bool(self.job)
 
     def everything(self) -> int:
         """Do all steps in order, or only follow the job if there is one."""
@@ -2112,7 +2215,17 @@ class Tail:
         sys.stdout.buffer.flush()
 
     def line(self, line: bytes) -> bytes:
-        """Note phase and step from a line, and return the text to print for it."""
+        """Note phase and step from a line, and return the text to print for it.
+
+        A line of the job is changed if it could count as the launcher's, or as an event after the training.
+        """
+        self.note(line)
+        if self.over:
+            line = line.replace(b":::MLLOG", b"(quoted) MLLOG")
+        return line.replace(MARK.encode(), b"(quoted) ")
+
+    def note(self, line: bytes) -> None:
+        """Note phase and step from a line."""
         marker = MARKERS.match(line)
         if marker:
             self.phase = PHASES[marker[1]]
@@ -2120,7 +2233,7 @@ class Tail:
             self.over = self.over or marker[1] == b"RUNANDTIME_STOP"
         elif b":::MLLOG" in line:
             if self.over:
-                return line.replace(b":::ML", b"(quoted) ML")
+                return
             step, samples = STEP.search(line), SAMPLES.search(line)
             if step or samples:
                 words = [f"step {int(step[1])}"] if step else []
@@ -2129,7 +2242,6 @@ class Tail:
                 self.phase = "training"
         elif line.strip():
             self.last = line[:300].decode("utf-8", "replace").strip()
-        return line.replace(MARK.encode(), b"(quoted) ")
 
 
 def tree_size(folder: Path) -> int:
@@ -2176,7 +2288,7 @@ def digest_of(text: str) -> str:
 
 def read_options(words: list[str] | None) -> argparse.Namespace:
     """Parse and check the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=("run", "check", "pull", "configs", "stage", "cancel"))
     given = os.environ.get("RACKPROOF_SPEC")
     parser.add_argument("--spec", default=given, required=given is None, help="what to run, as JSON")

@@ -82,6 +82,14 @@ class Unit(NamedTuple):
     last: int
 
 
+def shuffled(count: int, seed: int | None) -> array[int]:
+    """Return the numbers below a count in the order of a seed, or ascending without one."""
+    numbers = array("I", range(count))
+    if seed is not None:
+        random.Random(seed).shuffle(numbers)  # noqa: S311  (an order, no secret)
+    return numbers
+
+
 class Plan:
     """The staging plan, which all processes share, because they are forked from the process that made it."""
 
@@ -113,10 +121,8 @@ class Plan:
         """Return the numbers of a part's images in the order of a format."""
         key = (name, part)
         if key not in self._orders:
-            numbers = array("I", range(len(self.images[part])))
-            if name != "images":
-                random.Random(self.seed(name)).shuffle(numbers)  # noqa: S311  (an order, no secret)
-            self._orders[key] = numbers
+            seed = None if name == "images" else self.seed(name)
+            self._orders[key] = shuffled(len(self.images[part]), seed)
         return self._orders[key]
 
     def units(self, name: str) -> list[Unit]:
@@ -164,11 +170,6 @@ class Plan:
         count = sum(len(image) for image in self.images.values())
         own = count * edge * edge * 2 // 3 if edge else sum(sum(image.size) for image in self.images.values())
         return own + count * OVERHEAD_BYTES[name]
-
-    def path_of(self, part: str, number: int) -> str:
-        """Return the path of an image below its part, as in ``n01440764/n01440764_10026.JPEG``."""
-        images = self.images[part]
-        return f"{self.classes[images.label[number]][0]}/{images.name(number)}"
 
 
 # Progress
@@ -272,6 +273,15 @@ def write_file(path: Path, chunks: Iterator[bytes]) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
+def whole_entries(lines: list[bytes]) -> list[dict[str, Any]]:
+    """Return the entries of a journal without lines that were cut off."""
+    entries = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            entries.append(json.loads(line))
+    return entries
+
+
 class Journal:
     """The journal of a format. Its first line contains the settings, and each other line is a finished unit.
 
@@ -283,10 +293,7 @@ class Journal:
         self.path = path
         self.done: dict[tuple[str, int], dict[str, Any]] = {}
         lines = path.read_bytes().split(b"\n") if path.exists() else []
-        entries = []
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                entries.append(json.loads(line))
+        entries = whole_entries(lines)
         head = entries[0] if entries else {"settings": settings, "encoder": encoder}
         self.encoder = head.get("encoder")
         if head.get("settings") != settings:
@@ -682,23 +689,15 @@ def finish_recordio(plan: Plan, journal: Journal) -> bool:
     """Write index and list, and rename the .rec files. Return whether anything was done."""
     folder, changed = plan.data / "recordio", False
     for part in PARTS:
-        order, images = plan.order("recordio", part), plan.images[part]
+        order = plan.order("recordio", part)
         sizes = [size for entry in journal.of_part(part) for size in entry["sizes"]]
-
-        def index(order: array[int] = order, sizes: list[int] = sizes) -> Iterator[bytes]:
-            at = 0
-            for position, number in enumerate(order):
-                yield f"{number}\t{at}\n".encode()
-                at += sizes[position]
-
-        def listing(part: str = part, order: array[int] = order, images: Images = images) -> Iterator[bytes]:
-            for number in order:
-                yield f"{number}\t{images.label[number]:.6f}\t{plan.path_of(part, number)}\n".encode()
-
         record = folder / f"{part}.rec"
-        for ending, content in (("lst", listing), ("idx", index)):
+        for ending, content in (
+            ("lst", listing_lines(order, plan.images[part], plan.classes)),
+            ("idx", index_lines(order, sizes)),
+        ):
             if not (folder / f"{part}.{ending}").is_file() or not record.is_file():
-                write_file(folder / f"{part}.{ending}", content())
+                write_file(folder / f"{part}.{ending}", content)
                 changed = True
         if not record.is_file():
             os.truncate(draft_of(record), sum(sizes))
@@ -706,6 +705,21 @@ def finish_recordio(plan: Plan, journal: Journal) -> bool:
             draft_of(record).replace(record)
             sync_file(folder)
     return changed
+
+
+def index_lines(order: array[int], sizes: list[int]) -> Iterator[bytes]:
+    """Yield the lines of a .idx file: the number of each image, and the position of its record."""
+    at = 0
+    for position, number in enumerate(order):
+        yield f"{number}\t{at}\n".encode()
+        at += sizes[position]
+
+
+def listing_lines(order: array[int], images: Images, classes: list[tuple[str, str]]) -> Iterator[bytes]:
+    """Yield the lines of a .lst file: number, label, and path below its part of each image."""
+    for number in order:
+        label = images.label[number]
+        yield f"{number}\t{label:.6f}\t{classes[label][0]}/{images.name(number)}\n".encode()
 
 
 def describe(plan: Plan, name: str, journal: Journal) -> dict[str, Any]:
@@ -727,6 +741,9 @@ def describe(plan: Plan, name: str, journal: Journal) -> dict[str, Any]:
         "settings": plan.settings(name),
         "encoder": journal.encoder,
         "objects": sum(entry["objects"] for entry in entries),
+        "objects_by_part": {
+            part: sum(entry["objects"] for entry in entries if entry["part"] == part) for part in PARTS
+        },
         "size_bytes": sum(entry["size"] for entry in entries),
         "sha256": hashlib.sha256(listing.encode()).hexdigest(),
         "odd_images": odd,
@@ -749,12 +766,22 @@ def load_index(plan: Plan) -> bool:
             head = json.loads(stream.readline())
             if head["archives"] != wanted or head["pins"] != plan.pins:
                 return False
-            images = {part: Images.read_lines(stream, head["counts"][part]) for part in PARTS}
+        plan.classes, plan.images = read_index(plan.staging)
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    plan.classes = [(wnid, words) for wnid, words in head["classes"]]
-    plan.images = images
     return True
+
+
+def read_index(staging: Path) -> tuple[list[tuple[str, str]], dict[str, Images]]:
+    """Return the classes, and the images of each part, from the index.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: The index is missing or damaged.
+    """
+    with (staging / INDEX).open(encoding="utf-8") as stream:
+        head = json.loads(stream.readline())
+        images = {part: Images.read_lines(stream, head["counts"][part]) for part in PARTS}
+    return [(wnid, words) for wnid, words in head["classes"]], images
 
 
 def make_index(plan: Plan) -> None:
@@ -912,32 +939,75 @@ def check_data(options: argparse.Namespace) -> None:
     """Read every staged file again.
 
     Raises:
-        StagingError: A file differs from its digest in the manifest, or a format is not finished.
+        StagingError: A file differs from what was staged, or a format is not finished.
     """
     wrong = []
     for name in options.formats:
-        folder = options.data / name
         try:
-            units = json.loads((folder / MANIFEST).read_text())["units"]
-        except (OSError, ValueError, KeyError) as error:
+            wrong += [str(options.data / name / one) for one in changed_files(options.data, name)]
+        except (OSError, ValueError, LookupError, TypeError) as error:
             raise StagingError(
-                f"{folder} is not staged completely ({error}); start without --check"
+                f"{options.data / name} is not staged completely ({error!r}); start without --check"
             ) from error
-        sizes = {
-            (entry["name"], entry.get("offset")): entry["size"]
-            for line in (options.data / STAGING / f"{name}.journal").read_text().splitlines()[1:]
-            for entry in [json.loads(line)]
-        }
-        for unit, digest in units.items():
-            path, _, offset = unit.partition("@")
-            got = digest_of(folder / path, int(offset or 0), sizes[path, int(offset) if offset else None])
-            if got != digest:
-                wrong.append(str(folder / unit))
     if wrong:
         raise StagingError(
             f"{len(wrong)} staged files or pieces changed since, the first is {wrong[0]}: remove "
             f"{options.data} and stage it again"
         )
+
+
+def changed_files(data: Path, name: str) -> list[str]:
+    """Return the files and pieces of a format that differ from what was staged, or that were added.
+
+    Raises:
+        OSError, ValueError, LookupError, TypeError: A file that states what was staged is missing or damaged.
+    """
+    folder = data / name
+    described = json.loads((folder / MANIFEST).read_text())
+    entries = whole_entries((data / STAGING / f"{name}.journal").read_bytes().split(b"\n"))[1:]
+    sizes = {(entry["name"], entry.get("offset")): entry["size"] for entry in entries}
+    wrong, ends = [], {}
+    for unit, digest in described["units"].items():
+        path, _, offset = unit.partition("@")
+        size = sizes[path, int(offset) if offset else None]
+        if digest_of(folder / path, int(offset or 0), size) != digest:
+            wrong.append(unit)
+        ends[path] = max(ends.get(path, 0), int(offset or 0) + size)
+    if name == "images":
+        held = [f"{part}/{entry.name}" for part in PARTS for entry in (folder / part).iterdir()]
+        return wrong + sorted(set(held) - set(ends))
+    # The digests do not cover what follows the last unit of a file.
+    wrong += [
+        path
+        for path, end in ends.items()
+        if (folder / path).is_file() and (folder / path).stat().st_size > end
+    ]
+    if name == "recordio":
+        lists = lists_of(data, described["settings"]["seed"], entries)
+        wrong += [path for path, content in lists.items() if (folder / path).read_bytes() != content]
+        ends.update(dict.fromkeys(lists, 0))
+    held_names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    return wrong + sorted(held_names - {*ends, MANIFEST})
+
+
+def lists_of(data: Path, seed: int, entries: list[dict[str, Any]]) -> dict[str, bytes]:
+    """Return the content of the index and list of each .rec file, by name.
+
+    Args:
+        data: The staged folder.
+        seed: The seed of the order.
+        entries: The pieces of the journal.
+    """
+    classes, images = read_index(data / STAGING)
+    sizes_of = {(entry["part"], entry["number"]): entry["sizes"] for entry in entries}
+    content = {}
+    for part in PARTS:
+        order = shuffled(len(images[part]), seed)
+        pieces = sorted(number for which, number in sizes_of if which == part)
+        sizes = [size for number in pieces for size in sizes_of[part, number]]
+        content[f"{part}.idx"] = b"".join(index_lines(order, sizes))
+        content[f"{part}.lst"] = b"".join(listing_lines(order, images[part], classes))
+    return content
 
 
 def digest_of(path: Path, offset: int, size: int) -> str:
@@ -985,7 +1055,9 @@ def parser() -> argparse.ArgumentParser:
     )
     add = arguments.add_argument
     add(
-        "--archives", type=Path, required=True, help="folder of the three archives, as image-net.org has them"
+        "--archives",
+        type=Path,
+        help="folder of the three archives, as image-net.org has them; needed without --check",
     )
     add("--data", type=Path, required=True, help="folder to stage into")
     add("--formats", type=formats, default=list(FORMATS), help="images, recordio, tfrecord (default: all)")
@@ -1008,9 +1080,7 @@ def parser() -> argparse.ArgumentParser:
     add("--pins", type=Path, help="JSON with other names, sizes and MD5 sums, shaped like PINS")
     add("--progress", choices=("text", "events"), default="text", help="lines to read, or MLLOG events")
     add("--every", type=float, default=10.0, help="seconds between two lines of progress")
-    add(
-        "--check", action="store_true", help="read what is staged again, and compare digests; changes nothing"
-    )
+    add("--check", action="store_true", help="read all that is staged again, and compare it; changes nothing")
     return arguments
 
 
@@ -1022,7 +1092,10 @@ def terminated(signum: int, frame: object) -> None:
 
 def main() -> int:
     """Stage as the command line requests. Return the exit status."""
-    options = parser().parse_args()
+    arguments = parser()
+    options = arguments.parse_args()
+    if options.archives is None and not options.check:
+        arguments.error("the following arguments are required: --archives")
     options.data = options.data.absolute()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, terminated)

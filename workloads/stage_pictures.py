@@ -101,7 +101,7 @@ def stage(folder: Path, per_class: int) -> dict[str, Any]:
 
 def fill(folder: Path, per_class: int) -> dict[str, Any]:
     """Write all pictures and their description into ``folder/pictures``. Return the description."""
-    digest, objects, size = hashlib.sha256(), 0, 0
+    digest, objects, size = hashlib.sha256(), {"train": 0, "val": 0}, 0
     for part, count in (("train", per_class), ("val", max(1, per_class // TRAIN_FOR_VAL))):
         for name in CLASSES:
             path = folder / "pictures" / part / name
@@ -109,12 +109,13 @@ def fill(folder: Path, per_class: int) -> dict[str, Any]:
             for index, data in enumerate(draw(name, count, part)):
                 (path / f"{index:05}.ppm").write_bytes(data)
                 digest.update(data)
-                objects, size = objects + 1, size + len(data)
+                objects[part], size = objects[part] + 1, size + len(data)
         print(f"drew {part}", file=sys.stderr, flush=True)
     known = {
         "name": "pictures",
         "source": "drawn by stage_pictures.py",
-        "objects": objects,
+        "objects": sum(objects.values()),
+        "objects_by_part": objects,
         "size_bytes": size,
     }
     known |= {"sha256": digest.hexdigest(), "per_class": per_class}

@@ -436,10 +436,12 @@ def test_an_interpreter_without_venv_is_passed_over_for_one_with_it(runtime: Run
         ),
     ],
 )
+@pytest.mark.parametrize("environment", [{}, {"PYTHONOPTIMIZE": "1"}, {"PYTHONOPTIMIZE": "2"}])
 def test_a_named_interpreter_that_cannot_be_used_is_refused(
-    runtime: Runtime, python: str, needs: dict[str, Any], words: list[str]
+    runtime: Runtime, python: str, needs: dict[str, Any], words: list[str], environment: dict[str, str]
 ) -> None:
     runtime.write(**needs)
+    runtime.environment.update(environment)
     said = runtime.refusal(f"--python={python}")
     for word in words:
         assert word in said
@@ -456,13 +458,67 @@ def test_a_named_interpreter_is_used_without_importing_its_modules(runtime: Runt
     assert not runtime.folder.parent.exists()
 
 
-def test_a_folder_that_is_no_environment_is_not_emptied(runtime: Runtime) -> None:
-    runtime.folder.mkdir(parents=True)
-    (runtime.folder / "thesis.tex").write_text("years of work")
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["thesis.tex"],
+        # As in ~/.local, and in a prefix of software.
+        ["bin/mytool", "lib/python3/site-packages/mine.py", "share/man/mytool.1"],
+        ["bin/mytool", "include/mine.h", "lib/libmine.so", "lib64/libmine.so"],
+        ["tmp/notes"],
+        ["lib/pyvenv.cfg"],
+        [".gitignore"],
+    ],
+)
+def test_a_folder_that_is_no_environment_is_not_emptied(runtime: Runtime, names: list[str]) -> None:
+    for name in names:
+        (runtime.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (runtime.folder / name).write_text("years of work")
     said = runtime.refusal()
-    assert "thesis.tex" in said
+    assert any(Path(name).name in said for name in names)
     assert "another bench_home" in said
-    assert (runtime.folder / "thesis.tex").exists()
+    assert all((runtime.folder / name).exists() for name in names)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        # What a killed run leaves: the marker or configuration and anything else, or folders alone.
+        ["pyvenv.cfg", "bin/python", "mine/more"],
+        ["rackproof-runtime.sha256", "lib/half"],
+        ["bin/", "include/", "lib/python3/site-packages/"],
+        [],
+    ],
+)
+def test_the_rest_of_an_environment_is_removed(
+    make_runtime: ModuleType, tmp_path: Path, names: list[str]
+) -> None:
+    folder = tmp_path / "small"
+    for name in names:
+        path = folder / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.write_text("")
+    if "bin/" in names:
+        (folder / "lib64").symlink_to("lib")
+    make_runtime.clear(str(folder), 0)
+    assert not folder.exists()
+
+
+def test_a_removal_that_is_killed_leaves_an_environment_that_is_not_whole(
+    make_runtime: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pyvenv.cfg", "rackproof-runtime.sha256", "lib/half"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+
+    def killed(path: str) -> None:
+        raise KeyboardInterrupt(path)
+
+    monkeypatch.setattr(make_runtime.shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        make_runtime.remove(str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lib", "pyvenv.cfg"]
 
 
 def test_a_place_that_cannot_be_written_is_named(runtime: Runtime) -> None:
