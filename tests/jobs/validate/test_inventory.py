@@ -7,7 +7,7 @@ tests check that a wrong name, type or number is refused, because it would turn 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
