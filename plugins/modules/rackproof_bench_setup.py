@@ -159,7 +159,7 @@ TIMER = "rackproof-overlay"
 VXLAN_HEADER = 50
 """Bytes that VXLAN adds to each packet."""
 MOST_FILES = 5_000_000
-"""Largest number of files of a data set to read. The others are left as they are."""
+"""Largest number of files of a data set to read. With more files, the state of the cache is unknown."""
 SAMPLED_FILES = 256
 """The number of files whose pages in memory are counted."""
 LIMITS = {"tool_s": 60}
@@ -408,15 +408,17 @@ def unit_of(point):
 
 
 def files_below(folder):
-    """Yield the files of the data, up to a limit."""
-    count = 0
-    for path, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            count += 1
-            if count > MOST_FILES:
-                return
-            yield os.path.join(path, name)
+    """Return the files of the data, and why there are others, or ''."""
+    paths, errors = [], []
+    for path, folders, names in os.walk(folder, onerror=errors.append):
+        # Each file system has this folder, which only its own root can read.
+        folders[:] = sorted(name for name in folders if name != "lost+found")
+        if len(paths) + len(names) > MOST_FILES:
+            return paths, f"{folder} has more than {MOST_FILES} files, and the others were left as they are"
+        paths += [os.path.join(path, name) for name in sorted(names)]
+    if errors:
+        return paths, f"{errors[0].filename} cannot be read: {errors[0].strerror}"
+    return paths, ""
 
 
 def drop_file_pages(paths):
@@ -529,12 +531,14 @@ def prepare_storage(options):
         return storage
     began = time.monotonic()
     if cache == "warm":
-        storage["read_bytes"] = sum(load_file(path) for path in files_below(folder))
+        paths, storage["trouble"] = files_below(folder)
+        storage["read_bytes"] = sum(map(load_file, paths))
     elif kind == "s3fs":
         storage["trouble"] = remount_storage(unit, source, mount_options, mount["point"])
         storage["how"] = "mounted again, cache deleted"
     else:
-        storage["resident"] = drop_pages(list(files_below(folder)))
+        paths, storage["trouble"] = files_below(folder)
+        storage["resident"] = drop_pages(paths)
         storage["how"] = "posix_fadvise"
     storage["seconds"] = round(time.monotonic() - began, 3)
     return storage

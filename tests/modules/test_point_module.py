@@ -8,6 +8,8 @@ request leaves nothing behind.
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import subprocess
@@ -152,6 +154,56 @@ def test_files_are_given_back_by_the_kernel_and_read_again(node: Namespace, tmp_
     assert cold["resident"] == [0, 1 << 20]
     warm = node(storage="local", data=str(data), cache="warm")["point"]["storage"]
     assert warm["read_bytes"] == 1 << 20
+
+
+@pytest.fixture(scope="module")
+def module(root: Path) -> Any:
+    """Return the module's code."""
+    import ansible.module_utils
+
+    ansible.module_utils.__path__.append(str(root / "plugins/module_utils"))
+    loader = importlib.machinery.SourceFileLoader(
+        "point", str(root / "plugins/modules/rackproof_bench_setup.py")
+    )
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    code = importlib.util.module_from_spec(spec)
+    loader.exec_module(code)
+    return code
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+@pytest.mark.parametrize(
+    ("most", "closed", "why"),
+    [
+        (6, "", ""),
+        (6, "lost+found", ""),
+        (5, "", "has more than 5 files"),
+        (1, "", "has more than 1 files"),
+        (6, "b", "/b cannot be read: Permission denied"),
+    ],
+)
+def test_data_that_were_not_all_read_are_reported(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, most: int, closed: str, why: str
+) -> None:
+    for folder in ("a", "b", "lost+found"):
+        (tmp_path / folder).mkdir()
+        for index in range(0 if folder == "lost+found" else 3):
+            (tmp_path / folder / f"{index}.bin").write_bytes(bytes(5000))
+    real = os.scandir
+
+    def scandir(path: str) -> Any:
+        if closed and path.endswith(closed):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(module.os, "scandir", scandir)
+    monkeypatch.setattr(module, "MOST_FILES", most)
+    monkeypatch.setattr(module, "mount_of", lambda path: {"point": "/"})
+    monkeypatch.setattr(module, "unit_of", lambda point: ("", "", ""))
+    storage = module.prepare_storage({"storage": "local", "data": str(tmp_path), "cache": cache})
+    assert why in storage["trouble"]
+    assert bool(storage["trouble"]) is bool(why)
 
 
 def test_a_cache_that_cannot_be_emptied_is_reported(root: Path) -> None:
