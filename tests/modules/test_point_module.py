@@ -8,6 +8,7 @@ request leaves nothing behind.
 
 from __future__ import annotations
 
+import fcntl
 import importlib.machinery
 import importlib.util
 import json
@@ -107,6 +108,29 @@ def test_the_next_point_takes_away_what_an_earlier_one_left(node: Namespace) -> 
     assert point["interface"] == "v0"
     assert point["link"]["kind"] == "veth"
     assert "rackproof0" not in node.links()
+
+
+@pytest.mark.parametrize("held", ["job.lock", "machine.lock"])
+@pytest.mark.parametrize("options", [{"network": "overlay"}, {"network": "host"}])
+def test_a_node_whose_job_runs_keeps_its_network(
+    node: Namespace, tmp_path: Path, options: dict[str, str], held: str
+) -> None:
+    locks = [str(tmp_path / "absent"), "", str(tmp_path / "job.lock"), str(tmp_path / "machine.lock")]
+    for path in locks[2:]:
+        Path(path).write_text("")
+    first = node(network="overlay", locks=locks)["point"]
+    other = {**options, "folder": str(tmp_path / "other"), "locks": locks}
+    with open(tmp_path / held) as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        refused = node(**other)
+        assert refused["failed"] is True
+        assert f"another job holds {tmp_path / held}" in refused["msg"]
+        # The playbook then removes the setup of the run that was refused.
+        assert node(**other, state="absent")["changed"] is False
+        assert "rackproof0" in node.links()
+    assert first["link"]["vni"] == 7117
+    # Without a job, the next point takes it away.
+    assert node(**other)["point"]["left_over"] is True
 
 
 def test_a_point_whose_job_was_started_is_only_read(node: Namespace) -> None:
