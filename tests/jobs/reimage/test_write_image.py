@@ -544,7 +544,7 @@ def test_an_error_of_the_new_system_blames_no_disk_and_is_no_refusal(
     error: Any,
     why: str,
 ) -> None:
-    # Writing has begun, so the disk no longer boots: this is a failure, whatever the error.
+    # The disk was written, so it no longer boots: this is a failure, whatever the error.
     def call(words: list[str], **_: Any) -> None:
         if words[0] == program:
             raise error
