@@ -78,7 +78,8 @@ options:
   programs:
     description:
       - Programs of Slurm that this host must have, such as those of later tasks. If any is missing, the
-        module fails and names all of them. Without all of them and a configuration, there is no cluster.
+        module fails and names all of them. Without all of them, a configuration and a daemon of Slurm, there
+        is no cluster.
     type: list
     elements: str
     default: []
@@ -170,6 +171,9 @@ OWN_REASON = (
 )
 # Slurm joins several reasons by commas.
 OWN_REASONS = re.compile(f"{OWN_REASON}(?:, {OWN_REASON})*")
+# The programs of Slurm that run all the time. The kernel's name of a process has at most 15 characters.
+DAEMONS = ("slurmctld", "slurmd", "sackd")
+PROC = "/proc"
 # Slurm's error without any source of a configuration, and a part of its error for a slurmctld that does not
 # answer the request for the configuration (configless).
 NO_SOURCE = "Could not establish a configuration source"
@@ -337,16 +341,39 @@ def has_configuration_file():
     return any(path and os.path.exists(path) for path in paths)
 
 
+def runs_slurm():
+    """Return whether a program of Slurm runs on this host. Those in containers do not count."""
+    own = read_namespace("self")
+    for pid in filter(str.isdigit, os.listdir(PROC)):
+        try:
+            with open(os.path.join(PROC, pid, "comm"), errors="replace") as stream:
+                name = stream.read().strip()
+        except OSError:
+            continue  # it has ended
+        if name in DAEMONS and read_namespace(pid) == own:
+            return True
+    return False
+
+
+def read_namespace(pid):
+    """Return the name of a process's namespace of processes, or "" if it cannot be read."""
+    try:
+        return os.readlink(os.path.join(PROC, pid, "ns/pid"))
+    except OSError:
+        return ""
+
+
 def refuse_missing_programs(programs):
     """Refuse a host that has a part of Slurm, but not all of these programs.
 
-    A host with neither the programs nor a configuration has no cluster, which is no error.
+    A host with neither the programs nor a configuration nor a daemon has no cluster, which is no error. A
+    site's programs may lie in a folder that is not searched.
 
     Raises:
         MissingProgramError: Some programs are missing. The message names all of them.
     """
     missing = [program for program in programs if find_program(program) is None]
-    if missing and (len(missing) < len(programs) or has_configuration_file()):
+    if missing and (len(missing) < len(programs) or has_configuration_file() or runs_slurm()):
         raise MissingProgramError(missing)
 
 
@@ -359,7 +386,7 @@ def has_configuration(timeout_s):
     Args:
         timeout_s: Seconds that scontrol may take.
     """
-    if has_configuration_file():
+    if has_configuration_file() or runs_slurm():
         return True
     try:
         # Without a file, the path may be built into the program, or slurmctld serves the configuration

@@ -7,9 +7,11 @@ wait ends. scontrol and squeue are fakes with lines of real clusters.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +322,39 @@ def test_all_missing_programs_are_named_at_once(
     assert result["failed"] is True
     assert result["msg"].startswith(f"{missing}: not installed on {os.uname().nodename}")
     assert "slurmctld running" not in result["msg"]
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "runs"),
+    [
+        ("slurmctld", "own", True),
+        ("slurmd", "own", True),
+        ("sackd", "own", True),
+        ("slurmctld", "container", False),
+        ("slurmstepd", "own", False),
+        ("", "own", False),
+    ],
+)
+def test_a_daemon_of_slurm_is_a_part_of_a_cluster(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, namespace: str, runs: bool
+) -> None:
+    # The programs may lie in a folder that is not searched, such as /opt/slurm/bin.
+    import ansible.module_utils
+
+    ansible.module_utils.__path__.append(str(root / "plugins" / "module_utils"))
+    node = types.ModuleType("node")
+    exec((root / "plugins/modules/rackproof_slurm_node.py").read_text(), node.__dict__)  # noqa: S102
+    for pid, comm, space in (("self", "python", "own"), ("12", "sleep", "own"), ("13", name, namespace)):
+        (tmp_path / pid / "ns").mkdir(parents=True)
+        (tmp_path / pid / "comm").write_text(f"{comm}\n")
+        (tmp_path / pid / "ns/pid").symlink_to(space)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    node.__dict__.update(PROC=str(tmp_path), EXTRA_PATH=(), CONFIGURATIONS=())
+    assert node.__dict__["runs_slurm"]() is runs
+    refused = pytest.raises(node.__dict__["MissingProgramError"]) if runs else contextlib.nullcontext()
+    with refused:
+        node.__dict__["refuse_missing_programs"](["scontrol", "squeue"])
 
 
 def test_a_missing_squeue_is_not_blamed_on_slurmctld(slurm: Slurm, tmp_path: Path) -> None:
