@@ -25,7 +25,9 @@ class ActionModule(RackproofAction):
         """Return the number of names that were checked."""
         root = self.root
         folders = [Path(str(self.task_vars.get(name, ""))) for name in ("inventory_dir", "playbook_dir")]
-        own_files = {path.name.split(".y")[0] for folder in folders for path in folder.glob("host_vars/*")}
+        own_files = {
+            known_variables.host_of_file(path) for folder in folders for path in folder.glob("host_vars/*")
+        }
         extra = load_extra_vars(self._loader)
         known_variables.check_no_stray_words(extra)
         known_variables.check_given(extra, root, str(self.task_vars.get("ansible_role_name", "")))

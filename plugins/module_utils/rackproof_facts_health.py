@@ -346,8 +346,9 @@ def disk_usages(paths, timeout_s):
     deadline = time.monotonic() + timeout_s
     for thread in threads.values():
         thread.join(max(0.0, deadline - time.monotonic()))
-    hung = {f"statfs {path}": {"status": "hung"} for path in paths if path not in usage}
-    return {path: about for path, about in usage.items() if f"statfs {path}" not in hung}, hung
+    # A late thread may add its answer at any moment.
+    answered = dict(usage)
+    return answered, {f"statfs {path}": {"status": "hung"} for path in paths if path not in answered}
 
 
 def gather(options):

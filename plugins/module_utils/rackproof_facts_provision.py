@@ -274,14 +274,21 @@ def upgrades_unattended(installed, periodic, units):
 def urls_by_server(print_uris):
     """Return for each server the URLs of the index files that its first package source may offer.
 
+    The name of the server has no login, because messages contain it.
+
     Args:
         print_uris: The lines of ``apt-get update --print-uris``.
     """
     answers = {}
     for url, server in re.findall(r"^'((https?://[^/']+)/[^']*)InRelease' ", print_uris, re.M):
         # An old repository has only Release.
-        answers.setdefault(server, [url + "InRelease", url + "Release"])
+        answers.setdefault(without_login(server), [url + "InRelease", url + "Release"])
     return answers
+
+
+def without_login(text):
+    """Return a text without the user names and passwords of its URLs."""
+    return re.sub(r"(https?://)[^/@\s']*@", r"\1", text)
 
 
 def fetch_error(urls, timeout_s):
@@ -298,8 +305,17 @@ def fetch_error(urls, timeout_s):
             if answer["status"] == "absent":
                 return f"{APT_HELPER} is missing"
             errors = re.findall(r"^E: (Failed to fetch .*)", answer.get("stderr", ""), re.M)
-            reason = errors[0] if errors else f"Failed to fetch {url}  No answer within {timeout_s:g} s"
-    return reason
+            reason = errors[0] if errors else f"Failed to fetch {url}  {last_words(answer, timeout_s)}"
+    return without_login(reason)
+
+
+def last_words(answer, timeout_s):
+    """Return the last line of a tool's error, or that the tool did not answer in time."""
+    lines = answer.get("stderr", "").split("\n")
+    said = [line.strip() for line in lines if line.strip()]
+    if answer["status"] == "hung" or not said:
+        return f"No answer within {timeout_s:g} s"
+    return said[-1]
 
 
 def silent_servers(path, timeout_s):
@@ -322,7 +338,7 @@ def silent_servers(path, timeout_s):
 
 def gather(options):
     """Return the state of the node. The tools run at the same time."""
-    timeout_s = options["tool_timeout_s"]
+    begin, timeout_s = time.time(), options["tool_timeout_s"]
     asked = dict(COMMANDS)
     asked.update({name: [str(part) for part in argv] for name, argv in options["commands"].items()})
     with ThreadPoolExecutor(12) as pool:
@@ -375,10 +391,11 @@ def gather(options):
         "modes": modes,
         "names": names,
         "tuning": kernel_tuning(),
-        # Read the clock last, so that the time of the steps above does not count as its error.
+        # Read the clock first and last, so that the steps above neither count as an error nor hide one.
         "clock": {
             "timedatectl": sources["clock"],
             "asked_at": options["controller_epoch"],
+            "begin": begin,
             "epoch": time.time(),
         },
     }

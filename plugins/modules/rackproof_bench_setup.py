@@ -19,9 +19,9 @@ description:
     V(host) makes no network.
   - The observed state and the changes are written to C(point.json) in O(folder) and returned raw. If a job
     was started in that folder, the call only returns C(point.json), so that the job keeps its network and
-    its cache.
-  - O(state=absent) or the next point removes the overlay. If the controller does not return, a timer of
-    systemd on the node removes it after O(expires_s).
+    its cache. While another job holds one of O(locks), the module fails and changes nothing.
+  - O(state=absent) removes the overlay of this run, and the next point that of any run. If the controller
+    does not return, a timer of systemd on the node removes it after O(expires_s).
   - V(cold) makes the kernel drop the pages of the data, by C(posix_fadvise) for each file. C(mincore) then
     measures the share of a sample that is still in memory. With s3fs, the cache is deleted and the file
     system is mounted again.
@@ -82,6 +82,11 @@ options:
     type: str
     choices: ['', cold, warm]
     default: ''
+  locks:
+    description: Locks that each job of the node holds while it runs, of C(rackproof_job).
+    type: list
+    elements: str
+    default: []
   tool_timeout_s:
     description: Seconds that a tool may take. Mounting and unmounting may take twice as long.
     type: float
@@ -139,6 +144,7 @@ point:
 """
 
 import ctypes
+import fcntl
 import ipaddress
 import json
 import mmap
@@ -159,7 +165,7 @@ TIMER = "rackproof-overlay"
 VXLAN_HEADER = 50
 """Bytes that VXLAN adds to each packet."""
 MOST_FILES = 5_000_000
-"""Largest number of files of a data set to read. The others are left as they are."""
+"""Largest number of files of a data set to read. With more files, the state of the cache is unknown."""
 SAMPLED_FILES = 256
 """The number of files whose pages in memory are counted."""
 LIMITS = {"tool_s": 60}
@@ -276,8 +282,37 @@ def overlay_addresses(subnet, count):
     return [str(network.network_address + 1 + index) for index in range(count)]
 
 
-def remove_overlay():
-    """Remove the overlay if it exists. Return whether it existed."""
+def refuse_other_jobs(locks):
+    """Refuse a node on which a job runs, because the setup would change the job's network and storage."""
+    for path in filter(None, locks):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue  # A job could not hold it either. The start of the job reports this.
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PointError(
+                f"the node is busy: another job holds {path}; wait for it, then start again"
+            ) from None
+        finally:
+            os.close(descriptor)
+
+
+def run_of(options):
+    """Return the name of the run, which the kernel keeps with the overlay."""
+    return os.path.basename(os.path.normpath(options["folder"]))[:200]
+
+
+def remove_overlay(run=""):
+    """Remove the overlay if it exists, but with the name of a run not that of another run.
+
+    Return whether it was removed.
+    """
+    if run and has_interface(INTERFACE):
+        owner = query_json("ip", "-j", "-d", "link", "show", "dev", INTERFACE).get("ifalias", "")
+        if owner not in ("", run):
+            return False
     run_tool("systemctl", "stop", f"{TIMER}.timer", f"{TIMER}.service")
     if not has_interface(INTERFACE):
         return False
@@ -316,6 +351,7 @@ def make_overlay(options, over, own_index, addresses):
                 "nolearning",
             ),
         )
+        require_tool("ip", "link", "set", "dev", INTERFACE, "alias", run_of(options))
         for index, node in enumerate(nodes):
             if index != own_index:
                 require_tool(
@@ -408,15 +444,17 @@ def unit_of(point):
 
 
 def files_below(folder):
-    """Yield the files of the data, up to a limit."""
-    count = 0
-    for path, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            count += 1
-            if count > MOST_FILES:
-                return
-            yield os.path.join(path, name)
+    """Return the files of the data, and why there are others, or ''."""
+    paths, errors = [], []
+    for path, folders, names in os.walk(folder, onerror=errors.append):
+        # Each file system has this folder, which only its own root can read.
+        folders[:] = sorted(name for name in folders if name != "lost+found")
+        if len(paths) + len(names) > MOST_FILES:
+            return paths, f"{folder} has more than {MOST_FILES} files, and the others were left as they are"
+        paths += [os.path.join(path, name) for name in sorted(names)]
+    if errors:
+        return paths, f"{errors[0].filename} cannot be read: {errors[0].strerror}"
+    return paths, ""
 
 
 def drop_file_pages(paths):
@@ -529,12 +567,14 @@ def prepare_storage(options):
         return storage
     began = time.monotonic()
     if cache == "warm":
-        storage["read_bytes"] = sum(load_file(path) for path in files_below(folder))
+        paths, storage["trouble"] = files_below(folder)
+        storage["read_bytes"] = sum(map(load_file, paths))
     elif kind == "s3fs":
         storage["trouble"] = remount_storage(unit, source, mount_options, mount["point"])
         storage["how"] = "mounted again, cache deleted"
     else:
-        storage["resident"] = drop_pages(list(files_below(folder)))
+        paths, storage["trouble"] = files_below(folder)
+        storage["resident"] = drop_pages(paths)
         storage["how"] = "posix_fadvise"
     storage["seconds"] = round(time.monotonic() - began, 3)
     return storage
@@ -560,6 +600,7 @@ def set_up_node(options):
     begun = os.path.exists(os.path.join(options["folder"], "state.json"))
     if earlier is not None and begun:
         return {"changed": False, "point": earlier}
+    refuse_other_jobs(options["locks"])
     storage = prepare_storage(options)
     point = {**set_network(options), "storage": storage}
     try:
@@ -574,12 +615,12 @@ def set_up_node(options):
 
 
 def remove_setup(options):
-    """Remove the overlay. Return the setup, with the state of its network before the removal."""
+    """Remove the overlay of the run. Return the setup, with the state of its network before the removal."""
     point = read_json(os.path.join(options["folder"], "point.json")) or {}
     if point:
         point["ended"] = describe_interface(str(point.get("interface", "")))
         point["rendezvous"] = read_json(os.path.join(options["folder"], "rendezvous.json"))
-    changed = remove_overlay()
+    changed = remove_overlay(run_of(options))
     point["removed"] = not has_interface(INTERFACE)
     return {"changed": changed, "point": point}
 
@@ -612,6 +653,7 @@ def main():
             },
             "data": {"type": "str", "default": ""},
             "cache": {"type": "str", "choices": ["", "cold", "warm"], "default": ""},
+            "locks": {"type": "list", "elements": "str", "default": []},
             "tool_timeout_s": {"type": "float", "default": 60},
         },
     )

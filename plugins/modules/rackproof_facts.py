@@ -261,8 +261,8 @@ ansible_facts:
         names: {description: By name the addresses that it has for this node., type: dict, returned: always}
         clock:
           description:
-            - C(epoch), seconds since 1970; C(asked_at), the controller's clock at the query; C(timedatectl),
-              the output of that tool.
+            - C(begin) and C(epoch), seconds since 1970 when the gathering began and ended; C(asked_at), the
+              controller's clock at the query; C(timedatectl), the output of that tool.
           type: dict
           returned: always
         tuning:

@@ -164,8 +164,9 @@ def wanted_content(entry, before):
         if not isinstance(content, dict):
             raise UnusableError(f"{entry['path']}: the file has no JSON object; look at it, or remove it")
         merged = merge_objects(content, value)
-        # A file with the same object in another layout is unchanged.
-        return before if before and merged == content else (json.dumps(merged, indent=2) + "\n").encode()
+        # A file with the same object in another layout is unchanged. For Python, 1 equals true.
+        same = json.dumps(merged, sort_keys=True) == json.dumps(content, sort_keys=True)
+        return before if before and same else (json.dumps(merged, indent=2) + "\n").encode()
     return value.encode()
 
 
@@ -186,16 +187,16 @@ def merge_objects(old, new):
     return merged
 
 
-def has_mode_and_owner(path, mode, ids):
+def has_mode_and_owner(status, mode, ids):
     """Return whether permissions and owner fit."""
-    status = os.lstat(path)
     return stat.S_IMODE(status.st_mode) == mode and [status.st_uid, status.st_gid] == ids
 
 
 def put_folder(entry, check):
     """Make the wanted folder. Return whether this is a change."""
     path, mode, ids = entry["path"], mode_of(entry), owner_ids(entry, check)
-    if os.path.isdir(path) and has_mode_and_owner(path, mode, ids):
+    # A link to a folder counts as that folder, whose mode and owner would be changed.
+    if os.path.isdir(path) and has_mode_and_owner(os.stat(path), mode, ids):
         return False
     if os.path.lexists(path) and not os.path.isdir(path):
         raise UnusableError(f"{path}: must be a folder, but is not; move it away")
@@ -213,7 +214,7 @@ def put_file(entry, check):
         raise UnusableError(f"{path}: must be a file, but is a folder; move it away")
     before = read_file(path)
     content = wanted_content(entry, before)
-    if before == content and has_mode_and_owner(path, mode, ids):
+    if before == content and has_mode_and_owner(os.lstat(path), mode, ids):
         return False, None
     if not check:
         folder = os.path.dirname(path)

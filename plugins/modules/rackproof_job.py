@@ -171,7 +171,6 @@ orphans_killed:
 
 import errno
 import fcntl
-import getpass
 import hashlib
 import json
 import os
@@ -249,8 +248,8 @@ def job_error(error, path, doing):
 def user_name():
     """Return the name of the effective user."""
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
         return str(os.geteuid())
 
 
@@ -513,8 +512,11 @@ class Folder:
         """
         text = json.dumps(state, sort_keys=True).encode()
         descriptor = os.open(self.reserve, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        left = text.ljust(STATE_BYTES - 1) + b"\n"
         try:
-            os.write(descriptor, text.ljust(STATE_BYTES - 1) + b"\n")
+            while left:
+                # A disk that fills up takes only a part. The next call then raises an error.
+                left = left[os.write(descriptor, left) :]
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -566,8 +568,15 @@ def end_sentence(state):
     else:
         text = "ended with exit status {}".format(state["exit_status"])
     if state.get("unkillable"):
-        text += "; processes {} survive SIGKILL".format(", ".join(map(str, state["unkillable"])))
+        # The whole list is in the state, which must fit into the reserved space.
+        text += "; processes {} survive SIGKILL".format(join_some(state["unkillable"]))
     return text
+
+
+def join_some(pids, most=20):
+    """Return process ids as text, but at most the first ones."""
+    more = f" and {len(pids) - most} more" if len(pids) > most else ""
+    return ", ".join(map(str, pids[:most])) + more
 
 
 class Supervisor:
@@ -873,7 +882,7 @@ def take_machine_lock(path):
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = lock_holder(os.fstat(descriptor).st_ino)
+        holder = lock_holder(os.fstat(descriptor))
         os.close(descriptor)
         raise JobError(
             f"the machine is busy: another benchmark runs on it ({holder}, which holds {path}); both "
@@ -897,15 +906,26 @@ def open_shared(path):
     return descriptor
 
 
-def lock_holder(inode):
-    """Describe the process that locked a file, from the kernel's table."""
-    with suppress(OSError, ValueError, IndexError), open("/proc/locks") as table:
-        for line in table:
+def lock_holder(status, table="/proc/locks"):
+    """Describe the process that locked a file, from the kernel's table.
+
+    Args:
+        status: The file's status.
+        table: The path of the table.
+    """
+    device, pids = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", []
+    with suppress(OSError, ValueError, IndexError), open(table) as stream:
+        for line in stream:
             fields = line.split()
-            if "->" not in fields and fields[1] == "FLOCK" and int(fields[5].split(":")[2]) == inode:
-                name = file_owner(f"/proc/{fields[4]}")
-                return f"process {fields[4]} of user {name}" if name else f"process {fields[4]}"
-    return "an unknown process"
+            of_device, _, inode = fields[5].rpartition(":") if "->" not in fields else ("", "", "0")
+            if int(inode) == status.st_ino and fields[1] == "FLOCK":
+                # Files of several file systems may have one number. Some file systems, such as btrfs, have
+                # another number of the device in this table, so one without the device is better than none.
+                pids.insert(0 if of_device == device else len(pids), fields[4])
+    if not pids:
+        return "an unknown process"
+    name = file_owner(f"/proc/{pids[0]}")
+    return f"process {pids[0]} of user {name}" if name else f"process {pids[0]}"
 
 
 def file_owner(path):
@@ -925,7 +945,7 @@ def file_owner(path):
 
 def unkillable_processes(unkillable, holder):
     """Describe the processes of an earlier job that cannot be killed."""
-    pids, job = ", ".join(map(str, unkillable)), str(holder.get("id"))[:200]
+    pids, job = join_some(unkillable), str(holder.get("id"))[:200]
     return f"processes {pids} of job {job!r} survive SIGKILL on this node: reboot it"
 
 
@@ -992,21 +1012,42 @@ def launch_supervisor(folder, options, token, starting, locks):
             os._exit(0)
     os.close(sender)
     os.waitpid(first, 0)
-    text = b""
-    deadline = time.monotonic() + START_WAIT_S
-    while True:
-        ready, _, _ = select.select([receiver], [], [], max(deadline - time.monotonic(), 0))
-        part = os.read(receiver, 65536) if ready else b""
-        if not part:
-            break
-        text += part
-    os.close(receiver)
+    try:
+        text, is_late = read_answer(receiver)
+    finally:
+        os.close(receiver)
+    if is_late:
+        # It must not start the job after this error. Its process group has only the supervisor.
+        with suppress(ProcessLookupError):
+            os.killpg(first, signal.SIGKILL)
+        log = os.path.realpath(folder.log)
+        end_processes(lambda: job_processes(None, token=token, log=log), time.sleep, 0)
+        with suppress(OSError):
+            os.unlink(folder.state)
+        raise JobError(
+            f"the supervisor did not answer within {START_WAIT_S:g} s, and was stopped; does the file system "
+            f"of {folder.path} answer?"
+        )
     if not text:
         raise JobError(f"the supervisor died while starting the job; its folder is {folder.path}")
     answer = json.loads(text.decode())
     if "error" in answer:
         raise JobError(answer["error"])
     return answer["state"]
+
+
+def read_answer(receiver):
+    """Return what the supervisor answers, and whether it is late."""
+    text = b""
+    deadline = time.monotonic() + START_WAIT_S
+    while True:
+        ready, _, _ = select.select([receiver], [], [], max(deadline - time.monotonic(), 0))
+        if not ready:
+            return text, True
+        part = os.read(receiver, 65536)
+        if not part:
+            return text, False
+        text += part
 
 
 def run_supervisor(folder, options, token, starting, locks, sender, controller):

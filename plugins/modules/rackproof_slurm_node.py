@@ -23,7 +23,8 @@ description:
   - A drain whose reason begins with O(prefix) is ours. Any other drain, and a node that was set down by hand,
     has another owner. The module neither resumes such a node nor changes the reason.
   - A node that is not in Slurm is reported as such, without an error. If the cluster does not exist yet (no
-    C(scontrol) or no configuration), this applies to every node.
+    C(scontrol) or no configuration), this applies to every node. A cluster whose C(slurmctld) does not answer
+    exists, and the module fails.
 options:
   nodes:
     description: Names of the nodes.
@@ -77,7 +78,8 @@ options:
   programs:
     description:
       - Programs of Slurm that this host must have, such as those of later tasks. If any is missing, the
-        module fails and names all of them. Without all of them and a configuration, there is no cluster.
+        module fails and names all of them. Without all of them, a configuration and a daemon of Slurm, there
+        is no cluster.
     type: list
     elements: str
     default: []
@@ -147,25 +149,35 @@ CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/s
 # "State=IDLE", only after the state.
 NODE = re.compile(r"^NodeName=(\S+)\s.*?\bState=(\S+)")
 # Matches the reason in a line of scontrol. The second group is the user and the time, as in
-# "[root@2026-01-31T02:00:00]".
-REASON = re.compile(r" Reason=(.*?)(?: \[([^\[\]@]+@[^\[\]]+)\])?(?= Comment=| Extra=|\s*$)")
+# "[root@2026-01-31T02:00:00]". Other fields may follow, such as the comment of the node or its reservation.
+REASON = re.compile(
+    r" Reason=(.*?)(?: \[([^\[\]@]+@[^\[\]]+)\](?= [A-Z]\w*=|\s*$)"
+    r"|(?= (?:Comment|Extra|InstanceId|InstanceType|ReservationName|TLSCertTokenSet|Topology|Parameters)=)"
+    r"|\s*$)"
+)
 # Symbols that Slurm appends to a state, such as "*" for a node that does not answer.
 SYMBOLS = "*~#!%$@^-+"
 # The states of jobs whose processes or epilog may still run on a node.
 JOB_STATES = "RUNNING,SUSPENDED,STOPPED,COMPLETING,CONFIGURING,SIGNALING,STAGE_OUT"
-# Beginnings of the reasons that Slurm itself writes for a node that it finds down.
-OWN_REASONS = (
-    "Not responding",
-    "Node unexpectedly rebooted",
-    "Node silently failed and came back",
-    "Low ",
-    "gres/",
-    "Duplicate ",
-    "reboot timed out",
-    "ResumeTimeout reached",
-    "NO NETWORK ADDRESS FOUND",
-    "none",
+# One of the reasons that Slurm itself writes for a node that it finds down. They are complete, because an
+# operator may begin a reason with the same word ("Low voltage").
+OWN_REASON = (
+    r"(?:Not responding|Node unexpectedly rebooted|Node silently failed and came back|reboot timed out"
+    r"|ResumeTimeout reached|NO NETWORK ADDRESS FOUND|Duplicate jobid|none|CoreSpec differ"
+    r"|Low (?:socket\*core(?:\*thread)? count|CPUs|TmpDisk"
+    r"|RealMemory(?: \(reported:\d+ < [\d.]+% of configured:\d+\))?)"
+    r"|gres/\S+ count (?:reported lower than configured|too low|changed and jobs are using them)"
+    r" \(\d+ (?:<|!=) \d+\))"
 )
+# Slurm joins several reasons by commas.
+OWN_REASONS = re.compile(f"{OWN_REASON}(?:, {OWN_REASON})*")
+# The programs of Slurm that run all the time. The kernel's name of a process has at most 15 characters.
+DAEMONS = ("slurmctld", "slurmd", "sackd")
+PROC = "/proc"
+# Slurm's error without any source of a configuration, and a part of its error for a slurmctld that does not
+# answer the request for the configuration (configless).
+NO_SOURCE = "Could not establish a configuration source"
+NO_ANSWER = "failed to fetch remote config"
 
 
 class SlurmError(Exception):
@@ -318,7 +330,7 @@ def drain_owner(known, prefix):
     if "DOWN" in words and not ours and known["reason"]:
         # Slurm sets nodes down by itself, and operators set nodes down by hand. Only a state that an operator
         # set must not be changed.
-        by_slurm = known["set_by"].startswith("slurm@") or known["reason"].startswith(OWN_REASONS)
+        by_slurm = known["set_by"].startswith("slurm@") or OWN_REASONS.fullmatch(known["reason"])
         return "none" if by_slurm else "other"
     return "none"
 
@@ -329,35 +341,60 @@ def has_configuration_file():
     return any(path and os.path.exists(path) for path in paths)
 
 
+def runs_slurm():
+    """Return whether a program of Slurm runs on this host. Those in containers do not count."""
+    own = read_namespace("self")
+    for pid in filter(str.isdigit, os.listdir(PROC)):
+        try:
+            with open(os.path.join(PROC, pid, "comm"), errors="replace") as stream:
+                name = stream.read().strip()
+        except OSError:
+            continue  # it has ended
+        if name in DAEMONS and read_namespace(pid) == own:
+            return True
+    return False
+
+
+def read_namespace(pid):
+    """Return the name of a process's namespace of processes, or "" if it cannot be read."""
+    try:
+        return os.readlink(os.path.join(PROC, pid, "ns/pid"))
+    except OSError:
+        return ""
+
+
 def refuse_missing_programs(programs):
     """Refuse a host that has a part of Slurm, but not all of these programs.
 
-    A host with neither the programs nor a configuration has no cluster, which is no error.
+    A host with neither the programs nor a configuration nor a daemon has no cluster, which is no error. A
+    site's programs may lie in a folder that is not searched.
 
     Raises:
         MissingProgramError: Some programs are missing. The message names all of them.
     """
     missing = [program for program in programs if find_program(program) is None]
-    if missing and (len(missing) < len(programs) or has_configuration_file()):
+    if missing and (len(missing) < len(programs) or has_configuration_file() or runs_slurm()):
         raise MissingProgramError(missing)
 
 
 def has_configuration(timeout_s):
     """Return whether there is a cluster, whose configuration is on this host or is found by scontrol.
 
+    A cluster whose slurmctld is down or late exists: its nodes may run jobs. The next command of Slurm then
+    fails.
+
     Args:
         timeout_s: Seconds that scontrol may take.
     """
-    if has_configuration_file():
+    if has_configuration_file() or runs_slurm():
         return True
-    if os.environ.get("SLURM_CONF", ""):
-        return False
     try:
         # Without a file, the path may be built into the program, or slurmctld serves the configuration
         # (configless).
-        return re.search(r"\bUP\b", run_slurm(["scontrol", "ping"], timeout_s)) is not None
-    except SlurmError:
-        return False
+        run_slurm(["scontrol", "ping"], timeout_s)
+    except SlurmError as error:
+        return NO_SOURCE not in str(error) or NO_ANSWER in str(error)
+    return True
 
 
 class Cluster:
@@ -648,8 +685,9 @@ def carry_out_request(module, cluster):
         "cluster": cluster.exists,
         "waiting": waiting,
     }
-    if touched:
-        result["diff"] = {"before": state_lines(touched, before), "after": state_lines(touched, after)}
+    changed = [*touched, *down]
+    if changed:
+        result["diff"] = {"before": state_lines(changed, before), "after": state_lines(changed, after)}
     return result
 
 
@@ -661,7 +699,7 @@ def check_options(module):
     if options["timeout_s"] < 0 or options["poll_s"] <= 0 or options["command_timeout_s"] <= 0:
         module.fail_json(msg="timeout_s must not be negative, poll_s and command_timeout_s must be positive")
     for name in options["nodes"]:
-        if not re.match(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", name):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
             module.fail_json(msg=f"nodes: {name!r} is not the name of a node")
 
 

@@ -8,14 +8,17 @@ kernel's ring buffer has it.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import ansible.module_utils
 import pytest
 
 from rackproof.nodes.answer_seal import answer_is_whole
@@ -263,6 +266,32 @@ def test_a_hung_driver_is_bounded_and_asked_once(gather: Any) -> None:
     assert "tool_hung" in {
         one.code for one in check_node(build_snapshot("n", answer), expected=Expectation(gpus=4))
     }
+
+
+def test_a_mount_that_answers_late_disturbs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    ansible.module_utils.__path__.append(str(ROOT / "plugins/module_utils"))
+    health = importlib.import_module("ansible.module_utils.rackproof_facts_health")
+
+    class Path(str):
+        """A path whose late answer comes while the result is made."""
+
+        def __format__(self, _: str) -> str:
+            release.set()
+            while any("late" in thread.name for thread in threading.enumerate()):
+                time.sleep(0.01)
+            return str(self)
+
+    def usage(path: str) -> dict[str, int]:
+        if "late" in path:
+            threading.current_thread().name = path
+            release.wait()
+        return {"total": 1}
+
+    monkeypatch.setattr(health, "disk_usage", usage)
+    found, hung = health.disk_usages([Path("/a"), Path("/late-1"), Path("/late-2"), Path("/b")], 0.3)
+    assert set(found) == {"/a", "/b"}
+    assert set(hung) == {"statfs /late-1", "statfs /late-2"}
 
 
 def test_the_answer_is_sealed_as_the_controller_reads_it() -> None:

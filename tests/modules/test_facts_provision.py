@@ -95,6 +95,7 @@ def test_this_machine(modules: Modules, tmp_path: Path) -> None:
     assert "127.0.0.1" in found["names"]["localhost"] or "::1" in found["names"]["localhost"]
     assert found["names"]["no-such-name.invalid"] == []
     assert 0 <= found["clock"]["epoch"] - found["clock"]["asked_at"] < 60
+    assert found["clock"]["asked_at"] <= found["clock"]["begin"] <= found["clock"]["epoch"]
     assert found["memory_bytes"] > 2**28
 
 
@@ -184,6 +185,47 @@ def test_servers_of_package_sources_that_do_not_answer(
     assert found.keys() == {str(path) if key == "LIST" else key for key in expected}
     for key, text in expected.items():
         assert found[str(path) if key == "LIST" else key].endswith(text.replace("LIST", str(path)))
+
+
+NO_METHOD = "Reading...\nE: The method driver /usr/lib/apt/methods/https could not be found.\n"
+LOGIN = "'https://user:pw@m.example/a/InRelease' m 0\n'http://user@n/b/InRelease' n 0\n"
+
+
+# The status of apt-helper with its error, and what is reported of https://m.example.
+@pytest.mark.parametrize(
+    ("status", "said", "reported"),
+    [
+        ("failed", NO_METHOD, "E: The method driver /usr/lib/apt/methods/https could not be found."),
+        ("failed", "Permission denied", "Permission denied"),
+        ("failed", "E: Failed to fetch https://user:pw@m.example/a/Release  401\nE: x", "401"),
+        ("failed", "", "No answer within 7 s"),
+        ("hung", "W: one attempt failed", "No answer within 7 s"),
+    ],
+)
+def test_the_error_of_apt_is_shown_without_logins(
+    node: types.ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: str,
+    said: str,
+    reported: str,
+) -> None:
+    asked = []
+
+    def ask(argv: list[str], timeout_s: float) -> dict[str, Any]:
+        if argv[0] == "apt-get":
+            return {"status": "ok", "stdout": LOGIN}
+        asked.append(argv[2])
+        return {"status": status, "stdout": "", "stderr": said}
+
+    (tmp_path / "list.sources").write_text("Types: deb\n")
+    monkeypatch.setattr(node, "ask", ask)
+    found = node.silent_servers(str(tmp_path / "list.sources"), 7)
+    assert set(found) == {"https://m.example", "http://n"}
+    assert found["https://m.example"].endswith(f"https://m.example/a/Release  {reported}")
+    assert "pw" not in str(found)
+    # apt itself needs the login.
+    assert "https://user:pw@m.example/a/Release" in asked
 
 
 # A list of dpkg with a package on hold, a removed one, two incomplete ones, and one of another architecture.

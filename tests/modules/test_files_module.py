@@ -57,6 +57,21 @@ def test_puts_everything_in_place_once(modules: Modules, tmp_path: Path) -> None
     assert modules("rackproof_files", **options)["changed_paths"] == [str(tmp_path / "d" / "text")]
 
 
+@pytest.mark.parametrize("chain", [["x"], ["x", "y"], ["x/", "y"]])
+def test_a_link_to_a_folder_counts_as_the_folder(modules: Modules, tmp_path: Path, chain: list[str]) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    target = "real"
+    for name in chain:
+        (tmp_path / name).symlink_to(target)
+        target = name
+    folder = {"path": str(tmp_path / target), "mode": "0750", **ME}
+    assert modules("rackproof_files", folders=[folder])["changed"] is True
+    assert (tmp_path / "real").stat().st_mode & 0o7777 == 0o750
+    assert (tmp_path / target).is_symlink()
+    assert modules("rackproof_files", folders=[folder], check=True)["changed"] is False
+    assert modules("rackproof_files", folders=[folder])["changed"] is False
+
+
 def test_a_difference_is_shown_unless_it_is_a_secret(modules: Modules, tmp_path: Path) -> None:
     path, key, config = tmp_path / "a", tmp_path / "b", tmp_path / "c"
     path.write_text("one\n")
@@ -87,6 +102,12 @@ def test_json_is_merged(modules: Modules, tmp_path: Path) -> None:
         "credHelpers": {"x": "y"},
     }
     assert modules("rackproof_files", files=[entry])["changed"] is False
+    for old, new in ((1, True), (0, False), (True, 1), (1, 1.5)):
+        path.write_text(json.dumps({"a": old, "b": [old]}))
+        entry["merge_json"] = {"a": new}
+        assert modules("rackproof_files", files=[entry])["changed"] is True
+        assert path.read_text() == json.dumps({"a": new, "b": [old]}, indent=2) + "\n"
+        assert modules("rackproof_files", files=[entry])["changed"] is False
     path.write_text("[1")
     result = modules("rackproof_files", files=[entry])
     assert result["failed"] is True

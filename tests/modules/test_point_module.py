@@ -8,6 +8,9 @@ request leaves nothing behind.
 
 from __future__ import annotations
 
+import fcntl
+import importlib.machinery
+import importlib.util
 import json
 import os
 import subprocess
@@ -107,6 +110,29 @@ def test_the_next_point_takes_away_what_an_earlier_one_left(node: Namespace) -> 
     assert "rackproof0" not in node.links()
 
 
+@pytest.mark.parametrize("held", ["job.lock", "machine.lock"])
+@pytest.mark.parametrize("options", [{"network": "overlay"}, {"network": "host"}])
+def test_a_node_whose_job_runs_keeps_its_network(
+    node: Namespace, tmp_path: Path, options: dict[str, str], held: str
+) -> None:
+    locks = [str(tmp_path / "absent"), "", str(tmp_path / "job.lock"), str(tmp_path / "machine.lock")]
+    for path in locks[2:]:
+        Path(path).write_text("")
+    first = node(network="overlay", locks=locks)["point"]
+    other = {**options, "folder": str(tmp_path / "other"), "locks": locks}
+    with open(tmp_path / held) as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        refused = node(**other)
+        assert refused["failed"] is True
+        assert f"another job holds {tmp_path / held}" in refused["msg"]
+        # The playbook then removes the setup of the run that was refused.
+        assert node(**other, state="absent")["changed"] is False
+        assert "rackproof0" in node.links()
+    assert first["link"]["vni"] == 7117
+    # Without a job, the next point takes it away.
+    assert node(**other)["point"]["left_over"] is True
+
+
 def test_a_point_whose_job_was_started_is_only_read(node: Namespace) -> None:
     first = node(network="overlay")["point"]
     (node.folder / "state.json").write_text("{}")
@@ -152,6 +178,56 @@ def test_files_are_given_back_by_the_kernel_and_read_again(node: Namespace, tmp_
     assert cold["resident"] == [0, 1 << 20]
     warm = node(storage="local", data=str(data), cache="warm")["point"]["storage"]
     assert warm["read_bytes"] == 1 << 20
+
+
+@pytest.fixture(scope="module")
+def module(root: Path) -> Any:
+    """Return the module's code."""
+    import ansible.module_utils
+
+    ansible.module_utils.__path__.append(str(root / "plugins/module_utils"))
+    loader = importlib.machinery.SourceFileLoader(
+        "point", str(root / "plugins/modules/rackproof_bench_setup.py")
+    )
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    code = importlib.util.module_from_spec(spec)
+    loader.exec_module(code)
+    return code
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+@pytest.mark.parametrize(
+    ("most", "closed", "why"),
+    [
+        (6, "", ""),
+        (6, "lost+found", ""),
+        (5, "", "has more than 5 files"),
+        (1, "", "has more than 1 files"),
+        (6, "b", "/b cannot be read: Permission denied"),
+    ],
+)
+def test_data_that_were_not_all_read_are_reported(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, most: int, closed: str, why: str
+) -> None:
+    for folder in ("a", "b", "lost+found"):
+        (tmp_path / folder).mkdir()
+        for index in range(0 if folder == "lost+found" else 3):
+            (tmp_path / folder / f"{index}.bin").write_bytes(bytes(5000))
+    real = os.scandir
+
+    def scandir(path: str) -> Any:
+        if closed and path.endswith(closed):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(module.os, "scandir", scandir)
+    monkeypatch.setattr(module, "MOST_FILES", most)
+    monkeypatch.setattr(module, "mount_of", lambda path: {"point": "/"})
+    monkeypatch.setattr(module, "unit_of", lambda point: ("", "", ""))
+    storage = module.prepare_storage({"storage": "local", "data": str(tmp_path), "cache": cache})
+    assert why in storage["trouble"]
+    assert bool(storage["trouble"]) is bool(why)
 
 
 def test_a_cache_that_cannot_be_emptied_is_reported(root: Path) -> None:

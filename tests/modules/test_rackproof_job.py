@@ -7,10 +7,14 @@ that a job whose supervisor died is no success, and that a full disk does not lo
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import json
 import os
+import pwd
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -496,3 +500,140 @@ def test_the_supervisor_is_cut_loose_from_its_starter(jobs: Jobs) -> None:
     assert jobs.find()["job"]["phase"] == "running"
     targets = {os.readlink(f"/proc/{supervisor}/fd/{n}") for n in os.listdir(f"/proc/{supervisor}/fd")}
     assert targets == {"/dev/null"}, "no pipe keeps the connection open"
+
+
+@pytest.mark.parametrize("variable", ["LOGNAME", "USER", "LNAME", "USERNAME"])
+def test_the_user_is_the_one_who_runs_the_module(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "alice")
+    jobs("job", "true")
+    described = json.loads((jobs.folder / "job" / "job.json").read_text())
+    assert described["user"] == pwd.getpwuid(os.geteuid()).pw_name
+    jobs.ended()
+
+
+@pytest.fixture(scope="module")
+def module(root: Path) -> Any:
+    """Return the module's code."""
+    import ansible.module_utils
+
+    ansible.module_utils.__path__.append(str(root / "plugins" / "module_utils"))
+    loader = importlib.machinery.SourceFileLoader("job", str(root / "plugins/modules/rackproof_job.py"))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    code = importlib.util.module_from_spec(spec)
+    loader.exec_module(code)
+    return code
+
+
+@pytest.mark.parametrize("at_once", [1, 1000, 4096, 100000])
+def test_a_state_is_written_whole_or_not_at_all(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    real, room = os.write, [10**6]
+
+    def write(descriptor: int, data: bytes) -> int:
+        count = real(descriptor, data[: min(at_once, room[0])])
+        room[0] -= count
+        if not count:
+            raise OSError(28, "No space left on device")
+        return count
+
+    folder = module.Folder(str(tmp_path), "job")
+    long = {"unkillable": list(range(2000, 3000))}
+    monkeypatch.setattr(module.os, "write", write)
+    folder.write_state(long)
+    assert json.loads((tmp_path / "state.json").read_text()) == long
+    room[0] = 2000
+    with pytest.raises(OSError, match="No space"):
+        folder.write_state({**long, "more": 1})
+    assert json.loads((tmp_path / "state.json").read_text()) == long
+    room[0] = 10**6
+    folder.write_state({"phase": "ended"})
+    assert json.loads((tmp_path / "state.json").read_text()) == {"phase": "ended"}
+
+
+@pytest.mark.parametrize("count", [1, 20, 21, 1000])
+def test_the_message_about_processes_that_cannot_be_killed_is_short(module: Any, count: int) -> None:
+    state = {"ended_by": "stopped", "timeout_s": 1, "hang_s": 1, "log_limit_bytes": 1}
+    text = module.end_sentence({**state, "unkillable": list(range(10**6, 10**6 + count))})
+    assert (f"and {count - 20} more survive" in text) is (count > 20)
+    assert len(text) < 300
+
+
+@pytest.mark.parametrize(
+    ("table", "holder"),
+    [
+        (["POSIX ADVISORY WRITE 4000001 DEV:7 0 EOF", "FLOCK ADVISORY WRITE 4000002 DEV:7 0 EOF"], "4000002"),
+        (
+            ["FLOCK ADVISORY WRITE 4000001 fe:99:7 0 EOF", "FLOCK ADVISORY WRITE 4000002 DEV:7 0 EOF"],
+            "4000002",
+        ),
+        (
+            ["FLOCK ADVISORY WRITE 4000002 DEV:7 0 EOF", "FLOCK ADVISORY WRITE 4000001 fe:99:7 0 EOF"],
+            "4000002",
+        ),
+        # btrfs: stat() shows another device
+        (["FLOCK ADVISORY WRITE 4000002 00:1d:7 0 EOF"], "4000002"),
+        (["-> FLOCK ADVISORY WRITE 4000002 DEV:7 0 EOF", "FLOCK ADVISORY WRITE 4000001 DEV:8 0 EOF"], ""),
+    ],
+)
+def test_the_holder_of_a_lock_has_the_same_file_of_the_same_file_system(
+    module: Any, tmp_path: Path, table: list[str], holder: str
+) -> None:
+    lines = [f"{number}: {line.replace('DEV', 'fe:01')}\n" for number, line in enumerate(table)]
+    (tmp_path / "locks").write_text("".join(lines))
+    status = os.stat_result((0, 7, os.makedev(0xFE, 1), 1, 0, 0, 0, 0, 0, 0))
+    found = module.lock_holder(status, str(tmp_path / "locks"))
+    assert found == (f"process {holder}" if holder else "an unknown process")
+
+
+# A program whose supervisor hangs in a method, and whose module waits for its answer for a second.
+LATE = """
+import sys, time, types
+source, method, folder = sys.argv[1:]
+import ansible.module_utils
+ansible.module_utils.__path__.append(source + "/plugins/module_utils")
+code = types.ModuleType("job")
+exec(compile(open(source + "/plugins/modules/rackproof_job.py").read(), "job", "exec"), code.__dict__)
+code.START_WAIT_S = 1.0
+owner = code.Supervisor if method == "start" else code.Folder
+real = getattr(owner, method)
+def hang(*given):
+    if code.os.getpid() != module:
+        time.sleep(5)
+    return real(*given)
+module = code.os.getpid()
+setattr(owner, method, hang)
+options = dict(
+    id="job", argv=["sh", "-c", "touch started; sleep 300 & sleep 300"], environment={}, chdir="",
+    secret_environment={}, timeout_s=600, hang_s=0, grace_s=1, log_limit_bytes=10**6,
+)
+job = code.Folder(folder, "job")
+with job.starting() as starting:
+    try:
+        code.start_supervised(job, options, starting, (None, None))
+    except code.JobError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("method", ["start", "write_state", "allocate"])
+def test_a_supervisor_that_is_late_starts_no_job_afterwards(root: Path, tmp_path: Path, method: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LATE, root, method, tmp_path], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("the supervisor did not answer within 1 s, and was stopped"), done.stderr
+    # Nothing is left that would start the job, run it, or say that it runs.
+    names = {"log.txt", "job.json", "state.json", ".state.next"}
+    assert not names & {path.name for path in tmp_path.iterdir()}
+    work = str(tmp_path).encode()
+    for path in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            assert os.readlink(path).encode() != work
+        except OSError:
+            continue
+    assert (tmp_path / "started").exists() is (method != "start")

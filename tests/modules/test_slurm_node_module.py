@@ -7,9 +7,11 @@ wait ends. scontrol and squeue are fakes with lines of real clusters.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,12 @@ if os.path.basename(sys.argv[0]) == "squeue":
     jobs = world["jobs"].pop(0) if len(world["jobs"]) > 1 else world["jobs"][0]
     print("\n".join(jobs))
 elif argv == ["ping"]:
-    print(world.get("ping") or sys.exit("fatal: Could not establish a configuration source"))
+    if world.get("late"):
+        json.dump(world, open(path, "w"))
+        import time; time.sleep(60)
+    answer = world.get("ping") or "scontrol: fatal: Could not establish a configuration source"
+    rc = 0 if "UP" in answer else 1
+    print(answer, file=sys.stderr if "fatal" in answer else sys.stdout)
 elif "show" in argv:
     if world.get("down"):
         print("slurm_load_node error: Unable to contact slurm controller (connect failure)", file=sys.stderr)
@@ -143,6 +150,69 @@ def test_each_state_of_a_node_is_reported(
     assert slurm.updates() == []
 
 
+# Beginnings of Slurm's own reasons, in reasons of operators. Each of the latter is another owner's.
+OF_OPERATORS = [
+    "Low voltage on PSU 2: ticket 12",
+    "none of the fans turn",
+    "gres/gpu board is being replaced",
+    "Duplicate serial number",
+    "Not responding to the BMC either",
+    "Low RealMemory after a DIMM failed",
+]
+OF_SLURM = [
+    "Not responding",
+    "Low CPUs",
+    "Low socket*core*thread count, Low CPUs",
+    "Low RealMemory",
+    "Low RealMemory (reported:2051556 < 100.00% of configured:2063763)",
+    "gres/gpu count reported lower than configured (7 < 8)",
+    "gres/gpu:h100 count too low (7 < 8)",
+    "NO NETWORK ADDRESS FOUND",
+    "none",
+]
+
+
+@pytest.mark.parametrize(
+    ("reason", "drained_by"),
+    [*((reason, "other") for reason in OF_OPERATORS), *((reason, "none") for reason in OF_SLURM)],
+)
+def test_a_node_that_an_operator_set_down_is_not_ours(slurm: Slurm, reason: str, drained_by: str) -> None:
+    slurm.has("broken")
+    slurm.world["lines"]["broken"] = LINES["broken"].replace("dead PSU", reason)
+    slurm.file.write_text(json.dumps(slurm.world))
+    result = slurm("broken", state="drained", reason="x")
+    assert result["nodes"]["broken"]["drained_by"] == ("other" if drained_by == "other" else "ours")
+    kept = reason if drained_by == "other" else "rackproof: x"
+    assert slurm.updates() == [["update", "NodeName=broken", "State=DRAIN", f"Reason={kept}"]]
+    assert result["diff"]["after"] == "broken DOWN+DRAIN\n"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        " ReservationName=maint",
+        " Comment=ticket 12 [a@b] x",
+        " Extra=rack 1 ReservationName=maint",
+        " InstanceId=i-1 InstanceType=p5 ",
+        " TLSCertTokenSet=Yes TLSCertLastRenewal=2026-01-31T02:00:00",
+        " Topology=default:s1 Parameters=x",
+        "  ",
+    ],
+)
+def test_fields_after_the_reason_are_not_part_of_it(slurm: Slurm, after: str) -> None:
+    user = "slurm@2026-01-31T02:00:00"
+    silent = LINES["silent"].partition(" Reason=")[0] + " Reason=Node unexpectedly rebooted"
+    slurm.has("silent")
+    # Without the user, the names of known fields end the reason. With it, those of later releases do as well.
+    lines = {"a": silent + after, "b": f"{silent} [{user}]{after}", "c": f"{silent} [{user}] New=1{after}"}
+    slurm.world["lines"] = {name: line.replace("=silent", f"={name}", 1) for name, line in lines.items()}
+    slurm.file.write_text(json.dumps(slurm.world))
+    nodes = slurm(*lines)["nodes"]
+    assert {node["reason"] for node in nodes.values()} == {"Node unexpectedly rebooted"}
+    assert [node["set_by"] for node in nodes.values()] == ["", user, user]
+    assert {node["drained_by"] for node in nodes.values()} == {"none"}
+
+
 # The states that consecutive readings give, the time limit, and the reported state. "*" means that
 # Slurm waits for the node's answer. DOWN* and a reboot are not waited for.
 @pytest.mark.parametrize(
@@ -179,8 +249,25 @@ def test_without_a_cluster_every_node_is_unknown(
     assert result["nodes"]["idle"]["state_after"] == "unknown"
 
 
+# What `scontrol ping` prints without a source of a configuration, and if slurmctld does not serve it.
+UNKNOWN_HOST = """scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host
+scontrol: error: fetch_config: DNS SRV lookup failed
+scontrol: error: _establish_config_source: failed to fetch config
+scontrol: fatal: Could not establish a configuration source"""
+NOT_SERVED = """scontrol: error: _fetch_child: failed to fetch remote configs: Unable to contact controller
+scontrol: error: _establish_config_source: failed to fetch config
+scontrol: fatal: Could not establish a configuration source"""
+DOWN = "Slurmctld(primary) at ctl is DOWN"
+
+
 @pytest.mark.parametrize(
-    ("ping", "is_there"), [("Slurmctld(primary) at ctl is UP", True), ("is DOWN", False), ("", False)]
+    ("ping", "is_there"),
+    [
+        ("Slurmctld(primary) at ctl is UP", True),
+        (f"{DOWN}\nSlurmctld(backup) at ctl2 is UP", True),
+        (UNKNOWN_HOST, False),
+        ("", False),
+    ],
 )
 def test_a_cluster_whose_configuration_lies_elsewhere_is_found(
     slurm: Slurm, monkeypatch: pytest.MonkeyPatch, ping: str, is_there: bool
@@ -190,6 +277,27 @@ def test_a_cluster_whose_configuration_lies_elsewhere_is_found(
     result = slurm.has("idle", ping=ping)("idle")
     assert result["cluster"] is is_there
     assert result["nodes"]["idle"]["known"] is is_there
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        {"ping": DOWN},
+        {"ping": f"{DOWN}\nSlurmctld(backup) at ctl2 is DOWN"},
+        {"ping": NOT_SERVED},
+        {"ping": "scontrol: fatal: Unable to process configuration file"},
+        {"late": True},
+    ],
+)
+@pytest.mark.parametrize("conf", ["", "absent.conf"])
+def test_a_cluster_whose_slurmctld_is_down_is_no_absent_cluster(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: dict[str, Any], conf: str
+) -> None:
+    # Its nodes may run jobs, so they must be neither imaged nor given new drivers.
+    monkeypatch.setenv("SLURM_CONF", conf and str(tmp_path / conf))
+    result = slurm.has("idle", down=True, **world)("idle", state="drained", command_timeout_s=1)
+    assert result["failed"] is True
+    assert "Is slurmctld running there?" in result["msg"]
 
 
 @pytest.mark.parametrize(
@@ -214,6 +322,39 @@ def test_all_missing_programs_are_named_at_once(
     assert result["failed"] is True
     assert result["msg"].startswith(f"{missing}: not installed on {os.uname().nodename}")
     assert "slurmctld running" not in result["msg"]
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "runs"),
+    [
+        ("slurmctld", "own", True),
+        ("slurmd", "own", True),
+        ("sackd", "own", True),
+        ("slurmctld", "container", False),
+        ("slurmstepd", "own", False),
+        ("", "own", False),
+    ],
+)
+def test_a_daemon_of_slurm_is_a_part_of_a_cluster(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, namespace: str, runs: bool
+) -> None:
+    # The programs may lie in a folder that is not searched, such as /opt/slurm/bin.
+    import ansible.module_utils
+
+    ansible.module_utils.__path__.append(str(root / "plugins" / "module_utils"))
+    node = types.ModuleType("node")
+    exec((root / "plugins/modules/rackproof_slurm_node.py").read_text(), node.__dict__)  # noqa: S102
+    for pid, comm, space in (("self", "python", "own"), ("12", "sleep", "own"), ("13", name, namespace)):
+        (tmp_path / pid / "ns").mkdir(parents=True)
+        (tmp_path / pid / "comm").write_text(f"{comm}\n")
+        (tmp_path / pid / "ns/pid").symlink_to(space)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    node.__dict__.update(PROC=str(tmp_path), EXTRA_PATH=(), CONFIGURATIONS=())
+    assert node.__dict__["runs_slurm"]() is runs
+    refused = pytest.raises(node.__dict__["MissingProgramError"]) if runs else contextlib.nullcontext()
+    with refused:
+        node.__dict__["refuse_missing_programs"](["scontrol", "squeue"])
 
 
 def test_a_missing_squeue_is_not_blamed_on_slurmctld(slurm: Slurm, tmp_path: Path) -> None:
@@ -365,7 +506,14 @@ def test_a_controller_that_does_not_answer(slurm: Slurm, world: dict[str, bool],
 
 @pytest.mark.parametrize(
     "options",
-    [{"nodes": ["a b"]}, {"nodes": ["-x"]}, {"nodes": ["n[1-2]"]}, {"prefix": " "}, {"timeout_s": -1}],
+    [
+        {"nodes": ["a b"]},
+        {"nodes": ["-x"]},
+        {"nodes": ["n[1-2]"]},
+        {"nodes": ["n01\n"]},
+        {"prefix": " "},
+        {"timeout_s": -1},
+    ],
 )
 def test_arguments_that_make_no_sense(modules: Modules, slurm: Slurm, options: dict[str, Any]) -> None:
     result = modules("rackproof_slurm_node", **{"nodes": ["a"], **options})

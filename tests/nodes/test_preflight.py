@@ -130,6 +130,24 @@ def test_the_delay_of_the_answer_is_no_fault_of_the_clock(epoch: float) -> None:
     assert preflight_remarks(node, WANTED, 1002) == ()
 
 
+@pytest.mark.parametrize(
+    ("begin", "end", "offset"),
+    [
+        (985.0, 1005.0, "15 s behind"),  # the gathering took longer than the clock is behind
+        (994.0, 1094.0, "6 s behind"),
+        (996.0, 1030.0, ""),
+        (1001.0, 1029.0, ""),
+        (1020.0, 1040.0, "10 s ahead"),
+    ],
+)
+def test_a_long_gathering_hides_no_clock_that_is_off(begin: float, end: float, offset: str) -> None:
+    node = changed(clock={"asked_at": 1000.0, "begin": begin, "epoch": end, "timedatectl": ""})
+    assert [one.line() for one in preflight_remarks(node, WANTED, 1030) if offset in one.line()] == [
+        one.line() for one in preflight_remarks(node, WANTED, 1030)
+    ]
+    assert len(preflight_remarks(node, WANTED, 1030)) == bool(offset)
+
+
 def test_all_remarks_are_returned_and_ignored_ones_do_not_stop_the_node() -> None:
     node = changed(pci=[], cores=1, names={}, unattended_upgrades=True)
     found = preflight_remarks(node, Expected(gpus=4, cores=2, names=("a", "b"), ignore=("gpus",)))

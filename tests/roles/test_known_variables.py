@@ -29,6 +29,7 @@ from rackproof.core.known_variables import (
     check_no_stray_words,
     check_not_empty,
     check_settable,
+    host_of_file,
     hosts_to_check,
     known_variables,
     role_prefixes,
@@ -145,6 +146,22 @@ def test_of_many_hosts_one_of_each_set_of_groups_is_checked() -> None:
     assert len(asked) == 5
     assert "n77" in asked
     assert hosts_to_check(hosts[:200], groups, set()) == hosts[:200]
+
+
+@pytest.mark.parametrize(
+    ("file", "host"),
+    [
+        ("n1.yml", "n1"),
+        ("n1.yaml", "n1"),
+        ("n1.json", "n1"),
+        ("n1", "n1"),
+        ("n1.yale.edu.yml", "n1.yale.edu"),
+        ("n1.yale.edu", "n1.yale.edu"),
+        ("n1.york.ac.uk.json", "n1.york.ac.uk"),
+    ],
+)
+def test_a_file_of_host_vars_is_that_of_its_host(file: str, host: str) -> None:
+    assert host_of_file(Path("host_vars") / file) == host
 
 
 def test_the_inventories_of_the_checkout_have_no_unknown_variable() -> None:

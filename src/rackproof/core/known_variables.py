@@ -403,6 +403,12 @@ def role_prefixes(root: Path) -> tuple[str, ...]:
     return tuple(f"{role}_" for role in roles)
 
 
+def host_of_file(path: Path) -> str:
+    """Return the host of a file or folder in host_vars. No I/O."""
+    # The name of a host may have points. Ansible ignores these endings only.
+    return path.stem if path.suffix in (".yml", ".yaml", ".json") else path.name
+
+
 def hosts_to_check(
     hosts: Sequence[str], groups: Mapping[str, Iterable[str]], own_files: Collection[str]
 ) -> list[str]:

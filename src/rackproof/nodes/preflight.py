@@ -288,7 +288,8 @@ def _clock(node: Mapping[str, Any], expected: Expected, answered_at: float) -> I
     clock = node["clock"]
     limit = expected.clock_offset_s
     if limit and clock["asked_at"]:
-        offset = clock_offset(clock["asked_at"], answered_at or math.inf, clock["epoch"], clock["epoch"])
+        begin = clock.get("begin", clock["epoch"])
+        offset = clock_offset(clock["asked_at"], answered_at or math.inf, begin, clock["epoch"])
         if offset is not None and abs(offset) > limit:
             yield Remark(
                 "clock",

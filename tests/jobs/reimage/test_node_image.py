@@ -11,6 +11,7 @@ import argparse
 import importlib.machinery
 import importlib.util
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -166,6 +167,37 @@ def test_an_image_counts_as_built_only_if_its_files_are_complete(tmp_path: Path)
     assert builder.inputs_of_built(str(tmp_path)) == "w"
     (tmp_path / "disk.raw").write_bytes(b"123")
     assert builder.inputs_of_built(str(tmp_path)) == ""
+
+
+@pytest.mark.parametrize("last", ["disk.raw", "vmlinuz", "ramdisk", "built.json"])
+def test_a_build_that_is_interrupted_leaves_no_image_that_counts_as_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    # The files of the new image have the same sizes as those of the old one.
+    def write(*given: Any) -> list[str]:
+        for path in map(str, given):
+            if path.endswith(("disk.raw", "vmlinuz", "ramdisk")):
+                Path(path).write_bytes(os.urandom(8))
+        return []
+
+    monkeypatch.setattr(builder, "image", write)
+    monkeypatch.setattr(builder, "ramdisk", write)
+    builder.build({}, "old", str(tmp_path), "writer", "key", "")
+    assert builder.inputs_of_built(str(tmp_path)) == "old"
+    real = os.replace
+
+    def replace(path: str, target: str) -> None:
+        if target.endswith(last):
+            raise KeyboardInterrupt
+        real(path, target)
+
+    monkeypatch.setattr(builder.os, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        builder.build({}, "new", str(tmp_path), "writer", "key", "")
+    assert builder.inputs_of_built(str(tmp_path)) == ""
+    monkeypatch.setattr(builder.os, "replace", real)
+    builder.build({}, "new", str(tmp_path), "writer", "key", "")
+    assert builder.inputs_of_built(str(tmp_path)) == "new"
 
 
 @pytest.fixture

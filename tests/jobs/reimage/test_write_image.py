@@ -9,12 +9,14 @@ is written, and that the program reports each refusal and failure.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import importlib.machinery
 import importlib.util
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -271,11 +273,48 @@ def test_two_disks_of_one_serial_and_disks_in_use_are_refused(server: Server, ma
     assert content(machine) == before
 
 
-def test_a_mounted_neighbour_with_a_longer_name_is_another_disk() -> None:
-    assert writer.in_use("/dev/sda1", "/dev/sda")
-    assert writer.in_use("/dev/nvme0n1p2", "/dev/nvme0n1")
-    assert not writer.in_use("/dev/sdaa1", "/dev/sda")
-    assert not writer.in_use("/dev/nvme0n1", "/dev/nvme0n1p1")
+@pytest.mark.parametrize(
+    ("device", "disk", "used"),
+    [
+        ("/dev/sda", "/dev/sda", True),
+        ("/dev/sda1", "/dev/sda", True),
+        ("/dev/nvme0n1p2", "/dev/nvme0n1", True),
+        ("/dev/mmcblk0p1", "/dev/mmcblk0", True),
+        ("/dev/sdaa1", "/dev/sda", False),
+        ("/dev/sdap1", "/dev/sda", False),
+        ("/dev/nvme0n1", "/dev/nvme0n1p1", False),
+        ("/dev/nvme0n10", "/dev/nvme0n1", False),
+        ("/dev/nvme0n10p1", "/dev/nvme0n1", False),
+        ("/dev/mmcblk01", "/dev/mmcblk0", False),
+    ],
+)
+def test_a_mounted_neighbour_with_a_longer_name_is_another_disk(device: str, disk: str, used: bool) -> None:
+    assert writer.in_use(device, disk) is used
+
+
+@pytest.mark.parametrize(
+    ("page", "serial"),
+    [
+        (b"\0\x80\0\x14S5XYZ1234567       ", "S5XYZ1234567"),  # SATA: filled with blanks
+        (b"\0\x80\0\x08ZC18A0QB\0\0\0\0more", "ZC18A0QB"),  # SAS: the page may be longer than its number
+        (b"\0\x80\0\x04vs-1", "vs-1"),  # virtio-scsi
+        (b"\0\x80\0\x04    ", ""),
+        (b"\0\x83\0\x04vs-1", ""),
+        (b"\0", ""),
+        (None, ""),
+    ],
+)
+def test_a_scsi_disk_has_its_serial_number_in_a_page_of_its_own(
+    server: Server, machine: Path, page: bytes | None, serial: str
+) -> None:
+    device = machine / "sys/block/sda/device"
+    (device / "serial").unlink()
+    if page is not None:
+        (device / "vpd_pg80").write_bytes(page)
+    assert [disk["serial"] for disk in found(machine) if disk["path"].endswith("sda")] == [serial]
+    if serial:
+        carry_out(order(server, disk={"serial": serial.lower()}), machine)
+        assert (machine / "dev/sda").read_bytes()[: len(IMAGE)] == IMAGE
 
 
 def test_only_disks_that_were_named_are_wiped_and_only_after_the_image(server: Server, machine: Path) -> None:
@@ -335,6 +374,53 @@ def test_a_report_to_a_server_that_sends_byte_by_byte_is_given_up(monkeypatch: p
     monkeypatch.setattr(writer, "TRIES", 1)
     with DrippingServer(b"HTTP/1.1 204 OK\r\nX: ") as slow:
         assert not writer.report(slow.url, {"status": "done"})
+
+
+ODD_ANSWERS = [
+    (b"garbage\r\n\r\n", "garbage"),
+    (b"", "closed connection"),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n64\r\nabc", "IncompleteRead"),
+    (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70000 + b"\r\n\r\n", "more than 65536 bytes"),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc", "3 of 100 bytes"),
+]
+
+
+@pytest.fixture
+def odd(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[int]]]:
+    """Return the address of a server that sends the same bytes for each request, and its list of requests."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    asked: list[int] = []
+
+    def answer() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    asked.append(len(connection.recv(65536)))
+                    connection.sendall(request.param)
+
+    threading.Thread(target=answer, daemon=True).start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}/x", asked
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+@pytest.mark.parametrize(("odd", "why"), ODD_ANSWERS, indirect=["odd"])
+def test_a_request_is_repeated_after_an_odd_answer(odd: tuple[str, list[int]], why: str) -> None:
+    url, asked = odd
+    with pytest.raises(writer.WriteError, match=why):
+        writer.fetch(url, pause=0.0, tries=3)
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("odd", [answer for answer, _ in ODD_ANSWERS[:2]], indirect=True)
+def test_a_report_is_sent_again_after_an_odd_answer(
+    odd: tuple[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer.time, "sleep", lambda seconds: None)
+    url, asked = odd
+    assert writer.report(url, {"status": "begun"}) is False
+    assert len(asked) == writer.TRIES
 
 
 def test_an_image_that_does_not_come_whole_in_time_leaves_a_disk_that_does_not_boot(
@@ -410,6 +496,7 @@ def test_the_new_system_gets_its_identity_before_its_disk_can_boot(server: Serve
         ({"begin": BLOCK, "bytes": BLOCK}, {"../passwd": "x"}, "not made of small files"),
         ({"begin": BLOCK, "bytes": BLOCK}, {"meta-data": 1}, "not made of small files"),
         ({"begin": BLOCK, "bytes": BLOCK}, ["meta-data"], "not made of small files"),
+        ({"begin": BLOCK, "bytes": BLOCK}, {"meta-data": "\ud800"}, "not made of small files"),
     ],
 )
 def test_a_seed_without_a_valid_place_or_content_is_refused_before_anything_is_written(
@@ -436,6 +523,108 @@ def test_a_system_that_cannot_be_given_its_identity_never_boots(
     with pytest.raises((writer.WriteError, OSError)):
         writer.carry_out(given, found(machine), "M1", (), lambda done, of: None, pause=0.0, settle=settle)
     assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "mount"), "could not be given its identity"),
+        (OSError(28, "No space left on device"), "could not be given its identity"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "could not be given its identity"),
+        (subprocess.CalledProcessError(32, ["umount"], "umount: target is busy"), "umount: target is busy"),
+    ],
+)
+@pytest.mark.parametrize("program", ["mount", "chroot", "umount"])
+def test_an_error_of_the_new_system_blames_no_disk_and_is_no_refusal(
+    server: Server,
+    keys: Keys,
+    machine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: str,
+    error: Any,
+    why: str,
+) -> None:
+    # The disk was written, so it no longer boots: this is a failure, whatever the error.
+    def call(words: list[str], **_: Any) -> None:
+        if words[0] == program:
+            raise error
+
+    monkeypatch.setattr(writer.settle_in, "__defaults__", (call,))
+    image = order(server)["image"] | {"root": {"begin": BLOCK, "bytes": BLOCK}}
+    serve(server, keys, seed=SEED, image=image)
+    assert write_as_ordered(server, keys, machine, monkeypatch) == writer.FAILED
+    assert server.reports[-1]["status"] == "failed"
+    assert why in server.reports[-1]["reason"]
+    assert "the disk is bad" not in server.reports[-1]["reason"]
+    assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
+
+
+@pytest.mark.parametrize(
+    ("error", "bad"),
+    [
+        (OSError(5, "Input/output error"), True),
+        (OSError(28, "No space left on device"), True),
+        (OSError(6, "No such device or address"), True),
+        (OSError(12, "Cannot allocate memory"), False),
+        (ValueError("of a kind that no one expected"), False),
+    ],
+)
+def test_a_disk_is_called_bad_only_for_errors_of_disks(
+    server: Server, machine: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, bad: bool
+) -> None:
+    def pwrite(*_: Any) -> int:
+        raise error
+
+    monkeypatch.setattr(writer.os, "pwrite", pwrite)
+    with pytest.raises(writer.WriteError) as failed:
+        carry_out(order(server), machine)
+    assert ("the disk is bad" in str(failed.value)) is bad
+
+
+@pytest.mark.parametrize("name", ["sda", "sdb", "nvme0n1"])
+def test_a_disk_that_cannot_be_opened_is_refused_before_anything_is_written(
+    server: Server, machine: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    real, before = os.open, content(machine)
+
+    def busy(path: Any, *given: Any, **more: Any) -> int:
+        if path == str(machine / "dev" / name):
+            raise OSError(16, "Device or resource busy")
+        return real(path, *given, **more)
+
+    monkeypatch.setattr(writer.os, "open", busy)
+    begun: list[int] = []
+    with pytest.raises(writer.RefusedError, match=f"{name} cannot be opened: Device or resource busy"):
+        writer.carry_out(
+            order(server, wipe=[{"serial": "D2"}, {"serial": "D3"}]),
+            found(machine),
+            "M1",
+            (),
+            lambda done, of: None,
+            pause=0.0,
+            begin=lambda: begun.append(1),
+        )
+    monkeypatch.undo()
+    assert (content(machine), begun) == (before, [])
+
+
+def test_ends_that_are_not_emptied_are_reported(
+    server: Server, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The kernel may write only a part at once. A disk may also drop what is written.
+    real = os.pwrite
+    monkeypatch.setattr(writer.os, "pwrite", lambda handle, data, at: real(handle, data[:10000], at))
+    carry_out(order(server, wipe=[{"serial": "D2"}]), machine)
+    assert (machine / "dev/sda").read_bytes()[: len(IMAGE)] == IMAGE
+    wiped = (machine / "dev/sdb").read_bytes()
+    assert not (wiped[:BLOCK] + wiped[-BLOCK:]).strip(b"\0")
+    (machine / "dev/sdb").write_bytes(b"data" * (5 * BLOCK // 4))
+    drops = next(disk for disk in found(machine) if disk["path"].endswith("sdb"))
+    monkeypatch.setattr(writer.os, "pwrite", lambda handle, data, at: len(data))
+    handle = os.open(drops["path"], os.O_RDWR)
+    with pytest.raises(writer.WriteError, match="sdb was not emptied"):
+        writer.empty(handle, drops)
+    os.close(handle)
 
 
 def test_only_the_public_halves_of_host_keys_are_reported(tmp_path: Path) -> None:
@@ -825,14 +1014,14 @@ def test_an_unexpected_error_of_the_program_is_reported_as_a_failure(
     assert "NameError" in server.reports[-1]["reason"]
 
 
-@pytest.mark.parametrize(("status", "ends"), [(412, 0), (409, 2)])
+@pytest.mark.parametrize(("status", "ends", "tries"), [(412, 0, 1), (409, 2, 1), (403, 2, 5), (500, 2, 5)])
 def test_a_second_boot_report_succeeds_and_without_a_server_the_machine_stays_on(
-    server: Server, monkeypatch: pytest.MonkeyPatch, status: int, ends: int
+    server: Server, monkeypatch: pytest.MonkeyPatch, status: int, ends: int, tries: int
 ) -> None:
     monkeypatch.setattr(writer.time, "sleep", lambda seconds: None)
     server.answers = status
     assert writer.main(["--report", f"{server.url}/boot-reports/attempt", "52:54:00:aa:00:01"]) == ends
-    assert len(server.reports) == (1 if ends == 0 else writer.TRIES)
+    assert len(server.reports) == tries
 
 
 def test_a_report_needs_a_mac_address_and_an_order_takes_none(server: Server) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +179,7 @@ class Script:
         self.folder = folder
         self.path = folder / name
         self.variables: dict[str, str] = {}
+        content = content.replace("/run/rackproof-scratch.lock", f"{folder}/scratch.lock")
         self.path.write_text(content.replace("PATH=/usr/local/sbin", f"PATH={folder}:/usr/local/sbin"))
         self.tool("logger", f'echo "$@" >>{folder}/said')
         self.tool("chown", "exit 0")  # only root may call the real one, and the tests need not run as root
@@ -234,6 +237,28 @@ def test_the_prolog_makes_the_jobs_folder_and_the_epilog_removes_it(
     assert epilog("7") == (0, "")
     assert not folder.exists()
     assert outside.read_text() == "kept"
+
+
+def test_a_job_that_begins_keeps_its_shared_memory(files: Files, prolog: Script, tmp_path: Path) -> None:
+    """The epilog of a user's last job found no other job, and is about to remove the user's shared memory."""
+    user = str(os.getuid()) if os.getuid() >= 1000 else "1234"
+    epilog = Script(tmp_path, files["scripts"]["/etc/slurm/epilog.sh"]["content"], "epilog.sh")
+    order, release = tmp_path / "order", tmp_path / "release"
+    os.mkfifo(release)
+    epilog.tool("find", f'case "$1" in /dev/shm) read x <{release}; echo removed >>{order};; esac')
+    prolog.tool("install", f"echo made >>{order}")
+    scratch(files, "").mkdir(exist_ok=True)
+    with ThreadPoolExecutor(2) as pool:
+        ended = pool.submit(epilog, "7", user)
+        with open(release, "w") as stream:  # this waits until the epilog reads
+            begun = pool.submit(prolog, "8", user)
+            # The prolog has called nvidia-smi, and would make its folder now.
+            time.sleep(1)
+            assert not order.exists()
+            stream.write("go\n")
+        assert (ended.result(), begun.result()) == ((0, ""), (0, ""))
+    assert order.read_text() == "removed\nmade\n"
+    assert (tmp_path / "scratch.lock").stat().st_mode & 0o7777 == 0o600
 
 
 @pytest.mark.parametrize(

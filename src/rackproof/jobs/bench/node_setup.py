@@ -439,6 +439,8 @@ def _cache_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
     """Return the reason why a cache was not as the point requests, or "" if it was."""
     if storage.get("cache") != planned.cache:
         return "nothing is known of it"
+    if storage.get("trouble"):
+        return sanitize(storage["trouble"], 300)
     if planned.cache == "warm":
         read_bytes = storage.get("read_bytes")
         return "" if type(read_bytes) is int and read_bytes > 0 else "nothing was read"
@@ -447,8 +449,6 @@ def _cache_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
 
 def _warmth(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
     """Return the reason why a cache was not cold, or "" if it was."""
-    if storage.get("trouble"):
-        return sanitize(storage["trouble"], 300)
     # s3fs caches by itself, which the kernel's page counts do not include.
     if planned.storage == "s3fs":
         return "" if storage.get("how") else "nothing is known of it"

@@ -12,9 +12,11 @@ fail() {
 scratch=/var/lib/rackproof/jobs
 rm -rf --one-file-system -- "${scratch:?}/${SLURM_JOB_ID:?}" || fail "cannot remove $scratch/$SLURM_JOB_ID"
 
-# Remove a user's files in shared memory after the user's last job on the node. Each running job has a folder.
-if [[ $SLURM_JOB_UID -ge 1000 && -d $scratch &&
-      -z $(find "$scratch" -mindepth 1 -maxdepth 1 -uid "$SLURM_JOB_UID" -print -quit) ]]; then
+# Remove a user's files in shared memory after the user's last job on the node. Each running job has a folder. The
+# prolog of the user's next job waits for the lock, so that no file of that job is removed.
+lock=/run/rackproof-scratch.lock
+if [[ $SLURM_JOB_UID -ge 1000 && -d $scratch ]] && ( umask 077; : >>"$lock" ) && exec 9>>"$lock" && flock -w 60 9 &&
+   [[ -z $(find "$scratch" -mindepth 1 -maxdepth 1 -uid "$SLURM_JOB_UID" -print -quit) ]]; then
   find /dev/shm -mindepth 1 -xdev -uid "$SLURM_JOB_UID" -delete 2>/dev/null
 fi
 exit 0

@@ -53,7 +53,12 @@ esac
 [[ $gpus -eq 4 ]] || fail "nvidia-smi lists $gpus instead of 4 GPUs"
 
 scratch=/var/lib/rackproof/jobs
+# The epilog of another job of the user removes shared memory only while it holds this lock. No user can open it.
+lock=/run/rackproof-scratch.lock
+( umask 077; : >>"$lock" ) && exec 9>>"$lock" || fail "cannot write to /run"
+flock -w 60 9 || fail "an epilog has held $lock for 60 s"
 # Root owns the folder above, so no user can put a link in the place of the job's folder.
 { mkdir -p "$scratch" && chown root:root "$scratch" && chmod 0755 "$scratch" &&
   install -d -m 0700 -o "$SLURM_JOB_UID" "$scratch/$SLURM_JOB_ID"; } || fail "cannot make $scratch/$SLURM_JOB_ID"
+exec 9>&-
 exit 0
