@@ -196,6 +196,7 @@ class Hold(Record):
             None if that is unknown, because no stored night made the drain or an earlier version stored it.
         failed: The last night in which the node failed, or empty if that is ``since``.
         codes: The codes of the failures.
+        is_incomplete: Whether a later night is lost, so that ``codes`` may lack a failure of it.
         passes: The number of nights since the last failure that count as a pass.
         passed: The time of the last pass that was counted.
     """
@@ -204,6 +205,7 @@ class Hold(Record):
     before: str | None = None
     failed: str = ""
     codes: tuple[str, ...] = ()
+    is_incomplete: bool = False
     passes: int = 0
     passed: datetime | None = None
 
@@ -586,9 +588,8 @@ def _without_passes(node_night: NodeNight) -> NodeNight:
     """Return a state without its passes, because the node may have failed in a lost night."""
     if node_night.hold is None:
         return node_night
-    return node_night.model_copy(
-        update={"hold": node_night.hold.model_copy(update={"passes": 0, "passed": None})}
-    )
+    update = {"passes": 0, "passed": None, "is_incomplete": True}
+    return node_night.model_copy(update={"hold": node_night.hold.model_copy(update=update)})
 
 
 def nights_of_node(

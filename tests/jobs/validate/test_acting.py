@@ -16,6 +16,7 @@ import yaml
 from rackproof.core.records import Verdict
 from rackproof.jobs.validate.explain import _service_lines
 from rackproof.jobs.validate.fleet.drain_policy import DrainPolicy, decide_drains, drained_by_partition
+from rackproof.jobs.validate.fleet.healing import COMPARED_CODES
 from rackproof.jobs.validate.messages import describe_changes, describe_drain_plan
 from rackproof.jobs.validate.pages import _acts
 from rackproof.nodes.health_subjects import HealthFinding
@@ -325,6 +326,32 @@ def test_a_night_without_slurms_answer_keeps_the_drain(
     assert later.hold == hold
     (resumed,), _ = decide_drains([night("n01")], {"n01": one}, {}, "N3", LATER)
     assert resumed.hold is None
+
+
+AS_BEFORE = tuple(f"health:{code}_as_before" for code in COMPARED_CODES)
+
+
+# Evidence, the night before the drain, whether a later night is lost, and the reason why it is no pass.
+@pytest.mark.parametrize(
+    ("read", "before", "is_lost", "why"),
+    [
+        (READ, "N0", False, ""),
+        ((*READ, *AS_BEFORE), "N0", True, ""),
+        ((*READ, *AS_BEFORE[1:]), "N0", True, f"worse than before the drain: {COMPARED_CODES[0]}"),
+        ((*READ, *AS_BEFORE[2:]), "N0", True, f"{COMPARED_CODES[0]}, {COMPARED_CODES[1]}"),
+        (READ, "N0", True, "nothing compares the node with the state before the drain; repair it"),
+        (READ, None, True, "nothing compares the node with the state before the drain; repair it"),
+    ],
+)
+def test_after_a_lost_night_a_pass_needs_the_comparison_with_the_night_before_the_drain(
+    read: tuple[str, ...], before: str | None, is_lost: bool, why: str
+) -> None:
+    hold = Hold(since="N1", before=before, codes=("xid_79",), is_incomplete=is_lost)
+    tonight = night("n01", by="ours", read_again=read)
+    (one,), _ = decide_drains([tonight], {"n01": night("n01", by="ours", hold=hold)}, {}, "N9", LATER)
+    assert one.hold is not None
+    assert one.hold.passes == (0 if why else 1)
+    assert why in one.why
 
 
 @pytest.mark.parametrize(

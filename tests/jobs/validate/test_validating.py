@@ -468,6 +468,28 @@ def test_no_lost_answer_makes_a_later_night_resume_a_faulty_node(
     assert "return" in plans
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("drained_for", "lost"),
+    [("pcie_generation", "pcie_width"), ("pcie_width", "gpu_memory"), ("gpu_memory", "pcie_generation")],
+)
+def test_a_failure_of_a_lost_night_is_not_forgotten(
+    results: Path, monkeypatch: pytest.MonkeyPatch, drained_for: str, lost: str
+) -> None:
+    """The second failure is only in the lost record, and its snapshot shows it as the state before."""
+    monkeypatch.setattr(os, "fsync", lambda *_: None)
+    a_night(results, {})
+    assert _drained_night(results, {1: _worse_gpus(drained_for)}, drained_for, slurm=slurm()).plan == "drain"
+    assert lost in _drained_night(results, {1: _worse_gpus(lost)}, drained_for).codes()
+    (night_folders(results)[0] / "night.json").write_text("{}")
+    for _ in range(3):
+        faulty = _drained_night(results, {1: _worse_gpus(lost)}, drained_for)
+        assert (faulty.plan, faulty.hold and faulty.hold.passes) == ("", 0), faulty.why
+    assert f"and the node is worse than before the drain: {lost}" in faulty.why
+    plans = [_drained_night(results, {}, drained_for).plan for _ in range(3)]
+    assert "return" in plans
+
+
 @pytest.mark.parametrize("code", ["pcie_generation", "pcie_width", "gpu_memory"])
 def test_a_drain_without_its_nights_is_left_to_the_operator(results: Path, code: str) -> None:
     for _ in range(2):

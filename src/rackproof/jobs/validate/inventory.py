@@ -62,13 +62,8 @@ def _expected_value(name: str, value: Any) -> Any:
     if name == "mounts":
         return _expected_mounts(value)
     if name in ("services", "gpu_readings"):
-        if not isinstance(value, list | tuple):
-            raise TypeError(f"{name}: {value!r:.60} is not a list")
-        names = tuple(_text(name, item) for item in value)
-        if name == "gpu_readings" and (unknown := sorted(set(names) - set(GPU_READINGS))):
-            raise ValueError(f"{name}: unknown {', '.join(unknown)}; there are {', '.join(GPU_READINGS)}")
-        return names
-    if name in _TEXTS:
+        return _expected_names(name, value)
+    if name in ("gpu_name", "hostname"):
         if not isinstance(value, str):
             raise TypeError(f"{name}: {value!r:.60} is not text")
         return _text(name, value)
@@ -77,6 +72,16 @@ def _expected_value(name: str, value: Any) -> Any:
             raise TypeError(f"{name}: {value!r:.60} is neither true nor false")
         return value
     return _amount(name, value, whole=name not in ("port_gbps", "power_limit_w"))
+
+
+def _expected_names(name: str, value: Any) -> tuple[str, ...]:
+    """Return the names of services or of readings of a GPU."""
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{name}: {value!r:.60} is not a list")
+    names = tuple(_text(name, item) for item in value)
+    if name == "gpu_readings" and (unknown := sorted(set(names) - set(GPU_READINGS))):
+        raise ValueError(f"{name}: unknown {', '.join(unknown)}; there are {', '.join(GPU_READINGS)}")
+    return names
 
 
 _MOUNT_KEYS = ("path", "fstype", "source", "options")

@@ -25,7 +25,7 @@ from datetime import datetime, timedelta
 
 from rackproof.core.records import Verdict
 from rackproof.core.text import amount, moment, number, percent, sanitize
-from rackproof.jobs.validate.fleet.healing import SOAK, lacking_for
+from rackproof.jobs.validate.fleet.healing import COMPARED_CODES, SOAK, lacking_for, worse_than_before
 from rackproof.nodes.slurm_states import drain_owner, read_partitions
 from rackproof.store.night_store import DRAIN_PREFIX, Hold, NodeNight, SlurmState
 
@@ -310,7 +310,12 @@ def _no_pass(node_night: NodeNight, hold: Hold) -> str:
         # Slurm gives a drained node no partner that could prove it good.
         return f"stays drained: it failed in a pair, and a drained node gets no partner; {_BY_HAND}"
     lacking = {code: lacking_for(code, node_night.read_again) for code in hold.codes}
-    return _never_proven(lacking) or _still_found(node_night, hold) or _not_read_again(lacking, hold)
+    return (
+        _never_proven(lacking)
+        or _still_found(node_night, hold)
+        or _worse_than_before(node_night, hold)
+        or _not_read_again(lacking, hold)
+    )
 
 
 def _never_proven(lacking: Mapping[str, Sequence[str] | None]) -> str:
@@ -326,6 +331,21 @@ def _still_found(node_night: NodeNight, hold: Hold) -> str:
     }
     codes = sanitize(", ".join(code for code in hold.codes if code in present), 200)
     return codes and f"stays drained: still found: {codes}"
+
+
+def _worse_than_before(node_night: NodeNight, hold: Hold) -> str:
+    """Return which comparisons with the night before the drain are not passed after a lost night, or "".
+
+    The lost night may have found a failure by such a comparison, which no later night finds again. Without
+    the snapshot from before the drain, all comparisons are missing.
+    """
+    codes = worse_than_before(node_night.read_again) if hold.is_incomplete else ()
+    if not codes:
+        return ""
+    why = f"the node is worse than before the drain: {', '.join(codes)}"
+    if hold.before is None or len(codes) == len(COMPARED_CODES):
+        why = f"nothing compares the node with the state before the drain; {_BY_HAND}"
+    return f"stays drained: a night since the drain is lost, and {why}"
 
 
 def _not_read_again(lacking: Mapping[str, Sequence[str] | None], hold: Hold) -> str:

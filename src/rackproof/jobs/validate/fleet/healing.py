@@ -139,6 +139,14 @@ def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tupl
     return () if program in read else (f"probe {program}",)
 
 
+def worse_than_before(read: Collection[str]) -> tuple[str, ...]:
+    """Return the codes that a comparison with the night before the drain finds, or could not exclude.
+
+    ``read`` is the evidence that was read (:func:`healed_evidence`).
+    """
+    return tuple(code for code in COMPARED_CODES if f"{_MARK}{code}_as_before" not in read)
+
+
 def healing_evidence(code: str) -> tuple[str, ...] | None:
     """Return the names of the evidence that heals a health code, or None if none can heal it."""
     if code in HEALED_BY:
@@ -432,7 +440,7 @@ def _as_before(code: str) -> Callable[[DrainedNode], EvidenceState]:
     return state
 
 
-_BY_COMPARISON = (
+COMPARED_CODES = (
     *("gpu_serial_changed", "gpu_memory", "pcie_width", "pcie_generation", "nvlink_down", "nvlink_slow"),
 )
 """Codes of findings that come from a comparison with the night before. The comparison is repeated with the
@@ -497,7 +505,7 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
     _row("fabric_clique", _FABRIC, _values("fabric_clique", "fabric_cluster")),
     *(
         _row(f"{code}_as_before", "the snapshot before the drain", _as_before(code))
-        for code in _BY_COMPARISON
+        for code in COMPARED_CODES
     ),
     _row("kernel_log", "journalctl, or dmesg", _tool("kernel_log")),
     _row("booted", "the boot's id", _booted),
