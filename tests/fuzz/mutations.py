@@ -89,7 +89,7 @@ _JUDGED = {
     "minigo": rb'(?:eval_accuracy: \{"value": |"timestamp": |Iteration time: )([0-9.]+)',
     "mlp05": rb'"value": ([0-9.]+)',
     "tf_cnn": rb"(?:jitter = [0-9.]+\)\t|total images/sec: )([0-9.]+)",
-    "mxnet": rb"(?:accuracy=|Speed: |Time cost=)([0-9.]+)",
+    "mxnet": rb"(?:(?:Train|Validation)-accuracy=|Speed: |Time cost=)([0-9.]+)",
     "nccl_tests": rb"(?<=  )([0-9.]+)(?=  +[0-9.]+ +0(?: |\n))",
     "nccl_json": rb'"(?:bus|alg)_bw": ([0-9.]+)',
     "nvbandwidth": rb" (39\d\.00)",
