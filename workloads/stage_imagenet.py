@@ -966,7 +966,8 @@ def changed_files(data: Path, name: str) -> list[str]:
     described = json.loads((folder / MANIFEST).read_text())
     entries = whole_entries((data / STAGING / f"{name}.journal").read_bytes().split(b"\n"))[1:]
     sizes = {(entry["name"], entry.get("offset")): entry["size"] for entry in entries}
-    wrong, ends = [], {}
+    wrong: list[str] = []
+    ends: dict[str, int] = {}
     for unit, digest in described["units"].items():
         path, _, offset = unit.partition("@")
         size = sizes[path, int(offset) if offset else None]
