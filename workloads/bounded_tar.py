@@ -7,8 +7,14 @@ header of any size into memory. It loops without end over some damaged headers.
 from __future__ import annotations
 
 import tarfile
+import zlib
 from collections.abc import Iterator
 from typing import Any
+
+try:
+    from lzma import LZMAError
+except ImportError:  # Such a Python reads no .xz.
+    LZMAError = tarfile.ReadError  # type: ignore[assignment,misc]
 
 MEMBER_BYTES = 1 << 15
 """Bytes that each member counts in addition to its size, so that the number of members is limited, too."""
@@ -23,6 +29,10 @@ _HEADERS = (
     tarfile.XGLTYPE,
     tarfile.SOLARIS_XHDTYPE,
 )
+
+
+DAMAGE = (tarfile.TarError, EOFError, LZMAError, OSError, zlib.error)
+"""The errors of an archive that is cut off or damaged, and of the disk."""
 
 
 class TooLargeError(tarfile.TarError):

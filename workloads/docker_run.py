@@ -37,7 +37,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import slurm_run
-from bounded_tar import Member, TooLargeError, members
+from bounded_tar import DAMAGE, Member, TooLargeError, members
 from limited_download import Limits, open_limited
 from slurm_run import (
     EXIT_DATA,
@@ -243,7 +243,7 @@ class Docker(slurm_run.Work):
                     packed.extract(member, str(folder), numeric_owner=True)
         except TooLargeError:
             raise self.too_large(MOST_UNPACKED_BYTES) from None
-        except (tarfile.TarError, EOFError, OSError) as error:
+        except DAMAGE as error:
             raise Refusal(
                 EXIT_IMAGE, f"{self.spec['sources']} is not a whole archive (tar.gz): {error}"
             ) from error

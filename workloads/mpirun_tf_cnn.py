@@ -63,6 +63,8 @@ WITH_RANK = ("sh", "-c", 'exec "$@" --task_index="$OMPI_COMM_WORLD_RANK"', "rank
 GRACE_S = 10.0
 STATES_S = 120.0
 """Time limit for the states of a node's GPUs, which take up to 30 s, plus ssh and the driver's start."""
+CHECK_S = 60.0
+"""Time limit for a check of a node by ssh. ConnectTimeout does not limit a server that accepts and hangs."""
 REMOTE = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15")
 
 
@@ -329,12 +331,9 @@ def check(options: argparse.Namespace, nodes: list[str]) -> list[int]:
         )
     for node in nodes[1:]:
         remote = [*REMOTE, node]
-        process = subprocess.run(
-            [*remote, look], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        if process.returncode:
-            why = process.stderr.strip().splitlines()[-1:] or ["no reason given"]
-            raise Refusal(EXIT_CANNOT_LAUNCH, f"mpirun does not reach {node} by ssh: {why[0]}")
+        _, why = answer_of([*remote, look], CHECK_S)
+        if why:
+            raise Refusal(EXIT_CANNOT_LAUNCH, f"mpirun does not reach {node} by ssh: {why}")
         cores += [cores_of(remote, node)] if wanted else []
     return cores
 
@@ -346,11 +345,13 @@ def cores_of(remote: list[str], node: str) -> int:
         Refusal: The node's output is unusable.
     """
     words = [*remote, CORES] if remote else ["sh", "-c", CORES]
-    process = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    output = process.stdout.strip()
-    if process.returncode or not output.isdecimal() or int(output) < 1:
+    output, why = answer_of(words, CHECK_S)
+    output = output.strip()
+    if why or not output.isdecimal() or int(output) < 1:
+        because = f" ({why})" if why else ""
         raise Refusal(
-            EXIT_CANNOT_LAUNCH, f"{node}: lscpu does not print the number of cores; take rank_file: off"
+            EXIT_CANNOT_LAUNCH,
+            f"{node}: lscpu does not print the number of cores{because}; take rank_file: off",
         )
     return int(output)
 
@@ -374,13 +375,15 @@ def print_states(nodes: list[str], gpus: int, moment: str) -> None:
                 print(f"GPUs of {node}: {error}", file=sys.stderr, flush=True)
 
 
-def answer_of(words: list[str]) -> tuple[str, str]:
-    """Return the output of a program, and why it did not end well, or ""."""
+def answer_of(words: list[str], seconds: float = STATES_S) -> tuple[str, str]:
+    """Return the output of a program, and why it did not end well in that time, or ""."""
     try:
         process = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=STATES_S, check=False
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
         )
-    except (OSError, subprocess.SubprocessError) as error:
+    except subprocess.TimeoutExpired:
+        return "", f"no answer within {seconds:g} s"
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         return "", str(error)
     why = process.stderr.strip().splitlines()[-1:] or ["no reason given"]
     return process.stdout, why[0] if process.returncode else ""

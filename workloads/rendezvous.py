@@ -38,6 +38,8 @@ PORT = 29417
 MEET_S = 180.0
 MEASURE_S = 0.5
 """Seconds of measurement for each direction of each pair."""
+ANSWER_S = 120.0
+"""Seconds in which a node states the rate that it measured."""
 STREAMS = 4
 """Number of TCP streams of a measurement, because one stream does not fill a fast link."""
 CHUNK = 1 << 20
@@ -221,31 +223,50 @@ class First:
         """Return the bandwidth to and from each other node in bytes per second.
 
         Raises:
-            NotMet: A node did not connect for the measurement.
+            NotMet: A node was lost before or during its measurement.
         """
         results: list[dict[str, object]] = []
         first = self.peers[0]["name"]
         for name, line in self.lines.items():
-            with listen(self.own, 0) as server:
-                line.send_message(measure=server.getsockname()[1])
-                try:
-                    streams = accepted(server)
-                except OSError as error:
-                    raise NotMet(f"{name} cannot be measured: {error}") from error
-                send(streams, MEASURE_S)
-                their_rate = line.receive_message(120).get("rate", 0)
-                back = receive(streams)
-                closed(streams)
+            try:
+                their_rate, back = self.measure_with(line)
+            except (OSError, ValueError) as error:
+                raise NotMet(f"{name} cannot be measured: {error}; see its log") from error
             results.append({"from": first, "to": name, "bytes_per_second": their_rate, "streams": STREAMS})
             results.append({"from": name, "to": first, "bytes_per_second": back, "streams": STREAMS})
         return results
 
+    def measure_with(self, line: Line) -> tuple[object, float]:
+        """Return the bandwidth to and from the node of a connection in bytes per second.
+
+        Raises:
+            OSError: The node did not connect or answer in time, or was lost.
+            ValueError: Its message is not JSON.
+        """
+        with listen(self.own, 0) as server:
+            line.send_message(measure=server.getsockname()[1])
+            streams = accepted(server)
+            send(streams, MEASURE_S)
+            answer = line.receive_message(ANSWER_S)
+            if "rate" not in answer:
+                raise OSError("its connection was lost")
+            back = receive(streams)
+            closed(streams)
+        return answer["rate"], back
+
     def go(self) -> str:
-        """Signal all nodes to start. Return the address of their ranks' rendezvous."""
+        """Signal all nodes to start. Return the address of their ranks' rendezvous.
+
+        Raises:
+            NotMet: A node was lost.
+        """
         with listen(self.own, 0) as server:
             port = server.getsockname()[1]
-        for line in self.lines.values():
-            line.send_message(go=True, rendezvous=f"{self.own}:{port}")
+        for name, line in self.lines.items():
+            try:
+                line.send_message(go=True, rendezvous=f"{self.own}:{port}")
+            except OSError as error:
+                raise NotMet(f"{name} was lost ({error}); see its log") from error
         return f"{self.own}:{port}"
 
 
@@ -291,8 +312,11 @@ class Other:
                 return str(answer["rendezvous"])
             if "measure" not in answer:
                 raise NotMet(f"{self.first['name']} was lost; see its log for the reason")
-            streams = connections_to(self.first["address"], int(str(answer["measure"])), self.own)
-            self.line.send_message(rate=receive(streams))
+            try:
+                streams = connections_to(self.first["address"], int(str(answer["measure"])), self.own)
+                self.line.send_message(rate=receive(streams))
+            except OSError as error:
+                raise NotMet(f"{self.first['name']} cannot be measured: {error}; see its log") from error
             send(streams, MEASURE_S)
             closed(streams)
 
@@ -309,7 +333,10 @@ class Program:
         if self.process.poll() is None and not self.why:
             self.why = why
             self.process.terminate()
-            threading.Timer(GRACE_S, self.process.kill).start()
+            timer = threading.Timer(GRACE_S, self.process.kill)
+            # This process waits for the program, and then need not wait for the timer.
+            timer.daemon = True
+            timer.start()
 
 
 def watch(name: str, line: Line, program: Program, ends: dict[str, object]) -> None:

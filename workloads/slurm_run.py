@@ -95,6 +95,8 @@ PHASES = {
     b"RUNANDTIME_STOP": "checking",
     b"EXPERIMENT_STOP": "ended",
 }
+NO_JOB = "down|drain|fail|maint|unknown|power|reboot|inval|future|blocked"
+"""The beginnings of the states of a node that takes no job."""
 FORGOTTEN = "FORGOTTEN"
 """The state of a job that neither Slurm's controller nor its accounts know. It ended some time ago."""
 FORGOTTEN_S = 60.0
@@ -375,12 +377,16 @@ def docker_authorisation(text: str, names: set[str]) -> str | None:
         names: The registry, with and without its port.
     """
     try:
-        auths = json.loads(text).get("auths", {})
-    except ValueError:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
         return None
-    for machine, entry in auths.items():
-        if re.sub(r"^https?://|/.*$", "", machine) in names and entry.get("auth"):
-            return f"Basic {entry['auth']}"
+    auths = document.get("auths") if isinstance(document, dict) else None
+    for machine, entry in auths.items() if isinstance(auths, dict) else ():
+        key = entry.get("auth") if isinstance(entry, dict) else None
+        # The key becomes a header. An error about a wrong character would show it.
+        is_key = isinstance(key, str) and re.fullmatch(r"[\x21-\x7e]+", key)
+        if is_key and re.sub(r"^https?://|/.*$", "", machine) in names:
+            return f"Basic {key}"
     return None
 
 
@@ -469,6 +475,14 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
     if not architectures:
         raise ValueError("it names no architecture")
     return architectures
+
+
+def is_newer(path: Path, moment: float) -> bool:
+    """Return whether a file exists, and was written after a moment in Unix seconds."""
+    try:
+        return path.stat().st_mtime > moment
+    except OSError:
+        return False
 
 
 def has_mellanox() -> bool:
@@ -638,24 +652,29 @@ def existing_parent(folder: Path) -> Path:
     return folder
 
 
-def node_reasons(hosts: Sequence[str], listed: str) -> list[str]:
+def node_reasons(hosts: Sequence[str], listed: str, reservation: str = "") -> list[str]:
     """Return a text on the nodes that Slurm does not list, and one on each node that takes no job.
 
     Args:
         hosts: The nodes of the job.
         listed: The output of sinfo, with lines NODE|STATE|REASON.
+        reservation: The reservation of the job, which may use nodes that are reserved.
     """
     states = {}
     for line in listed.splitlines():
         name, state, why = [*line.split("|", 2), "", ""][:3]
-        states[name.strip()] = (state.strip().lower().rstrip("*~#!%$@^-"), why.strip())
+        states[name.strip()] = (state.strip().lower(), why.strip())
+    refused = NO_JOB if reservation else f"{NO_JOB}|resv|reserved"
     unknown = [host for host in hosts if host not in states]
     reasons = [f"{', '.join(unknown)}: Slurm has no such node (provision.yml adds it)"] if unknown else []
     for host in hosts:
-        state, why = states.get(host, ("", ""))
-        if re.match("down|drain|fail|maint|unknown|power|reboot", state):
-            because = f" ({why})" if why not in ("", "none") else ""
+        marked, why = states.get(host, ("", ""))
+        state = marked.rstrip("*~#!%$@^-")
+        because = f" ({why})" if why not in ("", "none") else ""
+        if re.match(refused, state):
             reasons.append(f"{host} is {state} in Slurm{because}: a job on it would wait")
+        elif "*" in marked:
+            reasons.append(f"{host} does not answer Slurm{because}: a job on it would wait")
     return reasons
 
 
@@ -867,7 +886,7 @@ class Work:
         )
         if status:
             return [*reasons, f"{host}: sinfo does not answer: {last_lines(errors)}"]
-        return [*reasons, *node_reasons(hosts, text)]
+        return [*reasons, *node_reasons(hosts, text, self.spec.get("reservation", ""))]
 
     def check_known_config(self) -> list[str]:
         """Check the config, if it was already copied out of this image.
@@ -915,7 +934,7 @@ class Work:
         for name in (extra, *CREDENTIALS):
             try:
                 text = Path(name).read_text() if name else ""
-            except OSError:
+            except (OSError, ValueError):
                 continue
             read = docker_authorisation if name.endswith(".json") else netrc_authorisation
             header = read(text, names)
@@ -1129,7 +1148,8 @@ class Work:
         """Unpack the image once on every node, before anything is timed."""
         note = self.shared / "images" / f"{self.slug}_{digest[7:19]}.nodes"
         note.mkdir(exist_ok=True)
-        lacking = [host for host in self.spec["hosts"] if not (note / host).exists()]
+        started = self.boot_times()
+        lacking = [host for host in self.spec["hosts"] if not is_newer(note / host, started.get(host, 0.0))]
         if not lacking:
             return
         self.prove_image(digest)
@@ -1141,6 +1161,16 @@ class Work:
         for host in lacking:
             (note / host).write_text("")
         self.changed = True
+
+    def boot_times(self) -> dict[str, float]:
+        """Return when each node of the run booted, in Unix seconds. Nodes without a known time are left out.
+
+        A node that was imaged again lost its images, and it booted since.
+        """
+        command = ["scontrol", "show", "node", ",".join(self.spec["hosts"]), "-o"]
+        status, out, _err = run_command(command, env=self.times_in_seconds())
+        found = re.findall(r"(?m)^NodeName=(\S+) .*?\bBootTime=(\d{1,12})\b", out)
+        return {name: float(seconds) for name, seconds in found} if status == 0 else {}
 
     # -- steps that run in the container ------------------------------------------------------------
 

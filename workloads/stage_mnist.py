@@ -28,6 +28,7 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -251,7 +252,7 @@ def copy_from(source: Path, folder: Path, wanted: dict[str, Any]) -> None:
     with opened, new_file(folder, wanted["name"], wanted["sha256"]) as target:
         try:
             copy_at_most(wanted["size_bytes"] + 1, opened, target)
-        except (EOFError, gzip.BadGzipFile) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise StagingError(f"{packed} is damaged ({error}); copy it again") from error
 
 

@@ -24,7 +24,7 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from bounded_tar import Member, TooLargeError, members
+from bounded_tar import DAMAGE, Member, TooLargeError, members
 from limited_download import Limits, add_limits, open_limited
 from lock_file import open_lock
 
@@ -68,7 +68,7 @@ def from_archive(data: bytes, name: str) -> dict[str, bytes]:
                     files[place] = stream.read()
     except TooLargeError as error:
         raise StagingError(f"{name} is not used: {error}; name another source") from error
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except DAMAGE as error:
         raise StagingError(
             f"{name} is not an archive that can be read ({error}); name another source"
         ) from error

@@ -7,10 +7,12 @@ that no header, size or endless answer fills the disk or the memory.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import importlib
 import io
+import lzma
 import os
 import stat
 import struct
@@ -325,3 +327,69 @@ def test_a_development_kit_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> N
     kit = packed(file(f"kit/{archives._META}", bytes(1 << 20)), file(f"kit/{archives._TRUTH}", b""))
     archives.read_devkit(io.BytesIO(kit), "devkit")
     assert len(given[0]) == 1 << 16
+
+
+def gzip_of(data: bytes) -> bytes:
+    """Return gzip with a block in its middle that is of no known type."""
+    packer = zlib.compressobj(wbits=31)
+    half = len(data) // 2
+    first = packer.compress(data[:half]) + packer.flush(zlib.Z_FULL_FLUSH)
+    return first + b"\x07" * 8 + packer.compress(data[half:]) + packer.flush()
+
+
+def changed(packed_data: bytes) -> bytes:
+    """Return compressed bytes of which some in the middle were changed."""
+    middle = len(packed_data) // 2
+    return packed_data[:middle] + b"\xff" * 200 + packed_data[middle + 200 :]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        gzip_of,
+        lambda data: gzip.compress(data)[:-3000],
+        lambda data: changed(bz2.compress(data)),
+        lambda data: bz2.compress(data)[:-3000],
+        lambda data: changed(lzma.compress(data)),
+        lambda data: lzma.compress(data)[:-3000],
+    ],
+    ids=["gz", "short gz", "bz2", "short bz2", "xz", "short xz"],
+)
+@pytest.mark.parametrize("program", ["docker_run", "stage_tf_cnn"])
+def test_a_damaged_archive_is_named(
+    docker_run: ModuleType, tmp_path: Path, program: str, damaged: Callable[[bytes], bytes]
+) -> None:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        for number in range(4):
+            entry = tarfile.TarInfo(f"top/scripts/tf_cnn_benchmarks/{number}.py")
+            content = b"".join(hashlib.sha256(b"%d %d" % (number, one)).digest() for one in range(600))
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    data = damaged(raw.getvalue())
+    if program == "docker_run":
+        with pytest.raises(docker_run.Refusal, match="is not a whole archive"):
+            unpack(docker_run, tmp_path, data)
+        return
+    stage_tf_cnn = load_program("stage_tf_cnn")
+    with pytest.raises(stage_tf_cnn.StagingError, match="not an archive that can be read"):
+        stage_tf_cnn.from_archive(data, "archive")
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        gzip_of,
+        lambda data: gzip.compress(data)[:-3000],
+        lambda data: changed(gzip.compress(data)),
+        lambda data: b"no gzip" + gzip.compress(data),
+    ],
+)
+def test_a_damaged_packed_file_is_named(tmp_path: Path, damaged: Callable[[bytes], bytes]) -> None:
+    stage_mnist = load_program("stage_mnist")
+    content = b"".join(hashlib.sha256(b"%d" % one).digest() for one in range(600))
+    (tmp_path / "images.gz").write_bytes(damaged(content))
+    (tmp_path / "data/.staging").mkdir(parents=True)
+    wanted = {"name": "images", "sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
+    with pytest.raises(stage_mnist.StagingError, match=r"images\.gz is damaged .*copy it again"):
+        stage_mnist.copy_from(tmp_path, tmp_path / "data", wanted)

@@ -179,3 +179,37 @@ def test_a_tag_without_a_digest_is_a_refusal(
     servers[0].answers["/v2/big/manifests/1"] = (200, {"Docker-Content-Digest": named}, b"")
     with pytest.raises(slurm_run.Refusal, match="names no digest"):
         work.resolve()
+
+
+@pytest.mark.parametrize(
+    ("text", "header"),
+    [
+        # The text of Docker's configuration, and the key that is read from it.
+        ('{"auths": {"nvcr.io": {"auth": "a2V5"}}}', "Basic a2V5"),
+        ('{"auths": {"https://nvcr.io/v1/": {"auth": "a2V5"}}}', "Basic a2V5"),
+        ('{"auths": {"other": null, "nvcr.io": {"auth": "a2V5"}}}', "Basic a2V5"),
+        ('{"auths": null}', None),
+        ('{"auths": []}', None),
+        ('{"auths": "nvcr.io"}', None),
+        ('{"auths": {"nvcr.io": null}}', None),
+        ('{"auths": {"nvcr.io": "a2V5"}}', None),
+        ('{"auths": {"nvcr.io": {"auth": 7}}}', None),
+        ('{"auths": {"nvcr.io": {"auth": "a2V5\\nx"}}}', None),
+        ('{"auths": {"nvcr.io": {}}}', None),
+        ('{"credsStore": "desktop"}', None),
+        ("[]", None),
+        ("null", None),
+        ("", None),
+        ("[" * 100000, None),
+    ],
+)
+def test_any_configuration_of_docker_is_read(slurm_run: ModuleType, text: str, header: str | None) -> None:
+    assert slurm_run.docker_authorisation(text, {"nvcr.io", "nvcr.io:443"}) == header
+
+
+def test_a_file_of_keys_that_is_no_text_is_passed_over(
+    work: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe")
+    monkeypatch.setenv("RACKPROOF_CREDENTIALS", str(tmp_path / "config.json"))
+    assert work.credentials()[1] != str(tmp_path / "config.json")

@@ -413,3 +413,29 @@ def test_what_is_missing_is_reported_before_mpirun_is_started(
     assert process.returncode == 9
     assert text in said
     assert not (tmp_path / "workers.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("hangs_at", "rank_file", "why"),
+    [
+        ("orted", "off", "mpirun does not reach n2 by ssh: no answer within"),
+        ("orted", "on", "mpirun does not reach n2 by ssh: no answer within"),
+        ("lscpu", "on", r"n2: lscpu does not print the number of cores \(no answer within"),
+    ],
+)
+def test_a_node_whose_ssh_hangs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs_at: str, rank_file: str, why: str
+) -> None:
+    for name, script in {
+        "mpirun": "",
+        "ssh": f'case "$*" in *{hangs_at}*) exec sleep 600;; esac; echo 4',
+        "lscpu": "echo 0,0",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(launcher, "CHECK_S", 0.3)
+    options = launcher.parser().parse_args(["--command=sh", f"--rank-file={rank_file}"])
+    with pytest.raises(launcher.Refusal, match=why) as refused:
+        launcher.check(options, ["n1", "n2"])
+    assert refused.value.status == 9

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -97,10 +98,71 @@ def test_all_reasons_to_refuse_a_run_are_reported_at_once(
         ("fail", True),
         ("maint", True),
         ("unknown", True),
+        ("inval", True),
+        ("future", True),
+        ("blocked", True),
+        ("idle*", True),
+        ("mixed*", True),
+        ("allocated*", True),
     ],
 )
 def test_a_node_that_takes_no_job_is_reported(slurm_run: ModuleType, state: str, reported: bool) -> None:
-    assert bool(slurm_run.node_reasons(["n1"], f"n1|{state}|why\n")) is reported
+    # The job has a reservation, which may use reserved nodes.
+    reasons = slurm_run.node_reasons(["n1"], f"n1|{state}|why\n", "maintenance")
+    assert bool(reasons) is reported
+    assert all("n1" in line and "(why): a job on it would wait" in line for line in reasons)
+
+
+@pytest.mark.parametrize(
+    ("reservation", "reported"),
+    [("", ["n1 is reserved in Slurm: a job on it would wait"]), ("benchmarks", [])],
+)
+def test_a_reserved_node_needs_a_reservation(
+    slurm_run: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    reservation: str,
+    reported: list[str],
+) -> None:
+    nodes = "n1|reserved|none\nn2|idle|none\n"
+    fake_slurm(slurm_run, monkeypatch, nodes, HELP, "MPI plugin types are...\n\tpmix\n")
+    assert work_of(slurm_run, tmp_path, reservation=reservation).check_slurm() == reported
+
+
+@pytest.mark.parametrize(
+    ("boots", "pulled_on"),
+    [
+        # What scontrol prints of the nodes, and the nodes on which the image is pulled again.
+        ("NodeName=n1 Arch=x86_64 BootTime=1000 x=1\nNodeName=n2 Arch=x86_64 BootTime=1000 x=1\n", ""),
+        ("NodeName=n1 Arch=x86_64 BootTime=3000 x=1\nNodeName=n2 Arch=x86_64 BootTime=1000 x=1\n", "n1"),
+        ("NodeName=n1 Arch=x86_64 BootTime=3000 x=1\nNodeName=n2 Arch=x86_64 BootTime=3000 x=1\n", "n1,n2"),
+        ("NodeName=n1 Arch=x86_64 BootTime=None x=1\nNodeName=n2 Arch=x86_64 x=1\n", ""),
+        ("Node n1 not found\n", ""),
+        ("", ""),
+    ],
+)
+def test_an_image_is_pulled_again_on_a_node_that_booted_since(
+    slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, boots: str, pulled_on: str
+) -> None:
+    work = work_of(slurm_run, tmp_path, partition="", account="", reservation="")
+    note = tmp_path / "images" / f"{work.slug}_{DIGEST[7:19]}.nodes"
+    note.mkdir(parents=True)
+    for host in ("n1", "n2"):
+        (note / host).write_text("")
+        os.utime(note / host, (2000, 2000))
+    calls: list[list[str]] = []
+
+    def watch(self: Any, command: list[str], _watched: list[Path], _phase: str) -> tuple[int, str]:
+        calls.append(command)
+        return 0, ""
+
+    monkeypatch.setattr(slurm_run, "run_command", lambda command, **_: (0, boots, ""))
+    monkeypatch.setattr(slurm_run.Work, "watch", watch)
+    monkeypatch.setattr(slurm_run.Work, "prove_image", lambda self, digest: None)
+    work.pull_on_nodes(DIGEST, "svc#a/b:1")
+    assert [f"--nodelist={pulled_on}" in call for call in calls] == ([True] if pulled_on else [])
+    work.pull_on_nodes(DIGEST, "svc#a/b:1")
+    assert len(calls) == (1 if pulled_on else 0)
 
 
 def test_a_folder_of_which_only_the_root_exists_is_not_mounted(slurm_run: ModuleType, tmp_path: Path) -> None:
