@@ -63,7 +63,7 @@ def _expected_value(name: str, value: Any) -> Any:
         return _expected_mounts(value)
     if name in ("services", "gpu_readings"):
         return _expected_names(name, value)
-    if name in ("gpu_name", "hostname"):
+    if name in _TEXTS:
         if not isinstance(value, str):
             raise TypeError(f"{name}: {value!r:.60} is not text")
         return _text(name, value)
