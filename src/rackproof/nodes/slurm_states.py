@@ -8,6 +8,7 @@ Jobs provision, reimage and validate parse the partitions here, and job validate
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from rackproof.core.records import Verdict
@@ -55,7 +56,8 @@ _SERVING = _BASES | {"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "EXTERNAL", "RUN
 _DRAINED = frozenset(("DRAIN", "DRAINED", "DRAINING", "DRNG"))
 """Words of a drained node, as scontrol and sinfo write them."""
 _REASONS_OF_SLURM = (
-    *("Not responding", "Node unexpectedly rebooted", "Node silently failed", "Low ", "gres/", "Duplicate "),
+    *("Not responding", "Node unexpectedly rebooted", "Node silently failed", "Duplicate jobid"),
+    *("Low CPUs", "Low RealMemory", "Low TmpDisk", "Low socket*core"),
     *(
         "reboot timed out",
         "ResumeTimeout reached",
@@ -73,6 +75,8 @@ _REASONS_OF_SLURM = (
     ),
 )
 """Prefixes of the reasons that Slurm or one of its health checks writes, and no operator."""
+_GRES_REASON = re.compile(r"gres/\S+ (?:count|type) ")
+"""Pattern of Slurm's reasons about GPUs, such as ``gres/gpu count too low (7 < 8)``."""
 _OWN_REASONS = ("rackproof-night:", "rackproof-reimage:")
 """Prefixes of the drain reasons of jobs that validate a node before they resume it."""
 _OWNERS = {
@@ -177,7 +181,8 @@ def _drain(node: str, shown: str, reason: str, set_by: str) -> Iterator[HealthFi
     """Yield the finding on a drain. A drain by a night or reimage.yml needs none, because they end it."""
     if reason.startswith(_OWN_REASONS):
         return
-    if is_reason_of_slurm(reason, set_by):
+    by_slurm = reason.startswith(_REASONS_OF_SLURM) or _GRES_REASON.match(reason)
+    if set_by.startswith("slurm@") or by_slurm:
         yield _finding(
             node, "slurm_drained_itself", Verdict.FAIL, "inspect", f"{shown}: Slurm drained it by itself"
         )

@@ -608,6 +608,26 @@ def test_a_disk_that_cannot_be_opened_is_refused_before_anything_is_written(
     assert (content(machine), begun) == (before, [])
 
 
+def test_a_disk_may_be_named_twice(server: Server, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, opened = os.open, []
+
+    def once(path: Any, *given: Any, **more: Any) -> int:
+        if str(path).startswith(str(machine / "dev")):
+            if path in opened:
+                raise OSError(16, "Device or resource busy")
+            opened.append(path)
+        return real(path, *given, **more)
+
+    monkeypatch.setattr(writer.os, "open", once)
+    names = [
+        {"serial": "D2"},
+        {"path": str(machine / "dev/sdb")},
+        {"path": str(machine / "dev/disk/by-id/ata-D2")},
+    ]
+    carry_out(order(server, wipe=names), machine)
+    assert opened == [str(machine / "dev/sda"), str(machine / "dev/sdb")]
+
+
 def test_ends_that_are_not_emptied_are_reported(
     server: Server, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
