@@ -234,6 +234,12 @@ def test_the_failure_of_a_helper_before_the_first_event_is_ignored(
     assert judged(data[:at] + SRUN * times + data[at:])[0] is verdict
     # An earlier failure of a helper excuses no failure of a rank.
     assert judged(SRUN * 6 + data[:at] + SRUN * times + data[at:])[0] is verdict
+    # Events may have other blanks.
+    for blanks in (b"", b"  ", b"\t "):
+        assert (
+            judged((data[:at] + SRUN * times + data[at:]).replace(b":::MLLOG ", b":::MLLOG" + blanks))[0]
+            is verdict
+        )
     # Nor does one excuse it if the last failure comes after the end.
     assert judged(SRUN * 6 + data[:at] + SRUN * times + data[at:] + SRUN)[0] is verdict
     # If the start-up is not logged, it is unknown which process failed.

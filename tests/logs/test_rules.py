@@ -106,6 +106,15 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
         for loss in (math.nan, math.inf, "nan")
     ),
     *(
+        (
+            f"{key} without a time",
+            mllog(re.sub(r'"time_ms": \d+', '"time_ms": null', event(key, math.nan, 200))),
+            FAIL,
+            {"nan", "damaged_line"},
+        )
+        for key in ("train_loss", "loss", "eval_loss")
+    ),
+    *(
         (f"statistic {key}", mllog(event("tracked_stats", {key: math.nan}, 200)), FAIL, {"nan"})
         for key in ("eval_loss", "val_loss", "validation_loss")
     ),

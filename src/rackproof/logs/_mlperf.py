@@ -696,6 +696,8 @@ class Events(LogParser):
         # A statement such as the benchmark is valid without a time.
         if key not in self.handlers:
             self._state(key, value)
+        elif key in _LOSSES:
+            self._check_loss(key, value, position)
         self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
 
     def pass_time(self, time: float, position: int, counts: bool = True) -> None:
@@ -1304,7 +1306,7 @@ class Events(LogParser):
         describes the system.
         """
         marks = self.log.marks.get(TASK_FAILED)
-        if marks is None or not self.init_start_line:
+        if marks is None or not self.init_start_line or not isfinite(self.log.first_event):
             return
         kept_early = min(marks.early, MAX_FINDINGS_PER_CODE)
         for mark in marks.kept[:kept_early]:

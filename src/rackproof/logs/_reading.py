@@ -405,7 +405,7 @@ find_all, find_all_portably = _finders()
 
 EVENT_TOKEN = b":::ML"
 """Beginning of an event in every round of MLPerf."""
-_EVENT = re.compile(rb":::ML(?:LOG ?\{|L \d|Pv0\.5\.)")
+_EVENT = re.compile(rb":::ML(?:LOG[ \t]*\{|L [\d.+-]|Pv0\.5\.)")
 """Pattern of an event's beginning, which a command that only names the token does not match."""
 _SCALE = re.compile(rb"loss scale to ([0-9.eE+-]{1,40})")
 """Pattern of a new loss scale: "Gradient overflow.  Skipping step, ... reducing loss scale to 1024.0"."""
