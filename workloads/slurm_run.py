@@ -800,7 +800,7 @@ class Work:
         self.changed = False
         self.stopping = False
         self.submitting = False
-        """Whether a job or training is being started, of which nothing is known yet."""
+        """True while a job or training is being started, of which nothing is known yet."""
 
     # -- what a dry run reads -----------------------------------------------------------------------
 

@@ -106,13 +106,11 @@ def test_the_children_of_a_rank_that_ended_end_too(
     script = f"({trap}echo $BASHPID > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; sleep 600) & "
     script += f"while ! [ -f {tmp_path}/pid ]; do sleep 0.01; done; exit {status}"
     rank = subprocess.Popen(["bash", "-c", script], start_new_session=True)
-    assert rank.wait(60) == status
+    assert rank.wait() == status
     child = int((tmp_path / "pid").read_text())
     common._end([rank])
-    deadline = time.monotonic() + 60
-    while is_alive(child) and time.monotonic() < deadline:
+    while is_alive(child):
         time.sleep(0.01)
-    assert not is_alive(child)
 
 
 def is_alive(pid: int) -> bool:
@@ -135,6 +133,4 @@ def test_a_rank_that_ignores_the_first_signal_gets_the_second(
     assert rank.stdout is not None
     assert rank.stdout.readline() == b"ready\n"
     common._end([rank])
-    if rank.returncode is None:
-        rank.wait(60)
-    assert rank.returncode == -signal.SIGKILL
+    assert rank.wait() == -signal.SIGKILL
