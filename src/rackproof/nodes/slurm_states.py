@@ -99,7 +99,8 @@ def drain_owner(reason: str) -> str:
 
 def is_reason_of_slurm(reason: str, set_by: str) -> bool:
     """Return whether Slurm or one of its health checks wrote the reason of a drain, and no operator."""
-    return set_by.startswith("slurm@") or reason.startswith(_REASONS_OF_SLURM)
+    by_slurm = reason.startswith(_REASONS_OF_SLURM) or _GRES_REASON.match(reason) is not None
+    return by_slurm or set_by.startswith("slurm@")
 
 
 def state_words(state: str) -> tuple[str, ...]:
@@ -181,8 +182,7 @@ def _drain(node: str, shown: str, reason: str, set_by: str) -> Iterator[HealthFi
     """Yield the finding on a drain. A drain by a night or reimage.yml needs none, because they end it."""
     if reason.startswith(_OWN_REASONS):
         return
-    by_slurm = reason.startswith(_REASONS_OF_SLURM) or _GRES_REASON.match(reason)
-    if set_by.startswith("slurm@") or by_slurm:
+    if is_reason_of_slurm(reason, set_by):
         yield _finding(
             node, "slurm_drained_itself", Verdict.FAIL, "inspect", f"{shown}: Slurm drained it by itself"
         )
