@@ -23,6 +23,7 @@ from rackproof.jobs.bench.planning import STILL_RUNNING
 from rackproof.jobs.bench.record import _ENDED_BADLY
 from rackproof.jobs.bench.required_evidence import RUN_BY_SLURM, RUN_OF_ROUND_06, RUN_ON_MACHINE
 from rackproof.logs import fault_texts
+from rackproof.logs._reading import TASK_FAILED
 from rackproof.logs.kernel_events import ACTIONS, Kind
 from rackproof.logs.nvidia_smi import _XML_FAULTS
 from rackproof.logs.nvidia_smi_csv import _FAULTS as _CSV_FAULTS
@@ -43,7 +44,10 @@ MADE_WHILE_RUNNING: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("rackproof/jobs/bench/required_evidence.py", "code"): lambda: {row.code for row in RUN_EVIDENCE},
     ("rackproof/jobs/bench/node_setup.py", "code"): lambda: ["storage_differs", "cache_differs"],
     ("rackproof/logs/_mlperf.py", "code"): lambda: ["negative_time", "no_time"],
+    ("rackproof/logs/_mlperf.py", "TASK_FAILED"): lambda: [TASK_FAILED],
     ("rackproof/logs/_reading.py", "code"): lambda: fault_texts.MEANING,
+    # The parser hands over findings that it made before.
+    ("rackproof/logs/nvidia_smi_brief.py", "code"): lambda: ["ecc_uncorrected", "too_hot"],
     ("rackproof/logs/nvidia_smi.py", "code"): lambda: [code for _, code, _, _ in _XML_FAULTS],
     ("rackproof/logs/nvidia_smi_csv.py", "code"): lambda: [code for code, _ in _CSV_FAULTS.values()],
     ("rackproof/logs/_nvidia_smi.py", "code"): lambda: ["ecc_sram_correctable", "ecc_dram_correctable"],
