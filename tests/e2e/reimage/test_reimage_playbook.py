@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from rackproof.jobs.reimage import run_files, tasks
 from rackproof.store import host_claims
@@ -74,6 +75,20 @@ def test_four_nodes_fail_in_four_steps_and_only_accepted_nodes_return(rack: Rack
     assert rack.drained() == {"n03": "bob: waits for a cable", "gone": OURS}
     assert "stays drained by another reason: bob: waits for a cable" in " ".join(done.stdout.split())
     assert sorted(rack.renewed) == ["n01", "n02", "n03", "n04"]
+
+
+@pytest.mark.parametrize("other", ["", "another-controller"])
+def test_nodes_of_two_controllers_are_refused_before_one_is_drained(rack: Rack, other: str) -> None:
+    path = rack.folder / "hosts.yml"
+    inventory = yaml.safe_load(path.read_text())
+    hosts = inventory["all"]["children"]["sku_gb300"]["children"]["rack-one"]["hosts"]
+    hosts["n01"]["slurm_controller_host"] = other
+    path.write_text(yaml.safe_dump(inventory))
+    done = rack.reimage("-l", "n01,n02")
+    assert done.returncode == 2
+    assert "different values of slurm_controller_host" in " ".join(done.stdout.split())
+    assert rack.drained() == {}
+    assert run_files.run_folders(rack.results) == []
 
 
 def test_a_killed_run_leaves_its_nodes_drained_and_is_continued(rack: Rack) -> None:
