@@ -455,11 +455,13 @@ def _findings_by_reference(
     upper = np.array(
         [warns_above(measured.direction, measured.unit) for measured in fleet.quantities], dtype=bool
     )
-    warned = np.where(upper[readings.quantity[rows]], value > edge, value < edge)
+    less_is_better = upper[readings.quantity[rows]]
+    warned = np.where(less_is_better, value > edge, value < edge)
     verdict = np.where(warned, _DEGRADED, 0)
-    too_good = (sign > 0) & (lowest != highest)
-    verdict = np.where(above, np.where(too_good, _UNPROVEN, _FAIL), verdict)
-    verdict = np.where(below, np.where(sign < 0, _UNPROVEN, _FAIL), verdict)
+    # Equal bounds come from `equals`. Beyond them, a value is never too good, but wrong.
+    is_range = lowest != highest
+    verdict = np.where(above, np.where((sign > 0) & is_range, _UNPROVEN, _FAIL), verdict)
+    verdict = np.where(below, np.where(less_is_better & is_range, _UNPROVEN, _FAIL), verdict)
     verdict = np.where(_useless(fleet, rows, index, references) | ~np.isfinite(value), _UNPROVEN, verdict)
     bad = verdict > 0
     findings = _findings_on_rows(fleet, rows[bad], _FLOOR, 0)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rackproof.analysis.anomaly import AnomalyPolicy, Night, NodeVerdict, judge_night
@@ -432,9 +432,13 @@ fractions = st.one_of(st.none(), st.sampled_from([-0.07, -0.05, -0.035, 0.0, 0.0
     low=fractions,
     high=fractions,
     warn=fractions,
-    unit=st.sampled_from(["GB/s", "MB/s"]),
+    unit=st.sampled_from(["GB/s", "MB/s", "s"]),
+    asked=st.sampled_from(["GB/s", "s"]),
     direction=st.sampled_from([None, Direction.HIGHER, Direction.LOWER]),
 )
+@example(0.0, 100.0, 0.0, 0.0, None, "GB/s", "GB/s", Direction.LOWER)
+@example(0.5, 1.0, -0.05, 0.05, None, "s", "s", None)
+@example(0.5, 1.0, 0.0, 0.0, None, "s", "s", None)
 @pytest.mark.slow
 def test_floors_are_judged_exactly_as_judging_does(
     value: float,
@@ -443,9 +447,10 @@ def test_floors_are_judged_exactly_as_judging_does(
     high: float | None,
     warn: float | None,
     unit: str,
+    asked: str,
     direction: Direction | None,
 ) -> None:
-    reference = Reference(value=base, low=low, high=high, warn=warn, unit="GB/s", source="s")
+    reference = Reference(value=base, low=low, high=high, warn=warn, unit=asked, source="s")
     expected = judge(Measurement(name="m", value=value, unit=unit, direction=direction), reference)
     # The history has NaN for an infinity. Neither can be judged.
     night = judge_night(
