@@ -142,7 +142,7 @@ def storage(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     downloads.write(folder)
     handler = functools.partial(_Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 
@@ -288,7 +288,7 @@ def test_push_sends_only_what_is_missing_and_no_key_is_shown(images: Path, tmp_p
         layout.image(f"nv/image{number}:1", [shared, own], {})
     layout.close()
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Registry) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         command = [
             sys.executable,
             str(images / "push.py"),
@@ -341,7 +341,7 @@ def test_push_does_not_wait_for_a_registry_that_refuses_the_key(images: Path) ->
     import push
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Registry) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         with pytest.raises(push.PushError, match="401 Unauthorized"):
             push.Registry(f"127.0.0.1:{server.server_address[1]}", "wrong").wait_until_started()
         server.shutdown()

@@ -189,7 +189,7 @@ def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
     handler = functools.partial(Quiet, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}", tmp_path
         server.shutdown()

@@ -106,7 +106,7 @@ def sources(root: Path, tmp_path_factory: pytest.TempPathFactory, rack: Command)
     commit, archive = pack.pack(folder, BASE, gpus=4)
     handler = functools.partial(Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer((GATEWAY, 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield {
             "bench_mlperf06_ref": commit,
             "bench_mlperf06_sources": f"http://{GATEWAY}:{server.server_port}/{archive.name}",

@@ -326,7 +326,7 @@ def test_the_archive_runs_as_it_is_unpacked(tmp_path: Path) -> None:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         report = f"http://127.0.0.1:{server.server_port}/boot-reports"
         instructions = instructions_of(entry=ENTRY | {"serial": "no machine has this"}, report=report)

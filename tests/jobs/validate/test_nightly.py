@@ -99,7 +99,7 @@ class Hook(BaseHTTPRequestHandler):
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hook]]:
     server = HTTPServer(("127.0.0.1", 0), Hook)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     Hook.said, Hook.status = [], 200
     monkeypatch.setenv(nightly.WEBHOOK, f"http://127.0.0.1:{server.server_port}/services/S3CRET")

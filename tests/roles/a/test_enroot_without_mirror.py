@@ -132,7 +132,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
             requests.append(f"{self.command} {self.path}")
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path / "www")))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     site = Site(tmp_path, f"http://127.0.0.1:{server.server_port}")
     site.requests = requests
     yield site

@@ -182,7 +182,7 @@ class Registry(BaseHTTPRequestHandler):
 def registry() -> Iterator[str]:
     """Return the address of a registry that runs during the test."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield f"127.0.0.1:{server.server_port}"
     server.shutdown()
 
