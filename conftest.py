@@ -2,8 +2,8 @@
 
 pytest reads this file first. It adds the option ``--suite``, which runs the tests of one suite of
 tools/proof/suites.toml. It also turns unexpected skips in CI into failures, and keeps the temporary files of
-the fast tests in memory. Two fixtures run with each test: one restores the umask, and the other fails a test
-in which the package made an unregistered finding.
+the fast tests in memory. Three fixtures run with each test: one restores the umask, one fails a test in which
+the package made an unregistered finding, and one draws equal charts only once.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from rackproof.core.text import utf8_locale
+from rackproof.report import charts
 from tests.core.registered_findings import watch
 from tools.proof.suites import FAST, read_table, suite_of
 
@@ -191,6 +193,19 @@ def only_registered_findings() -> Iterator[None]:
     yield
     if UNREGISTERED:
         pytest.fail(f"not in the registry of finding codes: {UNREGISTERED[:5]}")
+
+
+DRAW_ONCE = lru_cache(500)(charts.draw)
+
+
+@pytest.fixture(autouse=True)
+def equal_charts_are_drawn_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw equal charts once. Many tests record the same log, and its charts took most of their time.
+
+    The tests of reports draw every chart.
+    """
+    if "report" not in request.path.parent.parts:
+        monkeypatch.setattr(charts, "draw", DRAW_ONCE)
 
 
 @pytest.fixture(scope="session")

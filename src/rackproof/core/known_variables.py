@@ -295,7 +295,7 @@ def _never_empty(root: Path) -> frozenset[str]:
     """
     defaults: dict[str, Any] = {}
     for path in sorted(root.glob("roles/*/defaults/*.yml")):
-        defaults |= _load(path) or {}
+        defaults |= read_yaml(path) or {}
     valued = {
         name
         for name, default in defaults.items()
@@ -436,7 +436,7 @@ def known_variables(root: Path) -> set[str]:
     """
     names = _settable_variables(root) | _results(root)
     for path in sorted(root.glob("roles/*/vars/*.yml")):
-        names |= set(_load(path) or {})
+        names |= set(read_yaml(path) or {})
     # A template may read variables of other hosts by name. For example, slurm.conf lists the hardware of each
     # SKU.
     for path in root.glob("roles/*/templates/**/*"):
@@ -455,9 +455,9 @@ def _settable_variables(root: Path) -> set[str]:
     """Return the variables with a default or an argument specification in a role."""
     names: set[str] = set()
     for path in sorted(root.glob("roles/*/defaults/*.yml")):
-        names |= set(_load(path) or {})
+        names |= set(read_yaml(path) or {})
     for path in root.glob("roles/*/meta/argument_specs.yml"):
-        for spec in _load(path)["argument_specs"].values():
+        for spec in read_yaml(path)["argument_specs"].values():
             names |= set(spec.get("options") or {})
     return names
 
@@ -468,15 +468,20 @@ def _results(root: Path) -> frozenset[str]:
     names: set[str] = set()
     for pattern in ("roles/*/tasks/**/*.yml", "roles/*/handlers/*.yml", "playbooks/*.yml"):
         for path in root.glob(pattern):
-            names |= set(_defined_in(_load(path)))
+            names |= set(_defined_in(read_yaml(path)))
     return frozenset(names)
 
 
-def _load(path: Path) -> Any:
-    """Return the content of a YAML file."""
+def read_yaml(path: Path) -> Any:
+    """Return the content of a YAML file of the checkout.
+
+    Raises:
+        OSError: The file cannot be read.
+        yaml.YAMLError: It is not YAML.
+    """
     # Several hundred files are read at the start of a playbook, and the loader in C is faster. Both are safe.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(path.read_text(), Loader=loader)  # noqa: S506  # nosec B506
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506  # nosec B506
 
 
 def _defined_in(value: Any) -> Iterator[str]:

@@ -417,7 +417,7 @@ def argument_kinds(root: Path) -> dict[str, str]:
     """Return the type of each variable from the argument specs of the roles in a checkout."""
     kinds: dict[str, str] = {}
     for path in sorted(root.glob("roles/*/meta/argument_specs.yml")):
-        for spec in yaml.safe_load(path.read_text())["argument_specs"].values():
+        for spec in known_variables.read_yaml(path)["argument_specs"].values():
             for name, option in (spec.get("options") or {}).items():
                 kinds[name] = option.get("type", "str")
     return kinds
