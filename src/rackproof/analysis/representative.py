@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rackproof.core.records import Direction, Measurement
+from rackproof.core.text import whole_number
 
 DEVICE_LABELS = frozenset({"gpu", "gpu_index", "device", "rank", "node", "from", "to"})
 """Labels that identify a device. Measurements that differ only in these are of the same kind."""
@@ -60,6 +61,4 @@ def _by_kind(group: Sequence[Measurement]) -> Iterable[list[Measurement]]:
 
 def message_size(measurement: Measurement) -> int | None:
     """Return the message size in bytes that a measurement states, or None if it states none or no integer."""
-    # More digits may not fit into 64 bits, and int() refuses thousands of digits.
-    text = measurement.labels.get(SIZE_LABEL, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else None
+    return whole_number(measurement.labels.get(SIZE_LABEL, ""))
