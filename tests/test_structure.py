@@ -113,6 +113,16 @@ def test_every_python_program_is_linted(root: Path) -> None:
     assert {str(path.relative_to(root)) for path in python_programs(root)} == linted
 
 
+def test_every_python_program_starts_without_docstrings(root: Path) -> None:
+    """With PYTHONOPTIMIZE=2 there is no docstring, so a program's first line may be taken only of a text."""
+    no_text = re.compile(r"__doc__[.\[]|__doc__ or \"\"\)\.splitlines\(\)\[")
+    modules = [
+        path for folder in ("workloads", "testrack", "tools") for path in (root / folder).rglob("*.py")
+    ]
+    assert modules
+    assert not [path for path in (*python_programs(root), *modules) if no_text.search(path.read_text())]
+
+
 def test_the_package_never_imports_ansible(root: Path) -> None:
     paths = list((root / "src" / "rackproof").rglob("*.py"))
     assert paths
