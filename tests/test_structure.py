@@ -113,6 +113,16 @@ def test_every_python_program_is_linted(root: Path) -> None:
     assert {str(path.relative_to(root)) for path in python_programs(root)} == linted
 
 
+def test_every_python_program_starts_without_docstrings(root: Path) -> None:
+    """With PYTHONOPTIMIZE=2 there is no docstring, so a program's first line may be taken only of a text."""
+    no_text = re.compile(r"__doc__[.\[]|__doc__ or \"\"\)\.splitlines\(\)\[")
+    modules = [
+        path for folder in ("workloads", "testrack", "tools") for path in (root / folder).rglob("*.py")
+    ]
+    assert modules
+    assert not [path for path in (*python_programs(root), *modules) if no_text.search(path.read_text())]
+
+
 def test_the_package_never_imports_ansible(root: Path) -> None:
     paths = list((root / "src" / "rackproof").rglob("*.py"))
     assert paths
@@ -213,9 +223,9 @@ def test_versions_are_only_in_constraints(root: Path) -> None:
 
 def test_the_readme_names_every_playbook_at_the_root(root: Path) -> None:
     readme = (root / "README.md").read_text()
-    for path in root.glob("*.yml"):
-        if "import_playbook" in path.read_text():
-            assert path.name in readme
+    playbooks = {path.name for path in root.glob("*.yml") if "import_playbook" in path.read_text()}
+    assert playbooks >= {"bench.yml", "provision.yml", "reimage.yml", "validate.yml"}
+    assert not [name for name in playbooks if name not in readme]
 
 
 def test_no_tracked_file_has_the_path_of_this_checkout(root: Path) -> None:

@@ -6,6 +6,7 @@ others.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -18,10 +19,17 @@ import pytest
 
 from tools.proof import __main__ as program
 from tools.proof import runner, suites
+from tools.proof.helpers import with_helpers
 from tools.proof.runner import Lanes, Part
 from tools.proof.suites import FAST, Suite, input_files, read_table, state_of, suite_of
 
 TABLE = read_table()
+
+
+@pytest.fixture(scope="module")
+def inputs(root: Path) -> dict[str, set[str]]:
+    """Return the input files of each suite, which take a second to find."""
+    return {name: set(input_files(suite, root)) for name, suite in TABLE.items()}
 
 
 @pytest.mark.parametrize(
@@ -99,12 +107,64 @@ def test_the_files_and_modules_that_a_suite_names_exist(root: Path, suite: Suite
     ],
 )
 def test_a_change_makes_the_suites_stale_that_depend_on_it(
-    root: Path, changed: str, stale: set[str], not_stale: set[str]
+    root: Path, inputs: dict[str, set[str]], changed: str, stale: set[str], not_stale: set[str]
 ) -> None:
     assert (root / changed).is_file()
-    depend = {name for name, suite in TABLE.items() if changed in input_files(suite, root)}
+    depend = {name for name, files in inputs.items() if changed in files}
     assert depend >= stale
     assert not depend & not_stale
+
+
+@pytest.mark.parametrize(
+    ("changed", "stale", "not_stale"),
+    [
+        ("tests/e2e/rack/rack_faults.py", {"nights", "provisioning"}, {"trainings", "rack", "bundle"}),
+        ("tests/e2e/reimage/conftest.py", {"vm", "four-jobs", "imaging"}, {"nights", "rack"}),
+        ("tests/e2e/canaries.py", {"imaging", "playbooks"}, {"nights", "rack"}),
+        ("tests/logs/log_samples.py", {"fuzz"}, {"nights", "vm"}),
+        ("tests/nodes/health/healthy.py", {"fuzz"}, {"nights", "vm"}),
+        ("testrack/tests/rack_fixtures.py", {"nights", "vm", "rack"}, {"fuzz", "bundle"}),
+        ("tests/e2e/bench/definitions/toy.yml", {"playbooks"}, {"nights", "vm", "fuzz"}),
+    ],
+)
+def test_a_helper_makes_the_suites_stale_whose_tests_use_it(
+    root: Path, inputs: dict[str, set[str]], changed: str, stale: set[str], not_stale: set[str]
+) -> None:
+    assert (root / changed).is_file()
+    depend = {name for name, files in inputs.items() if changed in files}
+    assert depend >= stale
+    assert not depend & not_stale
+
+
+def test_imports_programs_and_data_of_tests_are_inputs(tmp_path: Path) -> None:
+    files = {
+        "conftest.py": "",
+        "tests/__init__.py": "",
+        "tests/other.py": "",
+        "tests/a/__init__.py": "",
+        "tests/a/conftest.py": "from tests.c import (\n    deep,\n)\n",
+        "tests/a/fake.py": "",
+        "tests/a/kept/answer.txt": "",
+        "tests/a/test_a.py": "from . import near\nfrom driver.claim import claim\n"
+        'HELPER = Path(__file__).with_name("fake.py")\ndef test_a(real_logs):\n    import tests.b.far\n',
+        "tests/a/near.py": "from ..b import side\n",
+        "tests/b/__init__.py": "",
+        "tests/b/far.py": "import rackproof\n",
+        "tests/b/side.py": "",
+        "tests/b/test_b.py": "",
+        "tests/c/deep.py": "from tests.a import near\n",
+        "tests/data/real/log.txt": "",
+        "tests/d/answer.txt": "",
+        "testrack/driver/claim.py": "",
+        "testrack/driver/other.py": "",
+        "src/rackproof/__init__.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    left_out = {"tests/other.py", "tests/b/test_b.py", "tests/d/answer.txt", "testrack/driver/other.py"}
+    expected = files.keys() - left_out - {"src/rackproof/__init__.py"}
+    assert with_helpers(["tests/a/test_a.py"], files, tmp_path) == expected
 
 
 @pytest.fixture
@@ -215,6 +275,39 @@ def test_a_run_during_which_files_changed_counts_for_no_files(
     assert (kept["one"]["inputs"], kept["one"]["result"], kept["one"]["seconds"]) == (named, "green", 2)
 
 
+@pytest.mark.parametrize(("options", "stored"), [("", {"gate", "four-jobs"}), ("-k one", {"four-jobs"})])
+def test_a_gate_with_options_of_pytest_stores_no_result_of_the_gate(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: str, stored: set[str]
+) -> None:
+    """The options may leave out tests, so a green result would be one of a part of them."""
+
+    def all_green(lanes: Lanes, parts: list[list[Part]]) -> bool:
+        for part in (part for lane in parts for part in lane):
+            part.state = "green"
+        return True
+
+    monkeypatch.setenv("PYTEST", options)
+    monkeypatch.setattr(program, "RECORDS", tmp_path)
+    monkeypatch.setattr(program, "end_leftovers", lambda variable: [])
+    monkeypatch.setattr(program, "tree_hash", lambda: "tree")
+    monkeypatch.setattr(program, "digest_inputs", lambda suite: "digest")
+    monkeypatch.setattr(program, "claim", lambda root, console: contextlib.nullcontext())
+    monkeypatch.setattr(program.Proof, "check_disk", lambda proof: None)
+    monkeypatch.setattr(Lanes, "run", all_green)
+    kept: set[str] = set()
+    monkeypatch.setattr(program, "write_record", lambda name, record: kept.add(name))
+    assert program.run_gate() == 0
+    assert kept - {"timings"} == stored
+
+
+def test_the_parts_get_no_options_that_leave_out_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "end_leftovers", lambda variable: [])
+    for name in ("PYTEST_ADDOPTS", "MAKEFLAGS"):
+        monkeypatch.setenv(name, "-k one")
+    environment = program.Proof().environment
+    assert not {"PYTEST_ADDOPTS", "MAKEFLAGS"} & environment.keys()
+
+
 def test_the_trees_hash_is_that_of_the_commit(checkout: Path) -> None:
     before = suites.tree_hash(checkout)
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(checkout)]
@@ -281,6 +374,23 @@ def test_parts_of_a_lane_run_one_after_another_and_their_tests_are_counted(
     assert [(one.state, one.tests), (two.state, two.tests)] == [("green", 7), ("green", 0)]
     table = runner.format_table([one, two], 9)
     assert table.splitlines()[-1].split() == ["in", "all", "9", "7"]
+
+
+@pytest.mark.parametrize(
+    ("command", "state"),
+    [
+        ("true pytest -q; echo '== 12 skipped in 2.0s =='", "red"),
+        ("true pytest -q; echo '== 1 passed, 12 skipped in 2.0s =='", "green"),
+        ("echo no tests", "green"),
+    ],
+)
+def test_a_suite_whose_tests_were_all_skipped_is_not_green(
+    tmp_path: Path, lanes: Lanes, command: str, state: str
+) -> None:
+    suite = part(tmp_path, "one", command)
+    assert lanes.run([[suite]]) is (state == "green")
+    assert suite.state == state
+    assert bool(suite.problem) is (state == "red")
 
 
 def test_a_red_part_ends_the_others_and_all_that_they_started(tmp_path: Path, lanes: Lanes) -> None:

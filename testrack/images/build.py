@@ -311,7 +311,7 @@ def build(out: Path, published: Path | None = None, work: Path | None = None) ->
 
 def main() -> int:
     """Build outdated images, and return the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--out", type=Path, required=True, help="the OCI layout; it also contains the kept parts"
     )

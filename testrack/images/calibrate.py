@@ -80,7 +80,7 @@ def needed(benchmark: Benchmark, losses: np.ndarray, batch: int, goal: float) ->
 
 def main() -> int:
     """Print the goals, and return the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--benchmark", choices=BENCHMARKS, action="append", help="default: all")
     arguments = parser.parse_args()

@@ -164,7 +164,7 @@ def push(registry: Registry, folder: Path) -> int:
 
 def main() -> int:
     """Push the missing layers."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--registry", required=True, help="HOST:PORT")
     parser.add_argument("--images", type=Path, required=True, help="the folder that build.py filled")
     parser.add_argument("--key-file", type=Path, default=KEY_FILE)

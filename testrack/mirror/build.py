@@ -59,7 +59,7 @@ PEER_MEMORY_TAG = "1.0-8"
 
 def main() -> int:
     """Build missing or outdated parts."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the tree to serve; keys are kept beside it")
     parser.add_argument(
         "--rootfs",

@@ -442,7 +442,7 @@ def reap() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--memory", type=int, default=1536, help="MiB of each machine")
     parser.add_argument(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
+from typing import Self
 
 import pytest
 from click.testing import CliRunner, Result
 
+from rackproof.analysis import importing
 from rackproof.core.records import LogFile, Verdict
 from rackproof.jobs import fleet_status
 from rackproof.store.acceptance_log import note_acceptance
@@ -19,6 +21,7 @@ from rackproof.store.run_folder import write_run
 from tests.report import example_runs
 
 NOW = datetime(2026, 11, 22, 2, tzinfo=UTC)
+"""The time of the night in the fixture ``fleet``, and of the tests for commands that judge a log's age."""
 Call = Callable[..., Result]
 """A function that calls ``rackproof`` with arguments."""
 
@@ -72,6 +75,18 @@ def mllog(*, minutes: float = 2.0, status: str = "success", events: int = len(EV
             f'"value": {value}, "metadata": {metadata}}}'
         )
     return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(autouse=True)
+def import_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judge the age of imported logs at the time NOW, because the logs of the tests have fixed dates."""
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls.fromtimestamp(NOW.timestamp(), tz)
+
+    monkeypatch.setattr(importing, "datetime", Clock)
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def test_a_log_whose_name_is_not_utf8_is_read(log: Callable[..., Path]) -> None:
         done = subprocess.run([PROGRAM, "parse", odd, *form], capture_output=True, timeout=300, check=False)
         assert (done.returncode, done.stderr) == (0, b"")
     done = subprocess.run(
-        [PROGRAM, "import", odd], capture_output=True, timeout=300, check=False, cwd=log().parent
+        [PROGRAM, "import", "--old", odd], capture_output=True, timeout=300, check=False, cwd=log().parent
     )
     assert done.returncode == 0, done.stderr
 

@@ -19,7 +19,7 @@ from rackproof.analysis.importing import NoLogsError
 from rackproof.core.records import Verdict
 from rackproof.jobs.bench.import_logs import import_logs
 from rackproof.store.run_folder import ResultsError, read_run
-from tests.cli.conftest import mllog
+from tests.cli.conftest import NOW, mllog
 from tests.logs import log_samples as samples
 
 Log = Callable[..., Path]
@@ -359,9 +359,6 @@ def moved(text: str | bytes, to: datetime) -> str:
     assert found
     by = int(to.timestamp()) - int(found[0])
     return re.sub(r"(?<![0-9.])1[5-7]\d{8}(?=\d{3}\b|\b)", lambda one: str(int(one[0]) + by), raw)
-
-
-NOW = datetime.now(UTC)
 
 
 @pytest.mark.parametrize("text", [mllog(), samples.MLL06, samples.TF_CNN], ids=["mllog", "mll06", "tf_cnn"])

@@ -15,7 +15,16 @@ from pathlib import Path
 import pytest
 
 from rackproof.core.same_reason import general_reason
-from rackproof.core.text import amount, duration, number, quantity, sanitize, size, utf8_locale
+from rackproof.core.text import (
+    amount,
+    duration,
+    number,
+    quantity,
+    sanitize,
+    size,
+    utf8_locale,
+    whole_number,
+)
 
 ROOT = Path(__file__).parents[2]
 _THINGS = re.compile(
@@ -36,6 +45,21 @@ _THINGS = re.compile(
 )
 def test_one_is_singular_and_several_are_plural(count: int, words: tuple[str, ...], expected: str) -> None:
     assert amount(count, *words) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        ("007", 7),
+        ("9" * 17, 10**17 - 1),
+        ("9" * 18, None),
+        ("9" * 5000, None),  # int() refuses as many digits
+        *((text, None) for text in ("", "-1", "+1", "1.0", "1e3", "1_000", " 1", "1\n", "²", "٣", "1२")),
+    ],
+)
+def test_a_whole_number_has_ascii_digits_and_fits_into_64_bits(text: str, expected: int | None) -> None:
+    assert whole_number(text) == expected
 
 
 def _plain_counts(path: Path) -> list[str]:

@@ -106,3 +106,22 @@ def test_a_run_of_an_unknown_benchmark_leaves_nothing(
     assert add(tool, monkeypatch, run, "new", "--healthy") == 1
     assert "toy.yml" in capsys.readouterr().err
     assert not [path for path in (tmp_path / "corpus").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("name", ["new-other", "new-localhost"])
+def test_the_machine_of_another_case_stays(
+    tool: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    """A case that is refused leaves the machines of cases whose names begin like its own."""
+    run = results_of("own-local-01-pass", tmp_path / "results")
+    monkeypatch.setattr(judging, "CORPUS", tmp_path / "corpus")
+    kept = tmp_path / "corpus/machines" / name / "machine.yml"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("of another case")
+    assert add(tool, monkeypatch, run, "new", "--healthy") == 1
+    assert kept.read_text() == "of another case"
+    assert ("new-localhost exists already" in capsys.readouterr().err) is (name == "new-localhost")

@@ -137,7 +137,9 @@ def test_together_the_nodes_are_one_system_under_slurm(root: Path) -> None:
 def test_a_run_that_cannot_start_is_planned_as_unproven(
     root: Path, options: dict[str, Any], complaint: str
 ) -> None:
-    for run in suite_plan(root, **options).runs:
+    runs = suite_plan(root, **options).runs
+    assert runs
+    for run in runs:
         assert re.search(complaint, run.unproven_because), run.unproven_because
 
 

@@ -54,7 +54,7 @@ def command(files: Sequence[Path], processors: int) -> tuple[float, float, float
 
 def main() -> None:
     """Print the figures of each turn."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("folder", type=Path)
     options.add_argument("--turns", type=int, default=3)
     options.add_argument("--processors", type=int, nargs="+", default=[1, 2])

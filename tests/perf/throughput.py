@@ -79,7 +79,7 @@ def by_playbook(given: argparse.Namespace, folder: Path) -> float:
 
 def main() -> None:
     """Run the pairs and print the figures."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--pairs", type=int, default=5)
     options.add_argument("--network", default="mlp", choices=["mlp", "lenet"])
     options.add_argument("--epochs", type=int, default=30)

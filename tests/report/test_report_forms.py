@@ -140,6 +140,7 @@ def test_the_report_of_a_hostile_run_equals_the_golden_file(form: str) -> None:
 def test_markdown_tables_keep_their_columns(name: str) -> None:
     text = report.render_markdown([RUNS[name]()])
     tables = re.findall(r"(?:^\|.*\|\n)+", text, re.M)
+    assert tables
     for table in tables:
         cells = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
         assert len(cells) == 1

@@ -5,7 +5,7 @@
     python -m tools.proof suites    print the state of each suite (`make suites`)
 
 For `prove`, the variable SUITE=NAME,NAME selects suites, and FORCE=1 repeats green ones. For `gate`, PYTEST
-adds options to the fast tests.
+adds options to the fast tests, and no result is stored, because only a part of them may have run.
 """
 
 from __future__ import annotations
@@ -80,8 +80,10 @@ class Proof:
             "PYTHONUNBUFFERED": "1",
             USER_VARIABLE: str(os.getpid()),
         }
-        # Hundreds of processes load the package. Without its bytecode, each would compile it.
-        self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        # Hundreds of processes load the package. Without its bytecode, each would compile it. The others may
+        # leave out tests or scenarios.
+        for variable in ("PYTHONDONTWRITEBYTECODE", "PYTEST_ADDOPTS", "MAKEFLAGS", "MAKEOVERRIDES"):
+            self.environment.pop(variable, None)
         self.lanes = Lanes(ROOT, self.environment, self.console.say)
         if ended := end_leftovers(USER_VARIABLE):
             self.console.say(f"ended processes of a killed gate or suite: {', '.join(ended)}")
@@ -129,7 +131,8 @@ def run_gate() -> int:
     tests = f"{LOW_PRIORITY} .venv/bin/pytest -q --numprocesses=auto --suite fast"
     packages = proof.part("packages", "tools/install-test-packages fast", minutes=2)
     lint = proof.part("lint", f"{LOW_PRIORITY} make --no-print-directory lint", minutes=3)
-    fast = proof.part("fast tests", f"{tests} {os.environ.get('PYTEST', '')}", minutes=6)
+    options = os.environ.get("PYTEST", "").strip()
+    fast = proof.part("fast tests", f"{tests} {options}".rstrip(), minutes=6)
     jobs = [
         proof.part("rack", f"{RACK} down", f"{RACK} up --nodes {suite.rack}", minutes=4),
         # Stop at the first failure (-x), because each job needs the state that the previous one left.
@@ -143,7 +146,10 @@ def run_gate() -> int:
                 proof.take_rack_down()
     finally:
         result = "green" if all(part.state == "green" for part in parts) else "red"
-        store_result("gate", Inputs(tree, tree), result, proof.seconds, parts)
+        if options:
+            print(f"PYTEST={options}: no result of the gate is stored", file=sys.stderr)
+        else:
+            store_result("gate", Inputs(tree, tree), result, proof.seconds, parts)
         if jobs[-1].state in ("green", "red"):
             store_result(suite.name, inputs, jobs[-1].state, jobs[-1].seconds, [])
     print(

@@ -30,7 +30,10 @@ Say = Callable[[str], None]
 
 @dataclass
 class Part:
-    """A part of the gate or a suite, as a sequence of shell commands."""
+    """A part of the gate or a suite, as a sequence of shell commands.
+
+    A part that calls pytest is green only if a test passed. pytest itself succeeds if it skipped every test.
+    """
 
     name: str
     commands: Sequence[str]
@@ -41,12 +44,15 @@ class Part:
     seconds: float = 0
     tests: int = 0
     begun: float = 0
+    problem: str = ""
 
     def finish(self, state: str) -> None:
         """Store the result of the part, its time, and the number of its tests that passed."""
         self.state = state
         self.seconds = time.monotonic() - self.begun
         self.tests = sum(int(number) for number in COUNT.findall(read_end(self.log, 1 << 20)))
+        if state == "green" and not self.tests and any("pytest " in command for command in self.commands):
+            self.state, self.problem = "red", "no test passed, because all were skipped"
 
 
 def read_end(path: Path, size: int) -> str:
@@ -151,7 +157,8 @@ class Lanes:
         if part.state == "ended":
             self.say(f"{part.name} was ended after {part.seconds:.0f} s")
             return
-        self.say(f"{part.name} is {part.state} after {part.seconds:.0f} s")
+        why = f": {part.problem}" if part.problem else ""
+        self.say(f"{part.name} is {part.state} after {part.seconds:.0f} s{why}")
         lines = read_end(part.log, 1 << 20).splitlines()
         for line in lines[-SHOWN_LINES:] if part.state == "red" else lines[-1:]:
             print(f"  {line}", flush=True)

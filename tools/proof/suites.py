@@ -24,6 +24,8 @@ from typing import Any
 import grimp
 import yaml
 
+from tools.proof.helpers import TEST_FOLDERS, with_helpers
+
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("suites.toml")
 RECORDS = ROOT / ".rackproof" / "suites"
@@ -31,6 +33,8 @@ FAST = "fast"
 """The suite of tests that are in no entry of the table. The gate runs it with lint and four-jobs."""
 COMMON = ("conftest.py", "constraints.txt", "pyproject.toml", "tools/make-venv")
 PACKAGES = ("rackproof", "rackproof_ansible")
+RACK_FIXTURES = "testrack/tests/rack_fixtures.py"
+"""A plugin of pytest, which conftest.py names and no test imports."""
 READ_TRIES = 10
 
 
@@ -126,8 +130,12 @@ def _below(module: str, packages: Iterable[str]) -> bool:
 
 def input_files(suite: Suite, root: Path = ROOT) -> list[str]:
     """Return the files that a suite depends on, relative to the checkout."""
-    modules = modules_of(suite, root) if suite.modules else set()
-    return [name for name in working_tree(root) if _is_input(name, suite, modules, root)]
+    modules, tree = modules_of(suite, root) if suite.modules else set(), working_tree(root)
+    named = {name for name in tree if _is_input(name, suite, modules, root)}
+    tests = [name for name in named if name.endswith(".py") and name.startswith(TEST_FOLDERS)]
+    if tests and suite.rack:
+        tests.append(RACK_FIXTURES)
+    return sorted(named | with_helpers(tests, tree, root))
 
 
 def _is_input(name: str, suite: Suite, modules: set[str], root: Path) -> bool:
@@ -136,7 +144,7 @@ def _is_input(name: str, suite: Suite, modules: set[str], root: Path) -> bool:
         return True
     if name.startswith("src/"):
         return _module_name(name, root) in modules
-    if not name.startswith(("tests/", "testrack/tests/")):
+    if not name.startswith(TEST_FOLDERS):
         return False
     return any(fnmatch(name, pattern) for pattern in suite.files) or _has_mark(root / name, suite.marks)
 

@@ -35,7 +35,7 @@ from rackproof.core.records import (
     tags_under,
     worst,
 )
-from rackproof.core.text import sanitize, slug
+from rackproof.core.text import sanitize, slug, whole_number
 from rackproof.logs import UNREAD_TOOL, read_log_file
 from rackproof.logs._mlperf import JUDGED_BY
 from rackproof.logs.fault_texts import FAULT_TEXTS
@@ -448,7 +448,7 @@ def run_from_log(
         parameters=_parameters(log),
         software=_software(log),
         dataset=Dataset.from_tags(log.tags),
-        seeds=(int(log.tags["seed"]),) if _digits(log.tags.get("seed", "")) else (),
+        seeds=() if (seed := whole_number(log.tags.get("seed", ""))) is None else (seed,),
         measurements=log.measurements,
         series=log.series,
         findings=log.findings,
@@ -496,17 +496,13 @@ def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
 
 def _numbers(tags: Mapping[str, str], tag_of: Mapping[str, str]) -> dict[str, int]:
     """Return the parameters whose tag is a whole number. ``tag_of`` has the tag of each parameter."""
-    return {name: int(tags[tag]) for name, tag in tag_of.items() if _digits(tags.get(tag, ""))}
+    numbers = {name: whole_number(tags.get(tag, "")) for name, tag in tag_of.items()}
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
 def _reason(finding: Finding) -> str:
     source = str(finding.source)
     return f"{finding.message} ({source})" if source else finding.message
-
-
-def _digits(text: str) -> bool:
-    # Allow fewer than 18 digits. More may not fit into 64 bits, and int() refuses thousands of digits.
-    return text.isascii() and text.isdigit() and len(text) < 18
 
 
 def _default_reasons(verdict: Verdict) -> tuple[str, ...]:

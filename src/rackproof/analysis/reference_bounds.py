@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from rackproof.analysis.representative import DEVICE_LABELS
+from rackproof.analysis.representative import DEVICE_LABELS, MATRIX_LABELS
 from rackproof.core.judging import UNFIT_VERDICTS, unfit_evidence
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict
 from rackproof.core.text import amount
@@ -37,8 +37,9 @@ _WIDEST_SPREAD = 1e6
 """No larger spread is computed. The quotient of a huge and a tiny value may not be a finite number."""
 FASTER = 0.25
 """Largest plausible gain over a reference. A larger one means that something else was measured."""
-_PART_LABELS = (DEVICE_LABELS | {"pair"}) - {"device"}
-"""Labels that identify one of several equal parts. `device` distinguishes a processor from a GPU."""
+_PART_LABELS = DEVICE_LABELS - MATRIX_LABELS - {"device"}
+"""Labels that identify one of several equal parts. `device` distinguishes a processor from a GPU. Each cell
+of a matrix has a reference of its own, because the wiring may differ between pairs."""
 
 _OF_NO_SPEED = re.compile(r"seconds|seed|target\w*|\w+_limit(?:_s)?")
 """Pattern of the parameters that change the length or the limits of a run, but not its speed."""

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rackproof.core.records import Direction, Measurement
+from rackproof.core.text import whole_number
 
-DEVICE_LABELS = frozenset({"gpu", "gpu_index", "device", "rank", "node", "from", "to"})
-"""Labels that identify a device. Measurements that differ only in these are of the same kind."""
+MATRIX_LABELS = frozenset({"row", "column"})
+"""Labels that identify a pair of devices as a cell of a matrix, such as that of nvbandwidth."""
+DEVICE_LABELS = MATRIX_LABELS | {"gpu", "gpu_index", "index", "device", "rank", "node", "from", "to", "pair"}
+"""Labels that identify a device or a pair. Measurements that differ only in these are of the same kind."""
 SIZE_LABEL = "size_bytes"
 """Label with the message size of a collective or a copy, as text in bytes."""
 
@@ -22,7 +25,7 @@ def pick_representative(group: Sequence[Measurement]) -> Measurement:
 
     If measurements state a message size, only those with the largest size count. If any of these is NaN or
     infinite, the first such measurement is returned. If higher is better for all of them, the result is the
-    worst device of the best kind (such as a number format). Otherwise, it is the largest value.
+    worst device or pair of the best kind (such as a number format). Otherwise, it is the largest value.
 
     Args:
         group: The measurements, at least one.
@@ -60,6 +63,4 @@ def _by_kind(group: Sequence[Measurement]) -> Iterable[list[Measurement]]:
 
 def message_size(measurement: Measurement) -> int | None:
     """Return the message size in bytes that a measurement states, or None if it states none or no integer."""
-    # More digits may not fit into 64 bits, and int() refuses thousands of digits.
-    text = measurement.labels.get(SIZE_LABEL, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else None
+    return whole_number(measurement.labels.get(SIZE_LABEL, ""))

@@ -119,6 +119,15 @@ def shell_command(words: Iterable[str]) -> str:
     return " ".join(map(shell_word, words))
 
 
+def whole_number(text: str) -> int | None:
+    """Return the number that a text of a log or record writes with ASCII digits, or None if it is none.
+
+    A number has at most 17 digits. More may not fit into 64 bits, and int() refuses thousands of digits.
+    """
+    # isdigit() alone accepts superscripts and digits of other scripts, which int() may refuse.
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else None
+
+
 def number(value: float | None) -> str:
     """Format a number for reading: ``12,346``, ``123.5``, ``1.235``, ``0.0012``, ``1.235e-4``.
 

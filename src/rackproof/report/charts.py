@@ -26,7 +26,7 @@ from markupsafe import Markup
 
 from rackproof.analysis.representative import SIZE_LABEL
 from rackproof.core.records import Judgement, Reference, Run
-from rackproof.core.text import number, quantity, sanitize, unit_text
+from rackproof.core.text import number, quantity, sanitize, unit_text, whole_number
 from rackproof.report.view import first_measurement, label_text, metric_words
 
 # Largest number of charts of a run or a sweep.
@@ -311,11 +311,8 @@ def _points_by_size(run: Run) -> dict[tuple[str, str], dict[str, dict[float, flo
 
 def _message_size(labels: Mapping[str, str]) -> float | None:
     """Return the message size among labels, or None. A logarithmic axis cannot show 0."""
-    text = labels.get(SIZE_LABEL, "")
-    # isdigit() alone accepts superscripts and digits of other scripts, which int() may refuse.
-    if not (text.isascii() and text.isdigit() and len(text) < 18):
-        return None
-    return float(int(text)) if int(text) > 0 else None
+    size_bytes = whole_number(labels.get(SIZE_LABEL, ""))
+    return float(size_bytes) if size_bytes else None
 
 
 def _line_of_points(label: str, points: Mapping[float, float]) -> Line:

@@ -46,6 +46,7 @@ from rackproof.core.text import (
     shell_command,
     size,
     unit_text,
+    whole_number,
 )
 
 MAX_ROWS = 400
@@ -174,8 +175,8 @@ def label_text(labels: dict[str, str], limit: int = 160) -> str:
     parts = []
     for key, value in labels.items():
         value_text = sanitize(value, 80)
-        if key == SIZE_LABEL and value_text.isascii() and value_text.isdigit() and len(value_text) < 18:
-            parts.append(size(int(value_text)))
+        if key == SIZE_LABEL and (size_bytes := whole_number(value_text)) is not None:
+            parts.append(size(size_bytes))
         else:
             parts.append(f"{sanitize(key, 40)} {value_text}")
     return sanitize(", ".join(parts), limit)

@@ -99,7 +99,7 @@ def pack(folder: Path, base: str, gpus: int = 4, systems: dict[str, int] | None 
 
 def main() -> int:
     """Pack, and print commit and path."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--base", required=True, help="image with bash and python3 to build on")
     parser.add_argument("--out", type=Path, required=True, help="folder for the archive")
     parser.add_argument("--gpus", type=int, default=4, help="GPUs of a node, for Slurm")

@@ -23,6 +23,7 @@ from rackproof.analysis.certificate.signature import sign_bytes
 from rackproof.core.records import Run, Verdict
 from rackproof.report.certificate import certificate_shell
 from rackproof.store.history.repository import open_store
+from rackproof.store.history.spool import rebuild_history
 from rackproof.store.run_folder import iter_runs, write_run
 from tests.corpus import judging
 
@@ -54,13 +55,22 @@ CONTRACT = {
 
 
 def make_results(folder: Path, cases: Sequence[str] = CASES) -> Path:
-    """Judge cases of the corpus into one results folder, with its history."""
-    results = folder / "results"
+    """Judge cases of the corpus into one results folder, with its history.
+
+    The night has the time of the test, so the runs end on the day before, and not at the times of the cases.
+    """
+    results, day = folder / "results", datetime.now(UTC) - timedelta(days=1)
     for name in cases:
         results.mkdir(exist_ok=True)
         judged = judging.judge_case(name, results)
         assert judged.verdict is Verdict.PASS, judged.reasons
         shutil.rmtree(results / "definitions", ignore_errors=True)
+    for run in iter_runs(results):
+        if run.started and run.ended and run.ended < day:
+            times = {"started": day - (run.ended - run.started), "ended": day}
+            write_run(run.model_copy(update=times), results / run.run_id)
+    (results / "history.sqlite").unlink()
+    rebuild_history(results, None)
     return results
 
 

@@ -460,6 +460,15 @@ def test_runs_with_progress_in_another_amount_do_not_hide_a_fast_run(others: int
     assert found["course_incomplete"] is Verdict.UNPROVEN
 
 
+def course(file: str, values: list[float], seconds: float) -> RunTrace:
+    """Return a run with these evaluations, of which the first comes after the given time."""
+    events: list[tuple[float, str, Any, dict[str, Any]]] = [(0.0, "run_start", None, {})]
+    events += [(seconds * part**1.01, "eval_accuracy", one, {}) for part, one in enumerate(values, 1)]
+    run = trace_of_events(file, [*events, (seconds * 100, "run_stop", None, {})])
+    run.seeds = {file}
+    return run
+
+
 # Evaluations of each run, the part that the second run takes from the first, and whether it is found.
 @pytest.mark.parametrize(
     ("own", "taken", "same"),
@@ -476,14 +485,6 @@ def test_a_run_that_is_joined_from_parts_of_others_is_found(
     own: int, taken: tuple[int, int], same: bool
 ) -> None:
     """Half of the evaluations, or fewer, are those of another run. All times and the seed are new."""
-
-    def course(file: str, values: list[float], seconds: float) -> RunTrace:
-        events: list[tuple[float, str, Any, dict[str, Any]]] = [(0.0, "run_start", None, {})]
-        events += [(seconds * part**1.01, "eval_accuracy", one, {}) for part, one in enumerate(values, 1)]
-        one = trace_of_events(file, [*events, (seconds * 100, "run_stop", None, {})])
-        one.seeds = {file}
-        return one
-
     chance = random.Random(7)
     first = [chance.random() for _ in range(own)]
     second = [chance.random() for _ in range(own)]
@@ -492,13 +493,6 @@ def test_a_run_that_is_joined_from_parts_of_others_is_found(
 
 
 def test_the_message_on_a_joined_run_counts_the_pairs_of_successive_evaluations() -> None:
-    def course(file: str, values: list[float], seconds: float) -> RunTrace:
-        events: list[tuple[float, str, Any, dict[str, Any]]] = [(0.0, "run_start", None, {})]
-        events += [(seconds * part**1.01, "eval_accuracy", one, {}) for part, one in enumerate(values, 1)]
-        one = trace_of_events(file, [*events, (seconds * 100, "run_stop", None, {})])
-        one.seeds = {file}
-        return one
-
     chance = random.Random(7)
     first = [chance.random() for _ in range(10)]
     second = [chance.random() for _ in range(10)]
@@ -522,14 +516,7 @@ def test_the_message_on_a_joined_run_counts_the_pairs_of_successive_evaluations(
     ],
 )
 def test_equal_values_show_a_copy_if_they_have_many_digits(values: list[float], same: bool) -> None:
-    def course(file: str, seconds: float) -> RunTrace:
-        events: list[tuple[float, str, Any, dict[str, Any]]] = [(0.0, "run_start", None, {})]
-        events += [(seconds * part, "eval_accuracy", one, {}) for part, one in enumerate(values, 1)]
-        one = trace_of_events(file, [*events, (seconds * 10, "run_stop", None, {})])
-        one.seeds = {file}
-        return one
-
-    assert ("same_run" in found_in([course("a", 60.1), course("b", 61.7)])) is same
+    assert ("same_run" in found_in([course("a", values, 60.1), course("b", values, 61.7)])) is same
 
 
 def test_a_run_much_faster_than_the_others_is_found() -> None:

@@ -242,7 +242,9 @@ def test_a_log_without_a_list_of_gpus_names_them_by_their_states(
 
 
 def test_rackproofs_programs_have_to_state_what_else_used_their_gpus(root: Path) -> None:
-    for path in (root / "benchmarks").glob("*.yml"):
+    paths = list((root / "benchmarks").glob("*.yml"))
+    assert paths
+    for path in paths:
         definition = definitions.load_definition(path, log_formats=FORMATS).definition
         # Slurm and Docker start programs of MLPerf, which state no use of GPUs. Some tools use no GPU.
         uses_gpus = definition.launch.with_ in BY_ITSELF and "gpus" in definition.parameters

@@ -403,6 +403,7 @@ def test_a_role_chooses_the_expected_values(answers: dict[str, dict[str, Any]], 
 
 @pytest.mark.parametrize("role", ENTRIES)
 def test_variables_begin_with_the_name_of_the_role(root: Path, role: str) -> None:
-    for path in (root / "roles" / role).glob("*/*.yml"):
-        if path.parent.name in ("defaults", "vars"):
-            assert all(name.startswith(f"{role}_") for name in yaml.safe_load(path.read_text())), path
+    paths = [path for part in ("defaults", "vars") for path in (root / "roles" / role / part).glob("*.yml")]
+    assert paths
+    for path in paths:
+        assert all(name.startswith(f"{role}_") for name in yaml.safe_load(path.read_text())), path

@@ -173,13 +173,20 @@ def test_the_database_has_no_password_to_leak(files: Files) -> None:
 
 
 class Script:
-    """A script that runs with fakes of some commands, such as nvidia-smi and logger, first on its path."""
+    """A script that runs with fakes of some commands, such as nvidia-smi and logger, first on its path.
+
+    It acts in a lock and in shared memory of the test, because the epilog removes a user's files.
+    """
 
     def __init__(self, folder: Path, content: str, name: str) -> None:
         self.folder = folder
+        self.memory = folder / "shm"
+        self.memory.mkdir(exist_ok=True)
         self.path = folder / name
         self.variables: dict[str, str] = {}
         content = content.replace("/run/rackproof-scratch.lock", f"{folder}/scratch.lock")
+        # The temporary files of the tests may be in /dev/shm, too, so only this command is changed.
+        content = content.replace("find /dev/shm ", f"find {self.memory} ")
         self.path.write_text(content.replace("PATH=/usr/local/sbin", f"PATH={folder}:/usr/local/sbin"))
         self.tool("logger", f'echo "$@" >>{folder}/said')
         self.tool("chown", "exit 0")  # only root may call the real one, and the tests need not run as root
@@ -239,13 +246,37 @@ def test_the_prolog_makes_the_jobs_folder_and_the_epilog_removes_it(
     assert outside.read_text() == "kept"
 
 
+def test_the_epilog_of_a_users_last_job_removes_only_that_users_shared_memory(
+    files: Files, prolog: Script, tmp_path: Path
+) -> None:
+    # Only root may give a file to another user, and the epilog cleans for no system user.
+    is_root = os.getuid() < 1000
+    user = "1234" if is_root else str(os.getuid())
+    epilog = Script(tmp_path, files["scripts"]["/etc/slurm/epilog.sh"]["content"], "epilog.sh")
+    own, other = epilog.memory / "own", epilog.memory / "other"
+    for path in (own, other) if is_root else (own,):
+        path.write_text("x")
+    scratch(files, "").mkdir(exist_ok=True)
+    running = scratch(files, "8")
+    running.mkdir()
+    if is_root:
+        os.chown(own, 1234, -1)
+        os.chown(running, 1234, -1)
+    assert epilog("7", user) == (0, "")
+    assert own.exists()
+    running.rmdir()
+    assert epilog("8", user) == (0, "")
+    assert not own.exists()
+    assert other.exists() == is_root
+
+
 def test_a_job_that_begins_keeps_its_shared_memory(files: Files, prolog: Script, tmp_path: Path) -> None:
     """The epilog of a user's last job found no other job, and is about to remove the user's shared memory."""
     user = str(os.getuid()) if os.getuid() >= 1000 else "1234"
     epilog = Script(tmp_path, files["scripts"]["/etc/slurm/epilog.sh"]["content"], "epilog.sh")
     order, release = tmp_path / "order", tmp_path / "release"
     os.mkfifo(release)
-    epilog.tool("find", f'case "$1" in /dev/shm) read x <{release}; echo removed >>{order};; esac')
+    epilog.tool("find", f'case "$1" in {epilog.memory}) read x <{release}; echo removed >>{order};; esac')
     prolog.tool("install", f"echo made >>{order}")
     scratch(files, "").mkdir(exist_ok=True)
     with ThreadPoolExecutor(2) as pool:

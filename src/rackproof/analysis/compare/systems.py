@@ -45,7 +45,7 @@ from rackproof.core.records import (
     Source,
     Verdict,
 )
-from rackproof.core.text import amount
+from rackproof.core.text import amount, whole_number
 
 Kind = Literal["throughput", "minutes", "epochs", "other"]
 Conclusion = Literal[
@@ -659,12 +659,7 @@ def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[ComparisonCell]) -
 
 def _size_text(size: str) -> str:
     # A size is a parameter of a run and may be any text. Text that is not a number is shown unchanged.
-    return f"{int(size):,}" if _is_number(size) else size
-
-
-def _is_number(size: str) -> bool:
-    """Return whether a size is a whole number. isdigit() alone accepts superscripts, which int() refuses."""
-    return size.isascii() and size.isdigit() and len(size) < 18
+    return size if (number := whole_number(size)) is None else f"{number:,}"
 
 
 def _states_no_batch_size(group: _Group) -> bool:
@@ -674,8 +669,9 @@ def _states_no_batch_size(group: _Group) -> bool:
 def _samples_per_second(cells: Sequence[ComparisonCell], sizes: Sequence[str | None]) -> list[str]:
     rates = []
     for cell, size in zip(cells, sizes, strict=True):
-        if cell.value is not None and size is not None and _is_number(size):
-            rates.append(f"{cell.value * int(size):,.0f}")
+        samples = None if size is None else whole_number(size)
+        if cell.value is not None and samples is not None:
+            rates.append(f"{cell.value * samples:,.0f}")
     return rates
 
 

@@ -25,7 +25,7 @@ from rackproof.analysis.submission.description import SystemFile
 from rackproof.analysis.submission.models import ChosenRun, CopiedFile, Files, Issue, SubmissionError
 from rackproof.analysis.submission.runs import LARGEST_FILE_BYTES
 from rackproof.core.records import Run, Verdict
-from rackproof.core.text import amount, sanitize
+from rackproof.core.text import amount, sanitize, whole_number
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 MANIFEST = "rackproof-submission.json"
@@ -199,18 +199,14 @@ def _seeds(chosen: Sequence[ChosenRun]) -> list[int]:
     """
     seeds: list[int] = []
     for run in chosen:
-        seeds += run.run.seeds or _digits(run.stated.get("seed", ""))
+        stated = whole_number(run.stated.get("seed", ""))
+        seeds += run.run.seeds or (() if stated is None else (stated,))
     return seeds
 
 
 def _values(texts: Any) -> list[str]:
     """Return the distinct texts that are not empty. Backticks, which are Markdown, become apostrophes."""
     return [text for text in dict.fromkeys(sanitize(text, 1000).replace("`", "'") for text in texts) if text]
-
-
-def _digits(text: str) -> tuple[int, ...]:
-    """Return a seed in a log as a number, or nothing if it is not a whole number of at most 17 digits."""
-    return (int(text),) if text.isascii() and text.isdigit() and len(text) < 18 else ()
 
 
 def write_draft(files: Files, draft: Path) -> None:

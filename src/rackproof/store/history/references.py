@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from rackproof.core.gpu_models import GpuPhysics, is_card, physics_of
 from rackproof.core.judging import TIME_UNITS, UNFIT_VERDICTS, judge, unfit_evidence
 from rackproof.core.records import Direction, Judgement, Measurement, Reference, Run, Verdict
+from rackproof.core.text import whole_number
 from rackproof.store.history.identity import Kind, Place, Topology, bounded_key, canonical_json
 from rackproof.store.history.writer import is_candidate, quantity_of
 
@@ -241,9 +242,9 @@ def _peak_of_links(physics: GpuPhysics, metric: str, labels: Mapping[str, str]) 
     """
     if labels.get("device") == "cpu":
         return None, 0.0
-    peak, size, least = 2 * physics.nvlink, labels.get("size_bytes", ""), 0.0
-    if metric in _LEAST_OF_LINKS and physics.even_links and size.isascii() and size.isdigit():
-        rows = (row for row in _LEAST_OF_LINKS[metric] if int(size) >= row[0])
+    peak, size, least = 2 * physics.nvlink, whole_number(labels.get("size_bytes", "")), 0.0
+    if metric in _LEAST_OF_LINKS and physics.even_links and size is not None:
+        rows = (row for row in _LEAST_OF_LINKS[metric] if size >= row[0])
         least = next((share * min(physics.nvlink, most) for _, share, most in rows), 0.0)
     return peak, least / peak
 
