@@ -147,6 +147,8 @@ COUNTERS = (
 PCI_FILES = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
 NETWORK_CLASS = "0x02"
 MELLANOX = "0x15b3"
+SWITCH_MANAGEMENT = "SW_MNG"
+VPD_BYTES = 4096
 
 
 def ask_driver(timeout_s):
@@ -296,10 +298,25 @@ def port_counters(folder):
     return counts
 
 
-def card_ports(folder):
-    """Return the ports of a network card."""
+def manages_nvswitches(device):
+    """Return whether a PCI device manages NVSwitches, by its vital product data, or None if it is unreadable.
+
+    On an HGX B200 or B300, the switches have no PCI device. Functions of a bridge, which look like ports of
+    a network card, manage them. NVIDIA's start script of the fabric manager finds them by the same mark.
+    """
+    path = os.path.join(device, "vpd")
+    if not os.path.exists(path):
+        return False
+    text = read(path, VPD_BYTES)
+    return SWITCH_MANAGEMENT in text if text else None
+
+
+def card_ports(card):
+    """Return the ports of a network card, each with whether it manages NVSwitches."""
+    folder, nvswitch = os.path.join(card, "ports"), manages_nvswitches(os.path.join(card, "device"))
     return {
         port: {
+            "nvswitch": nvswitch,
             "counters": port_counters(os.path.join(folder, port, "counters")),
             **read_files(os.path.join(folder, port), PORT_FILES),
         }
@@ -308,13 +325,15 @@ def card_ports(folder):
 
 
 def card_links(root):
-    """Return the PCIe links of Mellanox network cards."""
+    """Return the PCIe links of Mellanox network cards, without the bridges that manage NVSwitches."""
     devices = {}
     for address in list_folder(root):
         folder = os.path.join(root, address)
-        if read(os.path.join(folder, "vendor"), 16) == MELLANOX and read(
-            os.path.join(folder, "class"), 16
-        ).startswith(NETWORK_CLASS):
+        if (
+            read(os.path.join(folder, "vendor"), 16) == MELLANOX
+            and read(os.path.join(folder, "class"), 16).startswith(NETWORK_CLASS)
+            and not manages_nvswitches(folder)
+        ):
             devices[address] = read_files(folder, PCI_FILES, 64)
     return devices
 
@@ -407,7 +426,7 @@ def gather(options):
             "since": since,
             "booted": boot_time(),
             "tools": {**smi, **more, **hung},
-            "hca": {card: card_ports(os.path.join(cards, card, "ports")) for card in list_folder(cards)},
+            "hca": {card: card_ports(os.path.join(cards, card)) for card in list_folder(cards)},
             "pci": card_links(os.path.join(sysfs, "bus/pci/devices")),
             "disk": spaces,
         },

@@ -223,7 +223,8 @@ class PortSnapshot(Record):
     ``device`` is the card's name, such as ``mlx5_0``. ``state`` is the logical state (``active``, ``down``),
     and ``physical`` that of the link (``linkup``, ``polling``). ``layer`` is InfiniBand or Ethernet.
     ``usual_gbps`` is the highest rate ever observed on the port, and ``was_active`` is whether the port was
-    ever active, as a night observed it or as a lost link proves.
+    ever active, as a night observed it or as a lost link proves. ``nvswitch`` is whether the port only
+    manages NVSwitches (HGX B200), or None if unknown.
     """
 
     device: str
@@ -234,6 +235,7 @@ class PortSnapshot(Record):
     usual_gbps: float | None = None
     was_active: bool = False
     layer: str = ""
+    nvswitch: bool | None = None
     counters: dict[str, int] = Field(default={})
 
     @property
@@ -1075,6 +1077,7 @@ def _read_port(device: str, port: str, values: Mapping[str, Any]) -> PortSnapsho
         physical=sanitize(str(values.get("phys_state") or "").rpartition(":")[2], 40).lower(),
         rate_gbps=leading_number(str(values.get("rate") or "")),
         layer=sanitize(values.get("link_layer") or "", 40),
+        nvswitch=nvswitch if isinstance(nvswitch := values.get("nvswitch"), bool) else None,
         counters={
             sanitize(name, 60): value
             for name, value in list(counters.items())[:200]
