@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 
+from ansible.module_utils.rackproof_settling import manages_nvswitches, settle
 from ansible.module_utils.rackproof_tools import (
     CLOCK,
     VERSION_TOOLS,
@@ -147,8 +148,6 @@ COUNTERS = (
 PCI_FILES = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
 NETWORK_CLASS = "0x02"
 MELLANOX = "0x15b3"
-SWITCH_MANAGEMENT = "SW_MNG"
-VPD_BYTES = 4096
 
 
 def ask_driver(timeout_s):
@@ -298,19 +297,6 @@ def port_counters(folder):
     return counts
 
 
-def manages_nvswitches(device):
-    """Return whether a PCI device manages NVSwitches, by its vital product data, or None if it is unreadable.
-
-    On an HGX B200 or B300, the switches have no PCI device. Functions of a bridge, which look like ports of
-    a network card, manage them. NVIDIA's start script of the fabric manager finds them by the same mark.
-    """
-    path = os.path.join(device, "vpd")
-    if not os.path.exists(path):
-        return False
-    text = read(path, VPD_BYTES)
-    return SWITCH_MANAGEMENT in text if text else None
-
-
 def card_ports(card):
     """Return the ports of a network card, each with whether it manages NVSwitches."""
     folder, nvswitch = os.path.join(card, "ports"), manages_nvswitches(os.path.join(card, "device"))
@@ -372,10 +358,12 @@ def disk_usages(paths, timeout_s):
 
 def gather(options):
     """Return the raw facts. Tools that do not query the driver run at the same time."""
-    begin, timeout_s, sysfs = time.time(), options["tool_timeout_s"], options["sysfs"]
+    timeout_s, sysfs = options["tool_timeout_s"], options["sysfs"]
+    cards = os.path.join(sysfs, "class/infiniband")
+    settled = settle(options["settle"], cards, boot_time(), timeout_s)
+    begin = time.time()
     # If the clock was set back, the kernel's newer messages must still be read.
     since = options["since"] if options["since"] <= begin else 0.0
-    cards = os.path.join(sysfs, "class/infiniband")
     with ThreadPoolExecutor(4) as pool:
         asked = pool.submit(ask_driver, timeout_s)
         log = pool.submit(kernel_log, since, timeout_s)
@@ -425,6 +413,7 @@ def gather(options):
             "epoch": time.time(),
             "since": since,
             "booted": boot_time(),
+            "settled": settled,
             "tools": {**smi, **more, **hung},
             "hca": {card: card_ports(os.path.join(cards, card)) for card in list_folder(cards)},
             "pci": card_links(os.path.join(sysfs, "bus/pci/devices")),
