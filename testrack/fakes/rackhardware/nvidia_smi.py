@@ -16,7 +16,7 @@ import time
 from . import kernel, smi_query, smi_report
 from .faults import reset
 from .services import hang_if_told
-from .state import State, changing, load
+from .state import State, changing, load, running
 
 NO_DRIVER = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
@@ -262,7 +262,7 @@ _SWITCHES = {
 }
 _ON = {"1": "Enabled", "ENABLED": "Enabled", "0": "Disabled", "DISABLED": "Disabled"}
 # Initial settings of a GPU, unless the state contains others.
-_INITIAL = {"persistence_mode": "Disabled", "ecc_config": "Enabled", "accounting_mode": "Disabled"}
+_INITIAL = {"ecc_config": "Enabled", "accounting_mode": "Disabled"}
 
 
 def _change(changes: dict, chosen: list[dict]) -> int:
@@ -286,12 +286,9 @@ def _change(changes: dict, chosen: list[dict]) -> int:
                     "Terminating early due to previous errors."
                 )
                 return 3
-            with changing() as state:
-                settings = state.setdefault("settings", {})
-                before = settings.get(key, _INITIAL.get(key, "Disabled"))
-                settings[key] = wanted
+            before = _switch(key, wanted, [see["gpu"] for see in chosen])
             for see in chosen:
-                if before == wanted:
+                if before[see["gpu"]["minor"]] == wanted:
                     print(f"{start} is already {wanted} for GPU {see['gpu']['bus_id']}.")
                 else:
                     print(f"{wanted} {label} for GPU {see['gpu']['bus_id']}.")
@@ -333,6 +330,23 @@ def _change(changes: dict, chosen: list[dict]) -> int:
         else:
             print("All done.")
     return 0
+
+
+def _switch(key: str, wanted: str, gpus: list[dict]) -> dict[int, str]:
+    """Set a switch of some GPUs, and return its earlier values by the GPUs' numbers."""
+    with changing() as state:
+        settings = state.setdefault("settings", {})
+        if key != "persistence_mode":
+            before = settings.get(key, _INITIAL.get(key, "Disabled"))
+            settings[key] = wanted
+            return {gpu["minor"]: before for gpu in gpus}
+        modes = settings.setdefault("persistence", {})
+        earlier = {gpu["minor"]: "Enabled" if state.persists(gpu) else "Disabled" for gpu in gpus}
+        for gpu in gpus:
+            modes.pop(str(gpu["minor"]), None)
+            if wanted == "Enabled":
+                modes[str(gpu["minor"])] = running("nvidia-persistenced")
+        return earlier
 
 
 def _table(state: State, chosen: list[dict], version: str) -> None:
