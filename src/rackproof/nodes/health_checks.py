@@ -35,6 +35,7 @@ from rackproof.logs._nvidia_smi import (
     fabric_fault,
     identifies_gpu,
     inforom_address,
+    lost_address,
 )
 from rackproof.logs.kernel_events import verdict_of
 from rackproof.logs.nvidia_smi import is_fabric_unhealthy, recovery_verdict
@@ -509,8 +510,12 @@ def _duplicate_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _smi_remarks(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find the warnings that nvidia-smi prints in addition to its answer."""
-    by_bus = {normalize_bus_id(gpu.bus_id): gpu for gpu in node.snapshot.gpus}
+    earlier = (*node.previous.gone_gpus, *node.previous.gpus) if node.previous else ()
+    by_bus = {normalize_bus_id(gpu.bus_id): gpu for gpu in (*earlier, *node.snapshot.gpus)}
     for remark in node.snapshot.smi_remarks:
+        if (lost := lost_address(remark)) is not None:
+            yield _lost_gpu(node, remark, lost, by_bus.get(normalize_bus_id(lost)))
+            continue
         address = inforom_address(remark)
         if address is None:
             evidence = f"nvidia-smi prints an unknown warning: {remark}"
@@ -520,6 +525,21 @@ def _smi_remarks(node: NodeSubject) -> Iterator[HealthFinding]:
         subject = GpuSubject(node, gpu) if gpu else node
         evidence = f"nvidia-smi: {remark}: {INFOROM_REMEDY}"
         yield subject.finding("inforom_corrupted", Verdict.FAIL, "inspect", evidence, "likely")
+
+
+def _lost_gpu(node: NodeSubject, remark: str, address: str, gpu: GpuSnapshot | None) -> HealthFinding:
+    """Return the finding about a GPU that nvidia-smi cannot reach. Earlier nights may know the GPU."""
+    return HealthFinding(
+        node=node.snapshot.node,
+        code="gpu_lost",
+        part="gpu",
+        name=gpu.uuid if gpu else "",
+        place=gpu.place if gpu else address,
+        verdict=Verdict.FAIL,
+        action="reboot",
+        confidence="likely",
+        evidence=f"nvidia-smi: {remark}",
+    )
 
 
 # Checks of a GPU.

@@ -70,7 +70,7 @@ from rackproof.logs.nvidia_smi import (
     slowdown_margin,
 )
 from rackproof.nodes.clock import read_synchronized
-from rackproof.nodes.facts import inforom_warnings, node_from_facts, with_whole_answer
+from rackproof.nodes.facts import inforom_warnings, lost_gpu_lines, node_from_facts, with_whole_answer
 from rackproof.nodes.kernel_log import (
     HardwareEvent,
     KernelLogReading,
@@ -668,7 +668,8 @@ def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:
     remarks = [text for _at, text in lines_beside(xml.encode("utf-8", "replace"))] if "<" in xml else []
     for tool in sorted(tools):
         if tool.startswith(_SMI_TOOLS):
-            remarks += inforom_warnings(tool, mapping_at(tools, tool))
+            answer = mapping_at(tools, tool)
+            remarks += [*lost_gpu_lines(answer), *inforom_warnings(tool, answer)]
     return tuple(dict.fromkeys(sanitize(line.strip(), 200) for line in remarks))[:MOST_UNLISTED]
 
 

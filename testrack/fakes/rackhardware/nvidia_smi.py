@@ -22,6 +22,8 @@ NO_DRIVER = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
     "NVIDIA driver is installed and running.\n"
 )
+LOST = 255
+"""Exit status of nvidia-smi if a GPU cannot be reached."""
 HELP = "Please run 'nvidia-smi -h'"
 
 # Short and long names of the options, with a value and without one.
@@ -175,11 +177,35 @@ def _with_driver(tool) -> int:
     if status:
         print(said)
         return status
-    return tool(state, kernel.driver())
+    try:
+        return tool(state, kernel.driver())
+    except LostGpuError as error:
+        print(error)
+        return LOST
+
+
+class LostGpuError(Exception):
+    """A GPU that the driver knows but does not reach. The message is nvidia-smi's."""
+
+    def __init__(self, see: dict) -> None:
+        address = see["gpu"]["bus_id"][4:]
+        super().__init__(f"Unable to determine the device handle for GPU{address}: Unknown Error")
 
 
 def choose(state: State, wanted: str | None, version: str) -> list[dict]:
-    """Return the GPUs that ``-i`` selects by index, bus id, UUID or serial number. Without it, return all."""
+    """Return the GPUs that ``-i`` selects by index, bus id, UUID or serial number. Without it, return all.
+
+    Raises:
+        LostGpuError: A selected GPU fell off the bus.
+    """
+    chosen = _selected(state, wanted, version)
+    for see in chosen:
+        if state.hit(see["gpu"], "lost-gpu"):
+            raise LostGpuError(see)
+    return chosen
+
+
+def _selected(state: State, wanted: str | None, version: str) -> list[dict]:
     everyone = smi_report.views(state, version)
     if not wanted:
         return everyone
@@ -211,6 +237,8 @@ def _answer(options: dict, state: State, version: str) -> int:
         return 0
     if options.get("list_gpus"):
         for see in smi_report.views(state, version):
+            if state.hit(see["gpu"], "lost-gpu"):
+                raise LostGpuError(see)
             print(f"GPU {see['index']}: {state.gpu_model['name']} (UUID: {see['gpu']['uuid']})")
         return 0
     if options.get("list_excluded_gpus"):
