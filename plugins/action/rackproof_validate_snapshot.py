@@ -26,6 +26,12 @@ class ActionModule(NodeAction):
             subset="health",
             tool_timeout_s=options["tool_timeout_s"],
             paths=options["paths"],
+            settle=tasks.settling(
+                self.node,
+                options["expected"] or {},
+                seconds=options["settle_timeout_s"],
+                after=options["settle_after"],
+            ),
             units=tasks.units_to_ask(self.node, options["expected"] or {}),
             since=tasks.kernel_log_since(night, self.node),
         )
@@ -43,4 +49,4 @@ class ActionModule(NodeAction):
             accept_identity=options["accept_identity"],
             harmless_kernel_lines=options["harmless_kernel_lines"],
         )
-        return {"changed": False, "msg": summary}
+        return {"changed": False, "msg": summary + tasks.settling_summary(answer["gathered"])}

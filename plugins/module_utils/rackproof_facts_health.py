@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 
+from ansible.module_utils.rackproof_settling import manages_nvswitches, settle
 from ansible.module_utils.rackproof_tools import (
     CLOCK,
     VERSION_TOOLS,
@@ -296,10 +297,12 @@ def port_counters(folder):
     return counts
 
 
-def card_ports(folder):
-    """Return the ports of a network card."""
+def card_ports(card):
+    """Return the ports of a network card, each with whether it manages NVSwitches."""
+    folder, nvswitch = os.path.join(card, "ports"), manages_nvswitches(os.path.join(card, "device"))
     return {
         port: {
+            "nvswitch": nvswitch,
             "counters": port_counters(os.path.join(folder, port, "counters")),
             **read_files(os.path.join(folder, port), PORT_FILES),
         }
@@ -308,13 +311,15 @@ def card_ports(folder):
 
 
 def card_links(root):
-    """Return the PCIe links of Mellanox network cards."""
+    """Return the PCIe links of Mellanox network cards, without the bridges that manage NVSwitches."""
     devices = {}
     for address in list_folder(root):
         folder = os.path.join(root, address)
-        if read(os.path.join(folder, "vendor"), 16) == MELLANOX and read(
-            os.path.join(folder, "class"), 16
-        ).startswith(NETWORK_CLASS):
+        if (
+            read(os.path.join(folder, "vendor"), 16) == MELLANOX
+            and read(os.path.join(folder, "class"), 16).startswith(NETWORK_CLASS)
+            and not manages_nvswitches(folder)
+        ):
             devices[address] = read_files(folder, PCI_FILES, 64)
     return devices
 
@@ -353,10 +358,12 @@ def disk_usages(paths, timeout_s):
 
 def gather(options):
     """Return the raw facts. Tools that do not query the driver run at the same time."""
-    begin, timeout_s, sysfs = time.time(), options["tool_timeout_s"], options["sysfs"]
+    timeout_s, sysfs = options["tool_timeout_s"], options["sysfs"]
+    cards = os.path.join(sysfs, "class/infiniband")
+    settled = settle(options["settle"], cards, boot_time(), timeout_s)
+    begin = time.time()
     # If the clock was set back, the kernel's newer messages must still be read.
     since = options["since"] if options["since"] <= begin else 0.0
-    cards = os.path.join(sysfs, "class/infiniband")
     with ThreadPoolExecutor(4) as pool:
         asked = pool.submit(ask_driver, timeout_s)
         log = pool.submit(kernel_log, since, timeout_s)
@@ -406,8 +413,9 @@ def gather(options):
             "epoch": time.time(),
             "since": since,
             "booted": boot_time(),
+            "settled": settled,
             "tools": {**smi, **more, **hung},
-            "hca": {card: card_ports(os.path.join(cards, card, "ports")) for card in list_folder(cards)},
+            "hca": {card: card_ports(os.path.join(cards, card)) for card in list_folder(cards)},
             "pci": card_links(os.path.join(sysfs, "bus/pci/devices")),
             "disk": spaces,
         },

@@ -98,6 +98,14 @@ options:
       - By default slurmd, munge, docker, nvidia-persistenced and nvidia-fabricmanager.
     type: list
     elements: str
+  settle:
+    description:
+      - Only V(health). What to wait for before the health is gathered, because ports and the NVLink fabric
+        are not ready at once after a boot. With C(fabric), it is the fabric of all GPUs. C(ports) is the
+        number of active ports, of the cards in C(port_devices) and with the link layer C(port_layer).
+      - C(seconds) is the longest wait, from the node's boot if C(after) is V(boot), otherwise from now on.
+      - By default, it waits for nothing.
+    type: dict
   sysfs:
     description: Only V(health). Folder of sysfs. By default C(/sys).
     type: path
@@ -302,6 +310,7 @@ SPEC = {
     "controller_epoch": {"type": "float"},
     "since": {"type": "float"},
     "units": {"type": "list", "elements": "str"},
+    "settle": {"type": "dict"},
     "sysfs": {"type": "path"},
 }
 # The options of each subset and their defaults. The specification states none, because they depend on the
@@ -335,6 +344,7 @@ DEFAULTS = {
             "nvidia-persistenced.service",
             "nvidia-fabricmanager.service",
         ],
+        "settle": {},
         "sysfs": "/sys",
     },
 }

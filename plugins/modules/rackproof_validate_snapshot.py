@@ -55,6 +55,17 @@ options:
     description: Seconds that each tool on the node may take.
     type: float
     default: 15
+  settle_timeout_s:
+    description: Seconds that the node's NVLink fabric and ports have to become ready.
+    type: float
+    default: 0
+  settle_after:
+    description:
+      - Whether O(settle_timeout_s) begins when the node boots, or now, because the driver's units were
+        perhaps started just now.
+    choices: [boot, now]
+    type: str
+    default: boot
   paths:
     description: Paths whose file systems are examined. Their size, free space and mode are returned.
     type: list

@@ -105,6 +105,22 @@ def test_one_call_gives_a_whole_snapshot(gather: Any) -> None:
     assert {one.code for one in check_node(seen, expected=Expectation(gpus=4))} >= {"xid_119", "link_width"}
 
 
+def test_the_bridges_of_nvswitches_are_told_from_network_cards(gather: Any, tmp_path: Path) -> None:
+    root = tmp_path / "sys"
+    bridge = root / "bus/pci/devices/0000:05:00.0"
+    shutil.copytree(root / "bus/pci/devices/0000:03:00.0", bridge)
+    (bridge / "vpd").write_bytes(b"\x82\x1a\0ConnectX-7\x90\x0a\0SMDL=SW_MNG\x78")
+    shutil.copytree(root / "class/infiniband/mlx5_0", root / "class/infiniband/mlx5_1")
+    (root / "class/infiniband/mlx5_1/device").symlink_to(bridge)
+    shutil.copytree(root / "class/infiniband/mlx5_0", root / "class/infiniband/mlx5_2")
+    (root / "class/infiniband/mlx5_2/device").mkdir()
+    # Product data that cannot be read say nothing, as without root.
+    (root / "class/infiniband/mlx5_2/device/vpd").touch()
+    seen = build_snapshot("n07", gather()["gathered"])
+    assert [one.nvswitch for one in seen.ports] == [False, True, None]
+    assert list(seen.links) == ["0000:03:00.0"]
+
+
 def test_the_module_asks_for_inodes(gather: Any) -> None:
     found = os.statvfs("/")
     answer = gather()["gathered"]

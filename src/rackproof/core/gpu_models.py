@@ -66,6 +66,9 @@ _CARDS: Mapping[str, GpuPhysics] = {
 MODELS_OF_DOMAINS = ("GB300", "GB200")
 """Models whose NVLink can connect the GPUs of several nodes, as in an NVL72."""
 
+MODELS_WITH_SWITCH_BRIDGES = ("B300", "B200")
+"""Models of an HGX whose NVSwitches have no PCI device. Devices that look like network cards manage them."""
+
 # A model is a whole word of the product name. "H200" is in neither "GH200" nor "H20".
 _MODELS = (
     "GB300",

@@ -50,6 +50,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "bench_imagenet_quality": (1, 100),
     "validate_tool_timeout_s": (1, 600),
     "validate_node_timeout_s": (1, 86_400),
+    "validate_settle_timeout_s": (0, 86_400),
     "validate_max_drain_fraction": (0, 1),
     # With a budget of 0, nothing would be found. With a budget of everything, every node would fail.
     "validate_false_alarms_per_1000_node_nights": (1e-6, 100),

@@ -61,6 +61,13 @@ _NO_ANSWER = (
 """Lower-case texts that nvidia-smi prints in place of one or all GPUs, above, within or below its output."""
 _INFOROM = re.compile(r"infoROM is corrupt(?:ed)?(?: at gpu ([0-9A-Fa-f:.]{5,20}))?", re.IGNORECASE)
 """Pattern of nvidia-smi's messages beside its answer, with a GPU's address. The exit status is then 14."""
+_LOST = re.compile(
+    r"Unable to determine the device handle for GPU ?(?:\d{1,3}: ?)?"
+    r"(?P<address>[0-9A-Fa-f]{3,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])?"
+    r"|GPU is lost",
+    re.IGNORECASE,
+)
+"""Pattern of nvidia-smi's messages about a GPU that fell off the bus, with its address if there is one."""
 _WARNING = re.compile(r"(?:warning|error|fatal|failed)\b", re.IGNORECASE)
 """Pattern of the first word of a line in which nvidia-smi warns about something else."""
 
@@ -79,6 +86,15 @@ def inforom_address(text: str) -> str | None:
     return (match[1] or "") if match else None
 
 
+def lost_address(text: str) -> str | None:
+    """Return the bus address of a GPU that nvidia-smi cannot reach ("" without one), or None for other text.
+
+    ``Unable to determine the device handle for GPU0000:4E:00.0: Unknown Error`` is such a text.
+    """
+    match = _LOST.search(text)
+    return (match["address"] or "") if match else None
+
+
 def is_no_answer(text: str) -> bool:
     """Return whether a text is nvidia-smi's substitute for a GPU or a value that it could not read."""
     lowered = text.lower()  # a pattern with as many alternatives takes 20 times as long
@@ -89,7 +105,9 @@ def find_no_answer(log: Log, at: int, text: str) -> bool:
     """Return whether a line of nvidia-smi reports that a GPU does not answer, and record such a line."""
     if not is_no_answer(text):
         return False
-    log.find("gpu_lost", "a GPU does not answer", Verdict.FAIL, line=at, excerpt=text)
+    address = lost_address(text)
+    name = f"the GPU at {address}" if address else "a GPU"
+    log.find("gpu_lost", f"{name} does not answer", Verdict.FAIL, line=at, excerpt=text)
     return True
 
 

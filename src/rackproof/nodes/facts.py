@@ -21,7 +21,7 @@ from rackproof.core.records import Finding, Gpu, Node, Source, Verdict
 from rackproof.core.text import amount, sanitize
 from rackproof.core.untrusted import list_at, mapping_at, stdout_of, text_at
 from rackproof.logs import parse, read_gpus
-from rackproof.logs._nvidia_smi import INFOROM_REMEDY, inforom_address
+from rackproof.logs._nvidia_smi import INFOROM_REMEDY, inforom_address, lost_address
 from rackproof.logs.nvidia_smi import lines_beside
 
 # Placeholders of board makers in fields of the DMI table, such as "To Be Filled By O.E.M.". If one counted
@@ -111,6 +111,17 @@ def inforom_warnings(tool: str, answer: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def lost_gpu_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a call of nvidia-smi that report a GPU which it cannot reach.
+
+    It prints them in place of its answer, above it or below it. Lines of the XML have values of a GPU.
+    """
+    printed = f"{text_at(answer, 'stdout')}\n{text_at(answer, 'stderr')}"
+    # Most answers are long, and none of their lines needs to be examined.
+    lines = printed.splitlines() if "device handle for" in printed or " is lost" in printed else []
+    return [line for line in lines if "<" not in line and lost_address(line) is not None]
+
+
 def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
     """Return the node's GPUs. Return none if ``nvidia-smi`` did not end well, or its answer is incomplete."""
     answer = mapping_at(with_whole_answer(mapping_at(raw, "tools")), "nvidia_smi_xml")
@@ -144,8 +155,10 @@ def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int
     source = Source(file=name)
     findings += _smi_remarks(name, mapping_at(tools, "nvidia_smi_xml"), source)
     findings += _driver_findings(name, raw, source)
-    count = len(gpus_from_facts(raw))
-    if count < expected_gpus and not _is_answer_lost(mapping_at(tools, "nvidia_smi_xml")):
+    count, answer = len(gpus_from_facts(raw)), mapping_at(tools, "nvidia_smi_xml")
+    # Without an answer because of one lost GPU, the others are unknown, and not missing.
+    is_unknown = _is_answer_lost(answer) or (not count and bool(lost_gpu_lines(answer)))
+    if count < expected_gpus and not is_unknown:
         expected = amount(expected_gpus, "GPU")
         text = f"{name}: has {count} of {expected}; look for XIDs in its kernel log, then RMA"
         findings.append(_finding("gpus_missing", text, Verdict.FAIL, "", source))
@@ -247,9 +260,14 @@ def _smi_remarks(name: str, answer: Mapping[str, Any], source: Source) -> Iterat
     """
     xml = text_at(answer, "stdout")
     beside = lines_beside(xml.encode("utf-8", "replace")) if "<" in xml else ()
-    lines = (*(line for _at, line in beside), *inforom_warnings("nvidia-smi", answer))
+    lost = lost_gpu_lines(answer)
+    lines = (*lost, *(line for _at, line in beside), *inforom_warnings("nvidia-smi", answer))
     for remark in dict.fromkeys(line.strip() for line in lines):
-        if inforom_address(remark) is None:
+        if (address := lost_address(remark)) is not None:
+            gpu = f"the GPU at {address}" if address else "a GPU"
+            text = f"{name}: nvidia-smi does not reach {gpu}: reboot the node, then inspect the GPU"
+            yield _finding("gpu_lost", text, Verdict.FAIL, sanitize(remark, 300), source)
+        elif inforom_address(remark) is None:
             text = f"{name}: nvidia-smi prints an unknown warning; look it up"
             yield _finding("tool_warning", text, Verdict.UNPROVEN, sanitize(remark, 300), source)
         else:

@@ -35,6 +35,7 @@ from rackproof.logs._nvidia_smi import (
     fabric_fault,
     identifies_gpu,
     inforom_address,
+    lost_address,
 )
 from rackproof.logs.kernel_events import verdict_of
 from rackproof.logs.nvidia_smi import is_fabric_unhealthy, recovery_verdict
@@ -48,7 +49,10 @@ from rackproof.nodes.health_subjects import (
     Limits,
     NodeSubject,
     PortSubject,
+    PortUse,
+    expected_ports,
     gpus_by_uuid,
+    port_use,
     service_units,
 )
 from rackproof.nodes.kernel_log import (
@@ -69,7 +73,7 @@ from rackproof.nodes.night_evidence import (
     is_address,
     root_remedy,
 )
-from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, reboot_counter_key
+from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, PortSnapshot, reboot_counter_key
 
 MOST_FINDINGS = 200
 """Largest number of findings in a node's record, which has the worst first."""
@@ -506,8 +510,12 @@ def _duplicate_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _smi_remarks(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find the warnings that nvidia-smi prints in addition to its answer."""
-    by_bus = {normalize_bus_id(gpu.bus_id): gpu for gpu in node.snapshot.gpus}
+    earlier = (*node.previous.gone_gpus, *node.previous.gpus) if node.previous else ()
+    by_bus = {normalize_bus_id(gpu.bus_id): gpu for gpu in (*earlier, *node.snapshot.gpus)}
     for remark in node.snapshot.smi_remarks:
+        if (lost := lost_address(remark)) is not None:
+            yield _lost_gpu(node, remark, lost, by_bus.get(normalize_bus_id(lost)))
+            continue
         address = inforom_address(remark)
         if address is None:
             evidence = f"nvidia-smi prints an unknown warning: {remark}"
@@ -517,6 +525,21 @@ def _smi_remarks(node: NodeSubject) -> Iterator[HealthFinding]:
         subject = GpuSubject(node, gpu) if gpu else node
         evidence = f"nvidia-smi: {remark}: {INFOROM_REMEDY}"
         yield subject.finding("inforom_corrupted", Verdict.FAIL, "inspect", evidence, "likely")
+
+
+def _lost_gpu(node: NodeSubject, remark: str, address: str, gpu: GpuSnapshot | None) -> HealthFinding:
+    """Return the finding about a GPU that nvidia-smi cannot reach. Earlier nights may know the GPU."""
+    return HealthFinding(
+        node=node.snapshot.node,
+        code="gpu_lost",
+        part="gpu",
+        name=gpu.uuid if gpu else "",
+        place=gpu.place if gpu else address,
+        verdict=Verdict.FAIL,
+        action="reboot",
+        confidence="likely",
+        evidence=f"nvidia-smi: {remark}",
+    )
 
 
 # Checks of a GPU.
@@ -1179,7 +1202,8 @@ def _lost_ports(node: NodeSubject) -> dict[tuple[str, str], bool]:
     """Return the ports that are missing tonight, each with whether it was there last night."""
     last_night = {(port.device, port.port) for port in node.previous.ports} if node.previous else set()
     present = {(port.device, port.port) for port in node.snapshot.ports}
-    complete = bool(node.expected.ports) and len(present) >= node.expected.ports
+    lacking = any(_lacking_ports(node, use) > 0 for use in ("compute", "other"))
+    complete = bool(node.expected.ports) and not lacking
     missing = {port: port in last_night for port in sorted(node.known_ports.keys() - present)}
     if complete or len(present) >= len(node.known_ports):
         # Ports that are missing for more than a night were removed, or are named differently now.
@@ -1187,13 +1211,19 @@ def _lost_ports(node: NodeSubject) -> dict[tuple[str, str], bool]:
     return missing
 
 
+def _lacking_ports(node: NodeSubject, use: PortUse) -> int:
+    """Return how many ports of a use are missing, compared with the SKU. More ports give a number below 0."""
+    return expected_ports(node.expected, use) - len(node.ports_of_use(use))
+
+
 def _port_count(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a node with fewer ports than its SKU, unless each missing port is a finding already."""
-    present = {(port.device, port.port) for port in node.snapshot.ports}
-    lacking = node.expected.ports - len(present)
-    if lacking > 0 and len(_lost_ports(node)) < lacking:
-        evidence = f"{len(present)} of {node.expected.ports} HCA ports"
-        yield node.finding("ports_missing", Verdict.FAIL, "inspect", evidence)
+    uses: tuple[tuple[PortUse, str], ...] = (("compute", "HCA ports"), ("other", "other ports"))
+    for use, words in uses:
+        lost = [port for port in _lost_ports(node) if port_use(node.known_ports[port], node.expected) == use]
+        if len(lost) < _lacking_ports(node, use):
+            evidence = f"{len(node.ports_of_use(use))} of {expected_ports(node.expected, use)} {words}"
+            yield node.finding("ports_missing", Verdict.FAIL, "inspect", evidence)
 
 
 def _each_port(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -1219,9 +1249,10 @@ def _port_link(subject: PortSubject) -> Iterator[HealthFinding]:
 
 
 def _port_down(subject: PortSubject) -> Iterator[HealthFinding]:
-    """Find a port that is down. It is unused if it was never active and enough other ports are active."""
-    port, ports = subject.port, subject.node.snapshot.ports
-    needed, active = subject.node.expected.ports, sum(other.state == "active" for other in ports)
+    """Find a port that is down. It is unused if it was never active and enough ports of its use are."""
+    port, ports = subject.port, subject.node.ports_of_use(subject.use)
+    needed = expected_ports(subject.node.expected, subject.use)
+    active = sum(other.state == "active" for other in ports)
     physical = f", physically {port.physical}" if port.physical else ""
     evidence = f"{port.state}{physical}"
     # A port counts no lost link if it was never up, for example without a cable.
@@ -1230,23 +1261,41 @@ def _port_down(subject: PortSubject) -> Iterator[HealthFinding]:
         evidence += f"; its link went down {amount(count, 'time')} ({counter})"
     if port.was_active or port.lost_links or (needed and active < needed):
         yield subject.finding("port_down", Verdict.FAIL, evidence)
-    elif not needed:
+    elif not subject.node.expected.ports:
         evidence += "; it was never active: state in validate_expect how many ports the node needs (ports)"
         yield subject.finding("port_down", Verdict.UNPROVEN, evidence)
 
 
 def _port_rate(subject: PortSubject, rate_gbps: float) -> Iterator[HealthFinding]:
     """Find a port that is slower than the SKU's rate or than its own rate in earlier nights."""
-    wanted_gbps = subject.node.expected.port_gbps
+    wanted_gbps = subject.expected_gbps
     before = subject.before
-    # The SKU states one rate for all ports, so a faster port is also compared with its earlier nights.
+    # The SKU states one rate for all ports of a use. A faster port is also compared with its earlier nights.
     usual_gbps = (before.usual_gbps or before.rate_gbps or 0.0) if before else 0.0
-    if wanted_gbps and rate_gbps < wanted_gbps:
-        evidence = f"{number(rate_gbps)} of {number(wanted_gbps)} Gb/s"
-        yield subject.finding("port_slow", Verdict.FAIL, evidence)
-    elif rate_gbps < usual_gbps:
+    if rate_gbps < usual_gbps:
         evidence = f"{number(rate_gbps)} Gb/s, before {number(usual_gbps)}"
         yield subject.finding("port_slow", Verdict.FAIL, evidence)
+    elif wanted_gbps and rate_gbps < wanted_gbps:
+        evidence, verdict = f"{number(rate_gbps)} of {number(wanted_gbps)} Gb/s", Verdict.FAIL
+        if _may_be_no_compute_port(subject):
+            evidence += "; enough other ports have this rate: if this one is no compute port, name the "
+            evidence += "compute ports in validate_expect (port_layer, port_devices)"
+            verdict = Verdict.UNPROVEN
+        yield subject.finding("port_slow", verdict, evidence)
+
+
+def _may_be_no_compute_port(subject: PortSubject) -> bool:
+    """Return whether the SKU does not name the compute ports, and enough other ports are fast enough."""
+    expected = subject.node.expected
+    if expected.port_layer or expected.port_devices or not expected.ports:
+        return False
+    fast = [port for port in subject.node.ports_of_use("compute") if _has_rate(port, expected.port_gbps)]
+    return len(fast) >= expected.ports
+
+
+def _has_rate(port: PortSnapshot, gbps: float) -> bool:
+    """Return whether a port is active with a rate or a higher one."""
+    return port.state == "active" and port.rate_gbps is not None and port.rate_gbps >= gbps
 
 
 def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -122,8 +123,13 @@ class Expectation:
         gpu_name: Text that each GPU's product name must contain. Empty means the SKU's name.
         hostname: The node's own name without its domain. An address is not compared.
         versions: The required versions, named as in :attr:`NodeSnapshot.versions`.
-        ports: The number of ports of network cards (InfiniBand or RoCE).
-        port_gbps: The rate of a port, in Gb/s.
+        ports: The number of compute ports of network cards (InfiniBand or RoCE).
+        port_gbps: The rate of a compute port, in Gb/s.
+        port_layer: The link layer of the compute ports, InfiniBand or Ethernet.
+        port_devices: The cards of the compute ports, as names or patterns (``mlx5_[0-3]``). Without
+            ``port_layer`` and ``port_devices``, each port is a compute port.
+        other_ports: The number of ports that are no compute ports, such as those of a BlueField.
+        other_port_gbps: The rate of these ports, in Gb/s.
         nvlinks: The number of NVLinks of a GPU that must be up.
         pcie_width: The lanes of a GPU's slot, if fewer than the GPU's.
         card_pcie_width: The lanes of a network card's slot, if fewer than the card's.
@@ -144,6 +150,10 @@ class Expectation:
     hostname: str = ""
     ports: int = 0
     port_gbps: float = 0
+    port_layer: str = ""
+    port_devices: tuple[str, ...] = ()
+    other_ports: int = 0
+    other_port_gbps: float = 0
     nvlinks: int = 0
     pcie_width: int = 0
     card_pcie_width: int = 0
@@ -167,6 +177,26 @@ class Expectation:
     mig: bool = False
     slurm: bool = True
     skeleton: bool = False
+
+
+PortUse = Literal["compute", "other", "nvswitch"]
+"""Use of a port: for jobs, for another network, or only to manage the node's NVSwitches."""
+
+
+def port_use(port: PortSnapshot, expected: Expectation) -> PortUse:
+    """Return the use of a port, as its card and the SKU state it."""
+    if port.nvswitch:
+        return "nvswitch"
+    patterns = expected.port_devices or ("*",)
+    is_named = any(fnmatchcase(port.device, pattern) for pattern in patterns)
+    # A port without a readable layer counts as a compute port, which has the stricter checks.
+    has_layer = not (expected.port_layer and port.layer) or port.layer.lower() == expected.port_layer.lower()
+    return "compute" if is_named and has_layer else "other"
+
+
+def expected_ports(expected: Expectation, use: PortUse) -> int:
+    """Return how many ports of a use the SKU states, or 0."""
+    return {"compute": expected.ports, "other": expected.other_ports}.get(use, 0)
 
 
 @dataclass(frozen=True)
@@ -261,6 +291,10 @@ class NodeSubject(Subject):
         answer = self.snapshot.tools.get("nvidia_smi_xml", "")
         return bool(self.expected.gpus) or bool(self.snapshot.gpus) or answer not in ("", "absent")
 
+    def ports_of_use(self, use: PortUse) -> list[PortSnapshot]:
+        """Return tonight's ports of one use."""
+        return [port for port in self.snapshot.ports if port_use(port, self.expected) == use]
+
     @cached_property
     def known_ports(self) -> Mapping[tuple[str, str], PortSnapshot]:
         """Return the ports of earlier nights, by device and port, such as ``("mlx5_0", "1")``."""
@@ -294,6 +328,17 @@ class PortSubject:
     node: NodeSubject
     port: PortSnapshot
     before: PortSnapshot | None
+
+    @cached_property
+    def use(self) -> PortUse:
+        """Return the use of the port."""
+        return port_use(self.port, self.node.expected)
+
+    @property
+    def expected_gbps(self) -> float:
+        """Return the rate that the SKU states for ports of this use, or 0."""
+        expected = self.node.expected
+        return {"compute": expected.port_gbps, "other": expected.other_port_gbps}.get(self.use, 0.0)
 
     def finding(
         self, code: str, verdict: Verdict, evidence: str, action: Action = "inspect"

@@ -26,6 +26,7 @@ from rackproof.core.gpu_models import (
     DRIVER_WITH_REPAIRS,
     MODELS_WITH_ALL,
     MODELS_WITH_REPAIRS,
+    MODELS_WITH_SWITCH_BRIDGES,
     MODELS_WITHOUT_REPAIRS,
     is_one_of,
 )
@@ -765,6 +766,13 @@ def _counters_state(subject: PortSubject) -> EvidenceState:
     return EvidenceState.CUT if lost else EvidenceState.THERE
 
 
+def _may_manage_nvswitches(subject: PortSubject) -> bool:
+    """Return whether a port counts as a compute port, but may only manage the NVSwitches of an HGX."""
+    gpus = subject.node.snapshot.gpus
+    has_bridges = any(is_one_of(gpu.name, MODELS_WITH_SWITCH_BRIDGES) for gpu in gpus)
+    return has_bridges and bool(subject.node.expected.ports) and subject.use == "compute"
+
+
 PORT_EVIDENCE: tuple[RequiredEvidence[PortSubject], ...] = (
     _port_row("device", "name", harmless="a port under another name is a missing port and a new one"),
     _port_row("port", "name", harmless="a port under another name is a missing port and a new one"),
@@ -773,7 +781,8 @@ PORT_EVIDENCE: tuple[RequiredEvidence[PortSubject], ...] = (
     _port_row("rate_gbps", "rate", needed=lambda subject: subject.port.state in ("", "active")),
     _port_row("usual_gbps", "earlier nights", harmless="it is kept of earlier nights"),
     _port_row("was_active", "earlier nights", harmless="it is kept of earlier nights"),
-    _port_row("layer", "link_layer", harmless="no check reads it"),
+    _port_row("layer", "link_layer", needed=lambda subject: bool(subject.node.expected.port_layer)),
+    _port_row("nvswitch", "device/vpd", needed=_may_manage_nvswitches),
     _port_row("counters", "counters", state=_counters_state),
 )
 """A row for each field of :class:`PortSnapshot`."""

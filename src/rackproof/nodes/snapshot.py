@@ -70,7 +70,7 @@ from rackproof.logs.nvidia_smi import (
     slowdown_margin,
 )
 from rackproof.nodes.clock import read_synchronized
-from rackproof.nodes.facts import inforom_warnings, node_from_facts, with_whole_answer
+from rackproof.nodes.facts import inforom_warnings, lost_gpu_lines, node_from_facts, with_whole_answer
 from rackproof.nodes.kernel_log import (
     HardwareEvent,
     KernelLogReading,
@@ -223,7 +223,8 @@ class PortSnapshot(Record):
     ``device`` is the card's name, such as ``mlx5_0``. ``state`` is the logical state (``active``, ``down``),
     and ``physical`` that of the link (``linkup``, ``polling``). ``layer`` is InfiniBand or Ethernet.
     ``usual_gbps`` is the highest rate ever observed on the port, and ``was_active`` is whether the port was
-    ever active, as a night observed it or as a lost link proves.
+    ever active, as a night observed it or as a lost link proves. ``nvswitch`` is whether the port only
+    manages NVSwitches (HGX B200), or None if unknown.
     """
 
     device: str
@@ -234,6 +235,7 @@ class PortSnapshot(Record):
     usual_gbps: float | None = None
     was_active: bool = False
     layer: str = ""
+    nvswitch: bool | None = None
     counters: dict[str, int] = Field(default={})
 
     @property
@@ -666,7 +668,8 @@ def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:
     remarks = [text for _at, text in lines_beside(xml.encode("utf-8", "replace"))] if "<" in xml else []
     for tool in sorted(tools):
         if tool.startswith(_SMI_TOOLS):
-            remarks += inforom_warnings(tool, mapping_at(tools, tool))
+            answer = mapping_at(tools, tool)
+            remarks += [*lost_gpu_lines(answer), *inforom_warnings(tool, answer)]
     return tuple(dict.fromkeys(sanitize(line.strip(), 200) for line in remarks))[:MOST_UNLISTED]
 
 
@@ -1075,6 +1078,7 @@ def _read_port(device: str, port: str, values: Mapping[str, Any]) -> PortSnapsho
         physical=sanitize(str(values.get("phys_state") or "").rpartition(":")[2], 40).lower(),
         rate_gbps=leading_number(str(values.get("rate") or "")),
         layer=sanitize(values.get("link_layer") or "", 40),
+        nvswitch=nvswitch if isinstance(nvswitch := values.get("nvswitch"), bool) else None,
         counters={
             sanitize(name, 60): value
             for name, value in list(counters.items())[:200]

@@ -73,7 +73,8 @@ def dcgmi(argv: list[str]) -> int:
 
 def _seen(state: State) -> list[dict]:
     """Return the readings of the GPUs that dcgmi can see, which are none if the driver has a problem."""
-    return [] if driver_problem(state)[1] else smi_report.views(state, kernel.driver())
+    seen = [] if driver_problem(state)[1] else smi_report.views(state, kernel.driver())
+    return [see for see in seen if not state.hit(see["gpu"], "lost-gpu")]
 
 
 def _plural(count: int, what: str) -> str:

@@ -10,6 +10,10 @@ from .state import HardwareError, State, log_to_kernel
 # By name: whether the fault affects "gpu", "hca" or the "node", and its effect.
 FAULTS = {
     "missing-gpu": ("gpu", "a GPU is not on the PCI bus: no tool lists it, its device node is gone; XID 79"),
+    "lost-gpu": (
+        "gpu",
+        "a GPU fell off the bus while the driver runs: nvidia-smi prints only its address and fails; XID 79",
+    ),
     "ecc-uncorrectable": ("gpu", "a GPU counts an uncorrectable ECC error in SRAM; XIDs 95, 154"),
     "row-remap-pending": (
         "gpu",
@@ -60,6 +64,7 @@ XIDS = {
 # The XIDs that the driver logs about a fault, by the fault's name.
 _LOGGED = {
     "missing-gpu": [79],
+    "lost-gpu": [79],
     "ecc-uncorrectable": [95, 154],
     "row-remap-pending": [48, 63, 154],
     "nvlink-down": [74],

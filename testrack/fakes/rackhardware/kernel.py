@@ -197,6 +197,10 @@ def unload_module(name: str, with_unused: bool = False) -> None:
             if with_unused and needed == "nvidia" and not users(modules, needed) and not holders(needed):
                 modules.pop(needed, None)
         _keep(modules)
+    if "nvidia" not in modules and os.path.exists(state_path()):
+        # The driver keeps what nvidia-smi set.
+        with changing() as state:
+            state["settings"] = {}
     settle()
 
 
@@ -400,9 +404,15 @@ def holders(module: str) -> list[str]:
     if module != "nvidia":
         return []
     try:
-        return [name for name in sorted(os.listdir(at(HOLDS))) if running(name)]
+        names = [name for name in sorted(os.listdir(at(HOLDS))) if running(name)]
     except OSError:
         return []
+    # Without persistence mode, the persistence daemon does not open the GPUs.
+    if "nvidia-persistenced" in names and os.path.exists(state_path()):
+        state = load()
+        if not any(state.persists(gpu) for gpu in state["gpus"]):
+            names.remove("nvidia-persistenced")
+    return names
 
 
 def _path(name: str) -> str:

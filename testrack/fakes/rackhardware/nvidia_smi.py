@@ -16,12 +16,14 @@ import time
 from . import kernel, smi_query, smi_report
 from .faults import reset
 from .services import hang_if_told
-from .state import State, changing, load
+from .state import State, changing, load, running
 
 NO_DRIVER = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
     "NVIDIA driver is installed and running.\n"
 )
+LOST = 255
+"""Exit status of nvidia-smi if a GPU cannot be reached."""
 HELP = "Please run 'nvidia-smi -h'"
 
 # Short and long names of the options, with a value and without one.
@@ -175,11 +177,35 @@ def _with_driver(tool) -> int:
     if status:
         print(said)
         return status
-    return tool(state, kernel.driver())
+    try:
+        return tool(state, kernel.driver())
+    except LostGpuError as error:
+        print(error)
+        return LOST
+
+
+class LostGpuError(Exception):
+    """A GPU that the driver knows but does not reach. The message is nvidia-smi's."""
+
+    def __init__(self, see: dict) -> None:
+        address = see["gpu"]["bus_id"][4:]
+        super().__init__(f"Unable to determine the device handle for GPU{address}: Unknown Error")
 
 
 def choose(state: State, wanted: str | None, version: str) -> list[dict]:
-    """Return the GPUs that ``-i`` selects by index, bus id, UUID or serial number. Without it, return all."""
+    """Return the GPUs that ``-i`` selects by index, bus id, UUID or serial number. Without it, return all.
+
+    Raises:
+        LostGpuError: A selected GPU fell off the bus.
+    """
+    chosen = _selected(state, wanted, version)
+    for see in chosen:
+        if state.hit(see["gpu"], "lost-gpu"):
+            raise LostGpuError(see)
+    return chosen
+
+
+def _selected(state: State, wanted: str | None, version: str) -> list[dict]:
     everyone = smi_report.views(state, version)
     if not wanted:
         return everyone
@@ -211,6 +237,8 @@ def _answer(options: dict, state: State, version: str) -> int:
         return 0
     if options.get("list_gpus"):
         for see in smi_report.views(state, version):
+            if state.hit(see["gpu"], "lost-gpu"):
+                raise LostGpuError(see)
             print(f"GPU {see['index']}: {state.gpu_model['name']} (UUID: {see['gpu']['uuid']})")
         return 0
     if options.get("list_excluded_gpus"):
@@ -262,7 +290,7 @@ _SWITCHES = {
 }
 _ON = {"1": "Enabled", "ENABLED": "Enabled", "0": "Disabled", "DISABLED": "Disabled"}
 # Initial settings of a GPU, unless the state contains others.
-_INITIAL = {"persistence_mode": "Disabled", "ecc_config": "Enabled", "accounting_mode": "Disabled"}
+_INITIAL = {"ecc_config": "Enabled", "accounting_mode": "Disabled"}
 
 
 def _change(changes: dict, chosen: list[dict]) -> int:
@@ -286,12 +314,9 @@ def _change(changes: dict, chosen: list[dict]) -> int:
                     "Terminating early due to previous errors."
                 )
                 return 3
-            with changing() as state:
-                settings = state.setdefault("settings", {})
-                before = settings.get(key, _INITIAL.get(key, "Disabled"))
-                settings[key] = wanted
+            before = _switch(key, wanted, [see["gpu"] for see in chosen])
             for see in chosen:
-                if before == wanted:
+                if before[see["gpu"]["minor"]] == wanted:
                     print(f"{start} is already {wanted} for GPU {see['gpu']['bus_id']}.")
                 else:
                     print(f"{wanted} {label} for GPU {see['gpu']['bus_id']}.")
@@ -333,6 +358,23 @@ def _change(changes: dict, chosen: list[dict]) -> int:
         else:
             print("All done.")
     return 0
+
+
+def _switch(key: str, wanted: str, gpus: list[dict]) -> dict[int, str]:
+    """Set a switch of some GPUs, and return its earlier values by the GPUs' numbers."""
+    with changing() as state:
+        settings = state.setdefault("settings", {})
+        if key != "persistence_mode":
+            before = settings.get(key, _INITIAL.get(key, "Disabled"))
+            settings[key] = wanted
+            return {gpu["minor"]: before for gpu in gpus}
+        modes = settings.setdefault("persistence", {})
+        earlier = {gpu["minor"]: "Enabled" if state.persists(gpu) else "Disabled" for gpu in gpus}
+        for gpu in gpus:
+            modes.pop(str(gpu["minor"]), None)
+            if wanted == "Enabled":
+                modes[str(gpu["minor"])] = running("nvidia-persistenced")
+        return earlier
 
 
 def _table(state: State, chosen: list[dict], version: str) -> None:

@@ -13,7 +13,7 @@ import sys
 import time
 
 from . import kernel
-from .state import HOLDS, at, complain, load, running
+from .state import HOLDS, at, changing, complain, held_by, load, running
 
 
 def unit_runs(unit: str) -> bool:
@@ -104,16 +104,68 @@ def serve(daemon: str, behind: bool = True) -> int:
     return 127
 
 
+_PERSISTENCED = "nvidia-persistenced"
+_PERSISTENCED_VALUED = {"-u": "user", "--user": "user", "-g": "group", "--group": "group"}
+_PERSISTENCED_FLAGS = {
+    "-V": None,
+    "--verbose": None,
+    "--uvm-persistence-mode": None,
+    "--no-uvm-persistence-mode": None,
+    "--persistence-mode": True,
+    "--no-persistence-mode": False,
+}
+
+
 def persistence_daemon(argv: list[str]) -> int:
-    """Act as ``nvidia-persistenced``. Print the version, or run as a daemon that forks."""
+    """Act as ``nvidia-persistenced``. Print the version, or run as a daemon that forks.
+
+    The daemon turns persistence mode on for all GPUs, unless it is started with ``--no-persistence-mode``, as
+    the packages of Debian and Ubuntu do.
+    """
     version = (kernel.installed("nvidia") or {}).get("version", "")
     if "-v" in argv or "--version" in argv:
-        print(f"nvidia-persistenced:  version {version}")
+        print(f"{_PERSISTENCED}:  version {version}")
         return 0
-    if kernel.driver() != version:
-        complain("nvidia-persistenced failed to initialize. Check syslog for more details.")
+    persists, user = _persistenced_options(argv)
+    if persists is None:
+        complain(f"Invalid commandline, please run `{_PERSISTENCED} --help` for usage information.", "")
         return 1
-    return serve("nvidia-persistenced")
+    if kernel.driver() != version or running(_PERSISTENCED) or not _user_exists(user):
+        complain(f"{_PERSISTENCED} failed to initialize. Check syslog for more details.")
+        return 1
+    status = serve(_PERSISTENCED)
+    with changing() as state:
+        pid = held_by(_PERSISTENCED)
+        modes = {str(gpu["minor"]): pid for gpu in state["gpus"]} if persists else {}
+        state.setdefault("settings", {})["persistence"] = modes
+    return status
+
+
+def _persistenced_options(argv: list[str]) -> tuple[bool | None, str]:
+    """Return whether the daemon turns persistence mode on, or None for a wrong option, and its user or ""."""
+    persists, values, rest = True, {}, list(argv)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if name in _PERSISTENCED_VALUED and (equals or rest):
+            values[_PERSISTENCED_VALUED[name]] = value if equals else rest.pop(0)
+        elif word in _PERSISTENCED_FLAGS:
+            mode = _PERSISTENCED_FLAGS[word]
+            persists = persists if mode is None else mode
+        else:
+            complain(f'{_PERSISTENCED}: unrecognized option: "{word}"', "")
+            return None, ""
+    return persists, values.get("user", "")
+
+
+def _user_exists(name: str) -> bool:
+    """Return whether a user exists. The daemon of real packages runs as one, and needs it to start."""
+    import pwd
+
+    try:
+        return not name or bool(pwd.getpwnam(name))
+    except KeyError:
+        return False
 
 
 def fabric_manager(argv: list[str]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import smi_report
+from .nvidia_smi import choose
 from .state import State
 
 _LEGEND = """
@@ -41,8 +41,6 @@ def _unknown(word: str) -> int:
 
 def _nvlink(argv: list[str], state: State, version: str) -> int:
     """Answer ``nvidia-smi nvlink``. Return the exit status."""
-    from .nvidia_smi import choose
-
     shows = {
         "-s": "status",
         "--status": "status",
@@ -149,7 +147,7 @@ def _topo(argv: list[str], state: State, version: str) -> int:
             "    [-p2p | --p2pstatus]: Displays the p2p status between the GPUs of a given p2p capability\n"
         )
         return 0
-    gpus = smi_report.views(state, version)
+    gpus = choose(state, None, version)
     # Network cards are in the matrix once their driver is loaded.
     from .infiniband import devices
 
@@ -188,7 +186,7 @@ def _topo(argv: list[str], state: State, version: str) -> int:
 
 
 def _peers(state: State, version: str) -> int:
-    gpus = smi_report.views(state, version)
+    gpus = choose(state, None, version)
     print(" \t\x1b[4m" + "\t".join(f"GPU{see['index']}" for see in gpus) + "\t\x1b[0m")
     for row in range(len(gpus)):
         print(f" GPU{row}\t" + "".join("X\t" if row == column else "OK\t" for column in range(len(gpus))))
@@ -211,7 +209,7 @@ def _mig(argv: list[str], _state: State, _version: str) -> int:
 def _pmon(_argv: list[str], state: State, version: str) -> int:
     print("# gpu         pid   type     sm    mem    enc    dec    jpg    ofa    command ")
     print("# Idx           #    C/G      %      %      %      %      %      %    name ")
-    for see in smi_report.views(state, version):
+    for see in choose(state, None, version):
         print(
             f"{see['index']:>5}          -     -      -      -      -      -      -      -    -              "
         )
@@ -221,7 +219,7 @@ def _pmon(_argv: list[str], state: State, version: str) -> int:
 def _dmon(_argv: list[str], state: State, version: str) -> int:
     print("# gpu    pwr  gtemp  mtemp     sm    mem    enc    dec    jpg    ofa   mclk   pclk ")
     print("# Idx      W      C      C      %      %      %      %      %      %    MHz    MHz ")
-    for see in smi_report.views(state, version):
+    for see in choose(state, None, version):
         clocks = f"{state.gpu_model['memory_clocks'][0]:>6} {see['clock']:>6} "
         readings = f"{see['power']:>6.0f} {see['temperature']:>6} {see['memory_temperature']:>6}"
         print(f"{see['index']:>5} {readings}      0      0      0      0      0      0 {clocks}")

@@ -11,7 +11,7 @@ import time
 
 from .faults import DOWN_LINK
 from .services import fabric_is_up
-from .state import State, running
+from .state import State
 
 CUDA = {
     535: "12.2",
@@ -124,9 +124,7 @@ def view(state: State, gpu: dict, index: int, version: str) -> dict:
         "total": total,
         "reserved": reserved,
         "free": total - reserved + 1,  # Each of the three values is rounded separately.
-        "persistence": "Enabled"
-        if running("nvidia-persistenced")
-        else state.get("settings", {}).get("persistence_mode", "Disabled"),
+        "persistence": "Enabled" if state.persists(gpu) else "Disabled",
         "nvlinks_down": [DOWN_LINK] if state.hit(gpu, "nvlink-down") else [],
         "fabric_state": ("Completed", status) if up else ("In Progress", "N/A"),
         "clique": "32766" if in_domain else ("0" if up else "N/A"),

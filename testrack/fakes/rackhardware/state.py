@@ -36,11 +36,21 @@ HOLDS = "/run/rack/holds-nvidia"
 process id."""
 
 
-def running(daemon: str) -> int:
-    """Return the process id of a daemon that holds the driver, or 0 if it does not run."""
+def held_by(daemon: str) -> int:
+    """Return the process id that a daemon wrote when it started, or 0 if there is none."""
     try:
         with open(at(f"{HOLDS}/{daemon}"), encoding="ascii") as stream:
-            pid = int(stream.read())
+            return int(stream.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def running(daemon: str) -> int:
+    """Return the process id of a daemon that holds the driver, or 0 if it does not run."""
+    pid = held_by(daemon)
+    if pid <= 0:
+        return 0
+    try:
         os.kill(pid, 0)
         # Another process may have this id now, so check the name of the program. Tests have no such program.
         if not root():
@@ -86,6 +96,14 @@ class State(dict):
         """Return the numbers of the GPUs or HCAs that a fault affects, by default only 0."""
         found = self.fault(name)
         return [] if found is None else list(found.get("devices", [0]))
+
+    def persists(self, gpu: dict) -> bool:
+        """Return whether persistence mode is on for a GPU.
+
+        The daemon keeps the mode, which ends with it. Without a daemon, the driver itself keeps it.
+        """
+        pid = self.get("settings", {}).get("persistence", {}).get(str(gpu["minor"]))
+        return pid == 0 or (pid is not None and pid == running("nvidia-persistenced"))
 
     def hit(self, gpu: dict, name: str) -> bool:
         """Return whether a fault affects a GPU."""

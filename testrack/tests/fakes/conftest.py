@@ -147,7 +147,9 @@ def bare(
 @pytest.fixture
 def node(bare: Node) -> Node:
     """Return a GB300 node with its driver and daemons."""
-    return bare.init().drive().runs("nvidia-persistenced", "nv-hostengine")
+    node = bare.init().drive().runs("nvidia-persistenced", "nv-hostengine")
+    node.ok("nvidia-smi -pm 1")
+    return node
 
 
 @pytest.fixture
@@ -156,7 +158,9 @@ def make(bare: Node) -> Callable[..., Node]:
 
     def made(sku: str, version: str = "580.95.05") -> Node:
         daemons = ("nvidia-persistenced", "nv-hostengine", "nv-fabricmanager")
-        return bare.init(sku, f"{sku}-r01-n01").drive(version).runs(*daemons)
+        node = bare.init(sku, f"{sku}-r01-n01").drive(version).runs(*daemons)
+        node.ok("nvidia-smi -pm 1")
+        return node
 
     return made
 

@@ -365,3 +365,32 @@ def test_what_others_keep_in_the_state_stays(node: Callable) -> None:
     assert "slow-node" in node.ok("hardware --faults")
     node.ok("hardware --fault slow-node --off")
     assert "slow-node" not in node.state["faults"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        "-q",
+        "-q -x",
+        "-i 1 -q",
+        "--query-gpu=name --format=csv",
+        "nvlink -s",
+        "topo -m",
+    ],
+)
+def test_nvidia_smi_prints_only_the_address_of_a_gpu_that_fell_off_the_bus(
+    command: str, node: Callable
+) -> None:
+    node.ok("hardware --fault lost-gpu --gpu 1")
+    answer = node(f"nvidia-smi {command}")
+    words = "Unable to determine the device handle for GPU0009:06:00.0: Unknown Error\n"
+    assert (answer.rc, answer.out) == (255, words)
+
+
+def test_other_gpus_answer_beside_one_that_fell_off_the_bus(node: Callable) -> None:
+    node.ok("hardware --fault lost-gpu --gpu 1")
+    assert "Attached GPUs" in node.ok("nvidia-smi -q -i 0")
+    listed = node("nvidia-smi -L")
+    assert (listed.rc, listed.out.count("UUID"), "0009:06:00.0" in listed.out) == (255, 1, True)
+    assert "3 GPUs found." in node("dcgmi discovery -l").out

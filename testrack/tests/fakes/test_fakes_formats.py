@@ -265,6 +265,13 @@ def test_persistence_mode_is_set_and_reported(bare: Callable) -> None:
     assert node.ok(query).split() == ["Disabled"] * 4
 
 
+def test_persistence_mode_is_set_for_one_gpu(bare: Callable) -> None:
+    node = bare.init().drive()
+    node.ok("nvidia-smi -pm 1 -i 2")
+    query = "nvidia-smi --query-gpu=persistence_mode --format=csv,noheader"
+    assert node.ok(query).split() == ["Disabled", "Disabled", "Enabled", "Disabled"]
+
+
 def test_rows_of_remapped_memory(make: Callable) -> None:
     """The output has the real tool's form, with the number of memory banks of the SKU."""
     fields = "gpu_bus_id,remapped_rows.correctable,remapped_rows.pending,remapped_rows.histogram.max"

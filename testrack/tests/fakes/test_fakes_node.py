@@ -11,9 +11,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -167,6 +169,7 @@ def test_errors_of_the_modules_tools_are_the_real_ones(
 def test_a_module_that_a_daemon_holds_cannot_be_removed(bare: Callable) -> None:
     node = bare.init().drive()
     node.runs("nvidia-persistenced")
+    node.ok("nvidia-smi -pm 1")
     assert node("rmmod nvidia").err == "rmmod: ERROR: Module nvidia is in use\n"
     assert node("modprobe -r nvidia").err == "modprobe: FATAL: Module nvidia is in use.\n"
     # A daemon that has ended no longer uses the driver.
@@ -606,3 +609,46 @@ def test_the_program_needs_no_newer_python_than_nodes_have(path: Path) -> None:
         for name in node.names
     }
     assert imported <= sys.stdlib_module_names
+
+
+QUERY = "nvidia-smi --query-gpu=persistence_mode --format=csv,noheader"
+
+
+@pytest.mark.parametrize(("options", "mode"), [([], "Enabled"), (["--no-persistence-mode"], "Disabled")])
+def test_the_persistence_daemon_turns_the_mode_on_only_without_its_option(
+    options: list[str], mode: str, bare: Callable
+) -> None:
+    """Packages of Debian and Ubuntu start the daemon with that option."""
+    node = bare.init().drive()
+    node.process(["nvidia-persistenced", "--verbose", *options]).communicate(timeout=30)
+    pid = int((node.root / "run/rack/holds-nvidia/nvidia-persistenced").read_text())
+    try:
+        assert node.ok(QUERY).split() == [mode] * 4
+        assert (node("rmmod nvidia").rc == 1) == (mode == "Enabled")
+        node.ok("modprobe nvidia")
+        node.ok("nvidia-smi -pm 1")
+        assert node.ok(QUERY).split() == ["Enabled"] * 4
+        assert node.process(["nvidia-persistenced"]).wait(30) == 1
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    # The mode ends with the daemon that keeps it.
+    for _try in range(100):
+        if node.ok(QUERY).split() == ["Disabled"] * 4:
+            break
+        time.sleep(0.05)
+    assert node.ok(QUERY).split() == ["Disabled"] * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--persistence"], 'unrecognized option: "--persistence"'),
+        (["--user", "no-such-user"], "failed to initialize"),
+    ],
+)
+def test_the_persistence_daemon_refuses_what_the_real_one_refuses(
+    options: list[str], words: str, bare: Callable
+) -> None:
+    daemon = bare.init().drive().process(["nvidia-persistenced", *options])
+    assert words in daemon.communicate(timeout=30)[1]
+    assert daemon.returncode == 1

@@ -145,7 +145,9 @@ def test_a_skeleton_has_facts_and_no_bounds(tmp_path: Path) -> None:
     used = yaml.safe_load(re.sub(r"(?m)^( *)# (\w+: \w+ +#)", r"\1\2", text))
     assert used["bench_sku_gpu_name"] == "NAME"
     expected = used["validate_expect"]
-    assert list(expected) == ["skeleton", "nvlinks", "fabric", "power_limit_w", "ports", "port_gbps"]
+    assert list(expected) == [
+        *("skeleton", "nvlinks", "fabric", "power_limit_w", "ports", "port_gbps", "port_layer")
+    ]
     for name in ("nvlinks", "power_limit_w", "ports", "port_gbps"):
         with pytest.raises(ValidateError, match=name):
             parse_node_expectation("a1", {name: expected[name]})

@@ -65,6 +65,9 @@ def test_what_cannot_be_expected_is_refused(values: dict[str, Any]) -> None:
         ({"mounts": None}, "mounts: None is not a list"),
         ({"mounts": [{"path": "/a", "options": 5}]}, "mounts: options of '/a': 5 is not a list"),
         ({"mounts": [{"path": "/a", "options": {"ro": 1}}]}, "options of '/a': {'ro': 1} is not a list"),
+        ({"port_layer": "ib"}, "port_layer: 'ib' is neither InfiniBand nor Ethernet"),
+        ({"port_devices": "mlx5_0"}, "port_devices: 'mlx5_0' is not a list"),
+        ({"ports": 4, "other_ports": 2}, "other_ports and other_port_gbps need port_layer or port_devices"),
         ({1: 2}, "unknown 1; there are"),
     ],
 )
@@ -141,6 +144,7 @@ def test_the_example_of_the_page_has_each_expectation_and_can_be_read(root: Path
     "name", [field.name for field in fields(Expectation) if isinstance(field.default, str)]
 )
 def test_a_text_is_not_read_as_a_number(name: str) -> None:
-    assert getattr(parse_node_expectation("n1", {name: "performance"}), name) == "performance"
+    text = "InfiniBand" if name == "port_layer" else "performance"
+    assert getattr(parse_node_expectation("n1", {name: text}), name) == text
     with pytest.raises(ValidateError, match="is not text"):
         parse_node_expectation("n1", {name: 7})

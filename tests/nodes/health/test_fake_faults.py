@@ -93,6 +93,20 @@ def test_a_fault_is_found_on_its_part(
     assert found[0].verdict is gates
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_gpu_that_fell_off_the_bus_is_named(is_known: bool, rig: Rig, before: NodeSnapshot) -> None:
+    """nvidia-smi then prints only the address of the lost GPU, and shows no other GPU either."""
+    rig.run("hardware --fault lost-gpu --gpu 1")
+    snapshot = build_snapshot("gb300-r01-n01", rig.gather(), sku="gb300")
+    assert snapshot.gpus == ()
+    found = check_node(snapshot, expected=EXPECTED, previous=before if is_known else None)
+    (lost,) = [one for one in found if one.code == "gpu_lost"]
+    gpu = before.gpus[1]
+    assert (lost.verdict, lost.action, lost.part) == (Verdict.FAIL, "reboot", "gpu")
+    assert (lost.name, lost.place) == ((gpu.uuid, gpu.place) if is_known else ("", gpu.bus_id[4:]))
+    assert gpu.bus_id[4:] in lost.evidence
+
+
 def test_a_hung_tool_is_a_finding_and_hides_no_other(rig: Rig, before: NodeSnapshot) -> None:
     rig.run("hardware --fault hung-nvidia-smi")
     rig.run("hardware --fault hca-port-down --hca 1")

@@ -42,6 +42,7 @@ _NAMED = (
 WITHOUT_OWN_CODES = (
     *("gpu_name", "pcie_width", "card_pcie_width", "power_limit_w", "gpu_readings"),
     *("nvlink_domain", "mig", "slurm", "skeleton"),
+    *("port_layer", "port_devices", "other_ports", "other_port_gbps"),
 )
 """Other keys of ``validate_expect``. Without them, a default of Rackproof, the driver or the part applies."""
 

@@ -332,7 +332,8 @@ _SKELETON_LINES = (
     "  # fabric: true             # with NVSwitches",
     "  # power_limit_w: WATTS     # of each GPU",
     "  # ports: NUMBER            # of network cards. Without it, a port that was never active is unproven",
-    "  # port_gbps: GBPS          # rate of each port",
+    "  # port_gbps: GBPS          # rate of each of these ports",
+    "  # port_layer: LAYER        # InfiniBand or Ethernet, if the node also has ports of other networks",
 )
 
 

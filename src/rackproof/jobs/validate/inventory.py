@@ -38,15 +38,34 @@ def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
             f"validate_expect of {node}: unknown {', '.join(unknown)}; there are {', '.join(sorted(names))}"
         )
     try:
-        return Expectation(**{name: _expected_value(name, value) for name, value in values.items()})
+        expected = Expectation(**{name: _expected_value(name, value) for name, value in values.items()})
+        _check_port_names(expected)
     except (TypeError, ValueError) as error:
         raise ValidateError(f"validate_expect of {node}: {error}; docs/using/validate.md shows it") from error
+    return expected
+
+
+def _check_port_names(expected: Expectation) -> None:
+    """Check the keys that separate compute ports from others.
+
+    Raises:
+        ValueError: The layer is unknown, or other ports are stated although each port is a compute port.
+    """
+    if expected.port_layer.lower() not in ("", "infiniband", "ethernet"):
+        raise ValueError(f"port_layer: {expected.port_layer!r:.60} is neither InfiniBand nor Ethernet")
+    is_named = expected.port_layer or expected.port_devices
+    if (expected.other_ports or expected.other_port_gbps) and not is_named:
+        raise ValueError("other_ports and other_port_gbps need port_layer or port_devices")
 
 
 _SWITCHES = frozenset(field.name for field in fields(Expectation) if isinstance(field.default, bool))
 """Names of the expectations with a boolean value."""
 _TEXTS = frozenset(field.name for field in fields(Expectation) if isinstance(field.default, str))
 """Names of the expectations with a text."""
+
+
+_FRACTIONS = ("port_gbps", "other_port_gbps", "power_limit_w")
+"""Expectations that may be fractions."""
 
 
 def _expected_value(name: str, value: Any) -> Any:
@@ -61,7 +80,7 @@ def _expected_value(name: str, value: Any) -> Any:
         return {_text(name, key): _text(name, version) for key, version in value.items()}
     if name == "mounts":
         return _expected_mounts(value)
-    if name in ("services", "gpu_readings"):
+    if name in ("services", "gpu_readings", "port_devices"):
         return _expected_names(name, value)
     if name in _TEXTS:
         if not isinstance(value, str):
@@ -71,7 +90,7 @@ def _expected_value(name: str, value: Any) -> Any:
         if not isinstance(value, bool):
             raise TypeError(f"{name}: {value!r:.60} is neither true nor false")
         return value
-    return _amount(name, value, whole=name not in ("port_gbps", "power_limit_w"))
+    return _amount(name, value, whole=name not in _FRACTIONS)
 
 
 def _expected_names(name: str, value: Any) -> tuple[str, ...]:

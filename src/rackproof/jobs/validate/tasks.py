@@ -19,8 +19,8 @@ from typing import Any
 from rackproof import __version__
 from rackproof.core.judging import SkuReferenceError, sku_references
 from rackproof.core.records import Direction, Judgement, LogFile, Measurement, Record, Run, Verdict
-from rackproof.core.text import amount, sanitize
-from rackproof.core.untrusted import mapping_at
+from rackproof.core.text import amount, duration, sanitize
+from rackproof.core.untrusted import as_float, mapping_at
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
@@ -183,7 +183,10 @@ def store_snapshot(
     folders = night_store.night_folders(Path(begun.results), before=begun.night_id)
     previous = night_store.last_snapshot(folders, node)
     health, node_facts = mapping_at(gathered, "health"), dict(mapping_at(gathered, "node"))
-    offset = clock_offset(asked, answered, health.get("begin"), health.get("epoch"))
+    begin, waited_s = as_float(health.get("begin")), as_float(mapping_at(health, "settled").get("waited_s"))
+    # A long wait before the answer would hide a clock that is behind by less than the wait.
+    begin = begin if begin is None else begin - (waited_s or 0.0)
+    offset = clock_offset(asked, answered, begin, health.get("epoch"))
     # The node's own answer about both clocks is never used.
     node_facts["clock"] = {} if offset is None else {"asked_at": asked, "epoch": asked + offset}
     try:
@@ -251,6 +254,35 @@ def units_to_ask(node: str, expected: Mapping[str, Any]) -> list[str]:
     return list(
         dict.fromkeys([*WATCHED_UNITS, *(unit for service in services for unit in service_units(service))])
     )
+
+
+def settling(node: str, expected: Mapping[str, Any], *, seconds: float, after: str) -> dict[str, Any]:
+    """Return what a node waits for before its snapshot, as the option ``settle`` of rackproof_facts.
+
+    Raises:
+        ValidateError: A value of ``validate_expect`` is unusable.
+    """
+    wanted = parse_node_expectation(node, expected)
+    return {
+        "seconds": seconds,
+        "after": after,
+        "fabric": wanted.fabric,
+        "ports": wanted.ports,
+        "port_layer": wanted.port_layer,
+        "port_devices": list(wanted.port_devices),
+    }
+
+
+def settling_summary(answer: Mapping[str, Any]) -> str:
+    """Return for how long and for what a node waited before its snapshot, or "" if it did not wait."""
+    settled = mapping_at(mapping_at(answer, "health"), "settled")
+    waited_s = as_float(settled.get("waited_s")) or 0.0
+    unready, awaited = settled.get("unready"), settled.get("awaited")
+    if not awaited or not isinstance(unready, list) or not isinstance(awaited, list):
+        return ""
+    parts = ", ".join(sanitize(part, 100) for part in (unready or awaited)[:5])
+    end = "still not ready" if unready else "ready then"
+    return f"; waited {duration(waited_s)} for its fabric and ports ({parts}: {end})"
 
 
 def close_night(

@@ -22,10 +22,10 @@ from rackproof.core.evidence import EvidenceState, RequiredEvidence, state_of_to
 from rackproof.core.gpu_models import MODELS_WITHOUT_REPAIRS, is_one_of
 from rackproof.logs.kernel_events import requested_action
 from rackproof.nodes.health_checks import check_node, code_name, expected_mounts
-from rackproof.nodes.health_subjects import Expectation, service_units
+from rackproof.nodes.health_subjects import Expectation, PortUse, port_use, service_units
 from rackproof.nodes.night_evidence import missing_readings
 from rackproof.nodes.probe_slurm_jobs import PROBES
-from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
+from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, PortSnapshot
 
 PROGRAMS = frozenset(probe.name for probe in PROBES)
 """The names of all programs that a night may run on a node."""
@@ -320,10 +320,17 @@ def _idle_memory(node: DrainedNode) -> EvidenceState:
 
 
 def _ports(node: DrainedNode) -> EvidenceState:
-    """Return whether as many ports were read as are required, or else as were there before."""
-    ports = {(port.device, port.port) for port in node.tonight.ports if port.state and port.rate_gbps}
-    earlier_counts = [len({(port.device, port.port) for port in snapshot.ports}) for snapshot in node.earlier]
-    return _enough(len(ports), node.expected.ports, earlier_counts)
+    """Return whether as many ports of each use were read as are required, or else as were there before."""
+
+    def count(ports: Iterable[PortSnapshot], use: PortUse) -> int:
+        return len({(port.device, port.port) for port in ports if port_use(port, node.expected) == use})
+
+    read = [port for port in node.tonight.ports if port.state and port.rate_gbps]
+    earlier_others = [count(snapshot.ports, "other") for snapshot in node.earlier]
+    if count(read, "other") < (node.expected.other_ports or max(earlier_others, default=0)):
+        return EvidenceState.ABSENT
+    earlier_counts = [count(snapshot.ports, "compute") for snapshot in node.earlier]
+    return _enough(count(read, "compute"), node.expected.ports, earlier_counts)
 
 
 def _port_counters(node: DrainedNode) -> EvidenceState:
