@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from rackproof.core.text import sanitize
-from rackproof.jobs.provision.waves import IN_SERVICE, WaveLimits, describe_waves, plan_provision_waves
-from rackproof.nodes.slurm_states import read_partitions
+from rackproof.jobs.provision.waves import WaveLimits, describe_waves, plan_provision_waves
+from rackproof.nodes.slurm_states import IN_SERVICE, read_partitions
 from rackproof_ansible.action import RackproofAction
 
 

@@ -38,6 +38,8 @@ class ActionModule(RackproofAction):
             at_once=options["at_once"],
             per_rack=options["per_rack"],
             per_partition=options["per_partition"],
+            canary=options["canary"],
+            max_failures=options["max_failures"],
             members=str(partitions.get("stdout", "")),
             remark=self._partitions_remark(partitions),
             limits_s=options["limits"],

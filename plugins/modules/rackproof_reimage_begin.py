@@ -46,6 +46,16 @@ options:
     description: The most nodes of one Slurm partition that are out at a time.
     type: int
     default: 4
+  canary:
+    description:
+      - The most nodes in the first wave. With 0, or if Slurm shows all nodes out of service, there is no
+        such wave.
+    type: int
+    default: 1
+  max_failures:
+    description: Number of nodes that may fail. If more fail, no further wave starts.
+    type: int
+    default: 0
   limits:
     description: Seconds that a step may take, by its name. Only values that differ from the defaults.
     type: dict

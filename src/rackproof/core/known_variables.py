@@ -62,6 +62,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "reimage_max_concurrent": (1, 10_000),
     "reimage_per_rack": (1, 10_000),
     "reimage_per_partition": (1, 10_000),
+    "reimage_canary": (0, 10_000),
+    "reimage_max_failures": (0, 100_000),
     "reimage_bmc_timeout_s": (1, 3600),
     "reimage_discover_wait_s": (0, 10**7),
     "netboot_image_timeout_s": (1, 10**7),

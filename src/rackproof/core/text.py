@@ -191,6 +191,16 @@ def amount(count: int, noun: str, plural: str = "") -> str:
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
+def stop_rule(job: str, failures: int) -> str:
+    """Describe for a plan in waves at how many failed nodes the waves of a playbook stop. No I/O.
+
+    Args:
+        job: The playbook's job, which begins the names of its variables.
+        failures: The number of nodes that may fail.
+    """
+    return f"no further wave starts if more than {amount(failures, 'node')} fail ({job}_max_failures)"
+
+
 _SMALLER = {
     "TB/s": "GB/s", "GB/s": "MB/s", "MB/s": "kB/s", "TFLOP/s": "GFLOP/s", "GFLOP/s": "MFLOP/s", "s": "ms",
     "ms": "µs", "µs": "ns",

@@ -86,6 +86,9 @@ _OWNERS = {
 }
 """The owner of a drain, by the prefix of its reason."""
 
+IN_SERVICE = "none"
+"""Text of sinfo in place of a reason, for a node that is in service."""
+
 
 def drain_prefix(reason: str) -> str:
     """Return the prefix with which a job of Rackproof marks its drains, or "" if none made this drain."""
@@ -207,7 +210,7 @@ def _finding(node: str, code: str, verdict: Verdict, action: Action, evidence: s
 
 
 def read_partitions(listed: str) -> dict[str, dict[str, str]]:
-    """Return the reason of each node by partition and node. A node in service has the reason ``none``.
+    """Return the reason of each node by partition and node. A node in service has :data:`IN_SERVICE`.
 
     Args:
         listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.

@@ -66,6 +66,7 @@ def test_many_nodes_go_through_all_states_wave_by_wave(root: Path, tmp_path: Pat
         "reimage_results": str(results),
         "reimage_per_rack": 8,
         "reimage_per_partition": 8,
+        "reimage_canary": 0,
     }
     done = play(root, "reimage.yml", NAMED, given=given, timeout=3400)
     assert done.returncode == 0, done.stdout

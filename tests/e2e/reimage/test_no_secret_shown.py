@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[3]
     [
         ("provision.yml", "-l", "n01,n02"),
         ("validate.yml", "-e", "validate_probe_gpu_minutes=44"),
-        ("reimage.yml", "-e", "reimage_method=rack", "-l", "n01,gone"),
+        ("reimage.yml", "-e", "reimage_method=rack", "-e", "reimage_canary=0", "-l", "n01,gone"),
     ],
     ids=["provision", "validate", "reimage"],
 )

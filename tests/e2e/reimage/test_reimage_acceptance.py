@@ -52,7 +52,7 @@ def test_a_node_that_computes_or_reduces_wrongly_stays_drained(rack: Rack) -> No
     before = len(rack.fleet.jobs)
     # One process was left on n01 by a killed run, and has to be ended. The other one is of an unknown node.
     left = [half(name) for name in ("rackproof-night.n01.x", "rackproof-night.other.x")]
-    done = rack.reimage("-l", "n01,n02,n03", *PROVE)
+    done = rack.reimage("-l", "n01,n02,n03", *PROVE, "-e", "reimage_canary=0")
     assert [process.poll() is None for process in left] == [False, True]
     left[1].kill()
     shutil.rmtree(Path(tempfile.gettempdir(), "rackproof-night.other.x"))
@@ -93,7 +93,7 @@ def test_without_a_partner_or_an_interpreter_nothing_is_proven(rack: Rack) -> No
     hosts = inventory["all"]["children"]["sku_gb300"]["children"]["rack-one"]["hosts"]
     hosts["n02"]["validate_probe_python"] = "/nonexistent/python"
     path.write_text(yaml.safe_dump(inventory))
-    done = rack.reimage("-l", "n01,n02", *PROVE)
+    done = rack.reimage("-l", "n01,n02", *PROVE, "-e", "reimage_canary=0")
     assert done.returncode == 2, done.stdout + done.stderr
     found = {one.node: one.progress for one in tasks.read_progress(rack.results)}
     assert "no other node of its SKU and partition is in service and passed" in found["n01"].reason

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.playbook
 OURS = "rackproof-reimage: gets a new image"
 """Reason of a drain by reimage.yml."""
+TOGETHER = ("-e", "reimage_canary=0", "-e", "reimage_max_failures=9")
+"""Options with which no wave tests the image first, and failed nodes stop no wave."""
 
 
 def progress_by_node(results: Path) -> dict[str, tuple[str, str]]:
@@ -40,7 +42,7 @@ def test_four_nodes_fail_in_four_steps_and_only_accepted_nodes_return(rack: Rack
     rack.mark("gone", "no-image")
     rack.fleet.hardware("n04", "--fault", "ecc-uncorrectable", "--gpu", "2")
     rack.fleet.set_slurm(jobs={"n03": "77"})
-    done = rack.reimage("-l", "rack-one")
+    done = rack.reimage("-l", "rack-one", *TOGETHER)
     assert done.returncode == 2, done.stdout + done.stderr
     assert progress_by_node(rack.results) == {
         "n01": ("returned", ""),
@@ -73,6 +75,27 @@ def test_four_nodes_fail_in_four_steps_and_only_accepted_nodes_return(rack: Rack
     assert rack.drained() == {"n03": "bob: waits for a cable", "gone": OURS}
     assert "stays drained by another reason: bob: waits for a cable" in " ".join(done.stdout.split())
     assert sorted(rack.renewed) == ["n01", "n02", "n03", "n04"]
+
+
+def test_a_bad_image_is_tried_on_one_node_and_the_others_stay_in_service(rack: Rack) -> None:
+    rack.mark("n01", "broken")
+    done = rack.reimage("-l", "n01,n02,n03")
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert rack.renewed == ["n01"]
+    assert rack.drained() == {"n01": OURS}
+    assert progress_by_node(rack.results) == {"n01": ("failed", "provision")}
+    for node in ("n02", "n03"):
+        assert f"{node}: not begun, and as it was before" in said
+    assert "1 node failed, so no further wave began (reimage_max_failures)" in said
+    assert "ansible-playbook reimage.yml -l n01,n02,n03" in said
+
+    # The operator mends the image, and types the shown command.
+    rack.mark("n01", "broken", on=False)
+    done = rack.reimage("-l", "n01,n02,n03")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(rack.renewed) == ["n01", "n02", "n03"]
+    assert rack.drained() == {}
 
 
 @pytest.mark.parametrize("other", ["", "another-controller"])
@@ -132,7 +155,7 @@ def test_a_drain_of_provisioning_does_not_end_before_the_node_is_proven(rack: Ra
 
 def test_what_fails_for_all_nodes_is_reported_for_each(rack: Rack) -> None:
     rack.fleet.set_slurm(down=True)
-    done = rack.reimage("-l", "n01,n02")
+    done = rack.reimage("-l", "n01,n02", *TOGETHER)
     assert done.returncode == 2, done.stdout + done.stderr
     assert rack.drained() == {}
     for one in tasks.read_progress(rack.results):

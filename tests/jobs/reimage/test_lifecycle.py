@@ -184,6 +184,20 @@ def test_waves_keep_every_limit_and_lose_no_node(at_once: int, rack: int, partit
 def test_a_limit_of_0_is_refused() -> None:
     with pytest.raises(ValueError, match="reimage_per_rack: at least 1"):
         plan_waves(FLEET, 4, {"per_rack": 0})
+    with pytest.raises(ValueError, match="reimage_max_concurrent: at least 1"):
+        plan_waves(FLEET, 0, {})
+    with pytest.raises(ValueError, match="reimage_canary: at least 0"):
+        plan_waves(FLEET, 4, {}, canary=-1)
+
+
+def test_the_first_wave_is_small_and_takes_nodes_that_are_out_of_service_already() -> None:
+    per_group = {"per_rack": 4, "per_partition": 8}
+    waves = plan_waves(FLEET, 8, per_group, canary=2)
+    assert [len(wave) for wave in waves][:2] == [2, 8]
+    assert sorted(name for wave in waves for name in wave) == sorted(FLEET)
+    assert plan_waves(FLEET, 8, per_group, canary=1, first=["n17", "n16"])[0] == ["n16"]
+    assert plan_waves(FLEET, 1, per_group, canary=5)[0] == ["n00"]
+    assert plan_waves(FLEET, 8, per_group, canary=0) == plan_waves(FLEET, 8, per_group)
 
 
 def test_the_page_of_reimaging_states_the_default_limits() -> None:

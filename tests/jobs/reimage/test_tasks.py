@@ -73,6 +73,64 @@ def test_an_assumption_of_the_plan_is_in_its_message(tmp_path: Path) -> None:
     assert started(tmp_path, {"n1": ["r1"]}, remark=said).message[-1] == said
 
 
+def listed(**reasons: str) -> str:
+    """Return the answer of sinfo about nodes with these reasons, with "none" for those in service."""
+    return "".join(f"{node}|batch|{reason}\n" for node, reason in reasons.items())
+
+
+def test_the_first_wave_tries_the_image_on_one_node(tmp_path: Path) -> None:
+    dry = {"owner_pid": None, "members": listed(n1="none", n2="none", n3="none")}
+    run = started(tmp_path, **dry)
+    assert run.waves == (("n1",), ("n2", "n3"))
+    assert "no further wave starts if more than 0 nodes fail (reimage_max_failures)" in run.message
+    assert started(tmp_path, **dry, canary=0).waves == (("n1", "n2", "n3"),)
+    # A bad image is tried again on the node that it spoiled, and not on one in service.
+    dry["members"] = listed(n1="none", n2="bob: bad fan", n3="rackproof-reimage: gets a new image")
+    assert started(tmp_path, **dry).waves == (("n3",), ("n1", "n2"))
+    dry["members"] = listed(n1="bob: new", n2="bob: new", n3="Not responding")
+    assert started(tmp_path, **dry).waves == (("n1", "n2", "n3"),)
+    # Slurm did not answer, or does not list the nodes: they may be in service.
+    assert started(tmp_path, owner_pid=None, members="").waves[0] == ("n1",)
+    with pytest.raises(ReimageError, match="reimage_max_failures: at least 0, not -1"):
+        started(tmp_path, max_failures=-1)
+
+
+def test_a_node_that_was_not_begun_is_as_it_was_and_is_neither_failed_nor_unfinished(tmp_path: Path) -> None:
+    interrupted = started(tmp_path, {"n2": ["r1"]})
+    work(interrupted, "n2", *STEPS[:3])
+    before = tasks.unfinished_imaging(tmp_path, NODES)
+    assert list(before) == ["n2"]
+    run = started(tmp_path)
+    write_step(run, "n1", "begun", Step.DRAIN)
+    write_step(run, "n1", "failed", reason="the image is bad")
+    ended = end_run(run)
+    assert (ended.verdict, ended.gates) == (Verdict.FAIL, True)
+    assert "n1: failed at drain" in ended.message[0]
+    unchanged = ("n2: not begun, and as it was before", "n3: not begun, and as it was before")
+    assert ended.message[1:3] == unchanged
+    assert "1 node failed, so no further wave began (reimage_max_failures)" in ended.message[3]
+    assert ended.message[3].endswith("ansible-playbook reimage.yml -l n1,n2,n3")
+    reasons = read_run(Path(run.folder)).reasons
+    assert reasons[1:] == unchanged
+    # The earlier attempt counts again, and no night waits for the end of an imaging that never began.
+    after = tasks.unfinished_imaging(tmp_path, NODES)
+    assert after["n2"].partition(" (")[0] == before["n2"].partition(" (")[0] == "waits to begin with image"
+    assert "n3" not in after
+    assert not list(Path(run.folder, "journal").glob(".n[23]*"))
+
+
+def test_a_run_of_which_nothing_was_begun_is_unproven(tmp_path: Path) -> None:
+    ended = end_run(started(tmp_path, {"n1": ["r1"]}))
+    assert (ended.verdict, ended.gates) == (Verdict.UNPROVEN, True)
+    assert ended.message == ("n1: not begun, and as it was before",)
+
+
+def test_a_lost_journal_does_not_prove_that_a_node_was_not_begun(tmp_path: Path) -> None:
+    run = started(tmp_path, {"n1": ["r1"]})
+    run_files.journal_path(Path(run.folder), "n1").unlink()
+    assert end_run(run).verdict is Verdict.FAIL
+
+
 def test_a_node_that_passes_all_steps_returns_and_is_recorded(tmp_path: Path) -> None:
     run = started(tmp_path, {"n1": ["r1"]})
     assert run.todo == {"n1": STEPS}
@@ -213,11 +271,11 @@ def test_a_dry_run_stores_nothing(tmp_path: Path) -> None:
 
 def test_nodes_without_a_known_partition_count_as_one_partition(tmp_path: Path) -> None:
     listed = "n1|a|none\nn2|b|none\nn3|b|none"
-    assert started(tmp_path, owner_pid=None, per_partition=1, members=listed).waves == (
+    assert started(tmp_path, owner_pid=None, canary=0, per_partition=1, members=listed).waves == (
         ("n1", "n2"),
         ("n3",),
     )
-    assert len(started(tmp_path, owner_pid=None, per_partition=1).waves) == 3
+    assert len(started(tmp_path, owner_pid=None, canary=0, per_partition=1).waves) == 3
 
 
 def test_a_damaged_journal_leaves_its_node_out_and_the_others_go_on(tmp_path: Path) -> None:

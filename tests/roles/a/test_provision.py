@@ -47,6 +47,22 @@ pytestmark = pytest.mark.playbook
 UNKNOWN = {"provision_drained": {"nodes": {"n1": {"known": False}}}, "provision_touched": True}
 
 
+WAVE = """
+- hosts: all
+  gather_facts: false
+  connection: local
+  vars: {ansible_python_interpreter: PYTHON, slurm_controller_host: ""}
+  tasks:
+    - block:
+        - ansible.builtin.fail: {msg: its mirror does not answer}
+          when: inventory_hostname == 'n1'
+        - ansible.builtin.import_role: {name: provision, tasks_from: drain}
+        - ansible.builtin.debug: {msg: "drained: {{ provision_drain_nodes | join(' ') }}."}
+      rescue:
+        - ansible.builtin.debug: {msg: failed}
+"""
+
+
 def play(root: Path, folder: Path, file: str, variables: dict[str, Any], *options: str) -> str:
     """Run one file of tasks of the role on one made-up host, and return what is printed."""
     (folder / "playbook.yml").write_text(PLAYBOOK.replace("FILE", file))
@@ -75,6 +91,14 @@ def test_what_is_no_package_is_refused(root: Path, tmp_path: Path, packages: Any
     )
     assert "n1: provision_packages has to be a list of names" in printed
     assert "Install the" not in printed
+
+
+def test_a_node_that_failed_before_the_drain_is_not_drained(root: Path, tmp_path: Path) -> None:
+    inventory, playbook = tmp_path / "inventory.yml", tmp_path / "playbook.yml"
+    inventory.write_text(json.dumps({"all": {"hosts": dict.fromkeys(["n1", "n2", "n3"])}}))
+    playbook.write_text(WAVE.replace("PYTHON", sys.executable))
+    printed = play_on(inventory, playbook, root)
+    assert printed.count("drained: n2 n3.") == 2, printed
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,8 @@ from dataclasses import dataclass
 
 from rackproof.core.errors import RackproofError
 from rackproof.core.hostlist import compress_hostlist
-from rackproof.core.text import amount, sanitize
-from rackproof.nodes.slurm_states import drain_owner
-
-IN_SERVICE = "none"
-"""Text of sinfo in place of a reason, for a node that is in service."""
+from rackproof.core.text import amount, sanitize, stop_rule
+from rackproof.nodes.slurm_states import IN_SERVICE, drain_owner
 
 
 class WaveLimitError(RackproofError):
@@ -226,8 +223,5 @@ def describe_waves(waves: Sequence[Wave], limits: WaveLimits, remark: str = "") 
             f" ({lost or 'takes no node out of service'})"
         )
     if len(waves) > 1:
-        lines.append(
-            f"no further wave starts if more than {amount(limits.failures, 'node')} fail "
-            "(provision_max_failures)"
-        )
+        lines.append(stop_rule("provision", limits.failures))
     return lines

@@ -223,7 +223,11 @@ def step_limits(limits: Mapping[str, float]) -> dict[Step, float]:
 
 
 def plan_waves(
-    nodes: Mapping[str, Mapping[str, Iterable[str]]], at_once: int, per_group: Mapping[str, int]
+    nodes: Mapping[str, Mapping[str, Iterable[str]]],
+    at_once: int,
+    per_group: Mapping[str, int],
+    canary: int = 0,
+    first: Collection[str] = (),
 ) -> list[list[str]]:
     """Return the nodes in waves within the limits. No I/O.
 
@@ -235,18 +239,23 @@ def plan_waves(
         at_once: The largest number of nodes that may be out of service at a time.
         per_group: The largest number of nodes of one group that may be out of service, by kind of group. A
             missing kind is not limited.
+        canary: The largest number of nodes in the first wave. 0 means that ``at_once`` applies to it, too.
+        first: Nodes that come before all others, because they are out of service already.
 
     Raises:
-        ValueError: A limit is below one.
+        ValueError: A limit is below one, or ``canary`` is below zero.
     """
-    for name, limit in {"at_once": at_once, **per_group}.items():
+    for name, limit in {"max_concurrent": at_once, **per_group}.items():
         if limit < 1:
             raise ValueError(f"reimage_{name}: at least 1, not {limit}")
+    if canary < 0:
+        raise ValueError(f"reimage_canary: at least 0, not {canary}")
     member = {name: _limited_groups(groups, per_group) for name, groups in nodes.items()}
     nodes_left = list(nodes)
     waves: list[list[str]] = []
     while nodes_left:
-        wave = set(_next_wave(nodes_left, member, at_once, per_group))
+        most = at_once if waves or not canary else min(at_once, canary)
+        wave = set(_next_wave(nodes_left, member, most, per_group, first))
         waves.append([name for name in nodes_left if name in wave])
         nodes_left = [name for name in nodes_left if name not in wave]
     return waves
@@ -266,23 +275,25 @@ def _limited_groups(groups: Mapping[str, Iterable[str]], per_group: Mapping[str,
 def _next_wave(
     nodes_left: Sequence[str],
     member: Mapping[str, Sequence[_Group]],
-    at_once: int,
+    most: int,
     per_group: Mapping[str, int],
+    first: Collection[str],
 ) -> list[str]:
-    """Return the nodes of one wave within the limits. Nodes of crowded groups come first."""
+    """Return the nodes of one wave within the limits. Nodes in ``first`` lead, then crowded groups."""
     # A crowded group needs the most waves. If it came later, its nodes would remain at the end, in one
     # small wave after another.
     waiting = Counter(group for name in nodes_left for group in member[name])
     weight = {group: -count / per_group[group[0]] for group, count in waiting.items()}
     wave: list[str] = []
     used: Counter[_Group] = Counter()
-    for name in sorted(nodes_left, key=lambda node: sorted(weight[group] for group in member[node])):
+    weights = {name: sorted(weight[group] for group in member[name]) for name in nodes_left}
+    for name in sorted(nodes_left, key=lambda node: (node not in first, weights[node])):
         groups = member[name]
         if any(used[group] >= per_group[group[0]] for group in groups):
             continue
         used.update(groups)
         wave.append(name)
-        if len(wave) == at_once:
+        if len(wave) == most:
             break
     return wave
 

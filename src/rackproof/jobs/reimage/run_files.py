@@ -192,6 +192,15 @@ def _nodes_with_journal(folder: Path, wanted: Iterable[str] | None) -> Sequence[
     return names
 
 
+def is_untouched(path: Path) -> bool:
+    """Return whether a journal proves that the run began no step on its node."""
+    try:
+        entries = read_journal(path)
+    except JournalError:
+        return False
+    return bool(entries) and all(entry.event == "adopted" for entry in entries)
+
+
 def _has_begun(path: Path) -> bool:
     """Return whether a journal has an entry other than ``adopted``, or is damaged and may have one."""
     try:
@@ -352,6 +361,12 @@ def release_reserve(path: Path) -> None:
     """Release the reserve of a journal that ended."""
     with contextlib.suppress(OSError):
         _reserve_path(path).unlink(missing_ok=True)
+
+
+def discard_journal(path: Path) -> None:
+    """Delete the journal of a node on which the run began no step, so that an older one counts."""
+    path.unlink(missing_ok=True)
+    release_reserve(path)
 
 
 def _reserve_path(path: Path) -> Path:

@@ -7,7 +7,7 @@ protocol. ``run_files`` stores the files of a run, and ``hardware`` compares the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from pathlib import Path
 from rackproof import __version__
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Finding, Node, Record, Run, Source, Verdict, worst
-from rackproof.core.text import amount, duration, sanitize
+from rackproof.core.text import amount, duration, sanitize, stop_rule
 from rackproof.jobs.reimage import bmc, hardware, ipmi, lifecycle, redfish, run_files
 from rackproof.jobs.reimage.bmc import Access, BmcError, Machine, MachineIdentity, Settings
 from rackproof.jobs.reimage.lifecycle import Entry, Event, NodeProgress, Step
@@ -34,7 +34,7 @@ from rackproof.jobs.reimage.run_files import (
     next_run_id,
     read_run_file,
 )
-from rackproof.nodes.slurm_states import read_partitions
+from rackproof.nodes.slurm_states import IN_SERVICE, read_partitions
 from rackproof.store import host_claims
 from rackproof.store.history.client import History
 from rackproof.store.run_folder import ResultsError, write_file, write_run
@@ -102,6 +102,8 @@ def begin_run(
     at_once: int = 8,
     per_rack: int = 4,
     per_partition: int = 4,
+    canary: int = 1,
+    max_failures: int = 0,
     members: str = "",
     remark: str = "",
     limits_s: Mapping[str, float] | None = None,
@@ -118,6 +120,9 @@ def begin_run(
         at_once: The largest number of nodes that are out of service at a time.
         per_rack: The largest number of nodes of one rack.
         per_partition: The largest number of nodes of one Slurm partition.
+        canary: The largest number of nodes in the first wave, unless Slurm shows all nodes out of service. 0
+            means no such wave.
+        max_failures: The number of nodes that may fail. If more fail, no further wave starts.
         members: The output of ``sinfo --noheader --Node --format=%N|%R|%E``. Nodes that it does not list
             count as one partition.
         remark: The reason why the partitions are unknown, to be shown in the plan.
@@ -143,7 +148,10 @@ def begin_run(
         # Read the journals after the claim. A playbook that just ended wrote its last entries before it
         # released its claim.
         plans = _plan_nodes(results, nodes, method, images, again)
-        waves = _plan_waves(nodes, plans.todo, members, at_once, per_rack, per_partition)
+        if max_failures < 0:
+            raise ReimageError(f"reimage_max_failures: at least 0, not {max_failures}")
+        groups = {"per_rack": per_rack, "per_partition": per_partition}
+        waves = _plan_waves(nodes, plans.todo, members, at_once, groups, canary)
         run_id = next_run_id(results)
         run = ReimageContext(
             run_id=run_id,
@@ -152,7 +160,7 @@ def begin_run(
             waves=tuple(tuple(wave) for wave in waves),
             todo=plans.todo,
             refused=plans.refused,
-            message=(*_plan_lines(waves, plans), *([remark] if remark else [])),
+            message=(*_plan_lines(waves, plans, max_failures), *([remark] if remark else [])),
         )
         if owner_pid is not None:
             request = RunRequest(
@@ -240,14 +248,19 @@ def _plan_waves(
     todo: Iterable[str],
     members: str,
     at_once: int,
-    per_rack: int,
-    per_partition: int,
+    per_group: Mapping[str, int],
+    canary: int,
 ) -> list[list[str]]:
     """Return the nodes of each wave, so that this run takes few nodes of a rack and partition at a time.
 
-    Other nodes that are out of service do not count.
+    Other nodes that are out of service do not count. Nodes that an earlier run left drained come first, so
+    that a bad image is tried on them again, and not on a node in service.
     """
     partitions = read_partitions(members)
+    reasons = {name: reason for listed in partitions.values() for name, reason in listed.items()}
+    # A node that Slurm does not list may serve users in another way.
+    serves = any(reasons.get(name, IN_SERVICE) == IN_SERVICE for name in todo)
+    first = [name for name in todo if reasons.get(name, "").startswith(lifecycle.PREFIX)]
     groups = {
         name: {
             "per_rack": list(nodes[name]),
@@ -255,7 +268,7 @@ def _plan_waves(
         }
         for name in todo
     }
-    return lifecycle.plan_waves(groups, at_once, {"per_rack": per_rack, "per_partition": per_partition})
+    return lifecycle.plan_waves(groups, at_once, per_group, canary if serves else 0, first)
 
 
 def _write_adopted(folder: Path, plans: _NodePlans) -> None:
@@ -275,7 +288,7 @@ def _write_adopted(folder: Path, plans: _NodePlans) -> None:
         run_files.append_entry(journal_path(folder, name), entry, reserve=True)
 
 
-def _plan_lines(waves: Sequence[Sequence[str]], plans: _NodePlans) -> tuple[str, ...]:
+def _plan_lines(waves: Sequence[Sequence[str]], plans: _NodePlans, max_failures: int) -> tuple[str, ...]:
     """Describe the plan for the operator."""
     largest = max((len(wave) for wave in waves), default=0)
     lines = [
@@ -287,6 +300,8 @@ def _plan_lines(waves: Sequence[Sequence[str]], plans: _NodePlans) -> tuple[str,
             by_steps.setdefault(plans.todo[name], []).append(name)
         for steps, names in by_steps.items():
             lines.append(f"wave {number}: {compress_hostlist(names)}: {', '.join(steps)}")
+    if len(waves) > 1:
+        lines.append(stop_rule("reimage", max_failures))
     lines += [f"{name} is left out: {sanitize(reason, 600)}" for name, reason in plans.refused.items()]
     return tuple(lines)
 
@@ -378,6 +393,11 @@ def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
     folder, results = Path(run.folder), Path(run.results)
     request = read_run_file(folder)
     progress = {name: _final_progress(run, name) for name in request.nodes}
+    not_begun = [
+        name
+        for name in request.nodes
+        if name not in run.refused and run_files.is_untouched(journal_path(folder, name))
+    ]
     hardware_records: list[Node] = []
     for name in request.nodes:
         try:
@@ -385,27 +405,66 @@ def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
         except ReimageError as error:
             remarks = (*progress[name].remarks, str(error))
             progress[name] = progress[name].model_copy(update={"remarks": remarks})
-    record = _run_record(request, progress, hardware_records)
+    record = _run_record(request, progress, hardware_records, not_begun)
     try:
         # The record comes first, because the history reads it from the folder.
         write_run(record, folder)
         history = History(results).keep(folder) if keep_history else ""
+        # Otherwise, nights would take these nodes for nodes whose imaging is unfinished.
+        for name in not_begun:
+            run_files.discard_journal(journal_path(folder, name))
     except (ResultsError, OSError) as error:
         raise ReimageError(str(error)) from error
     return RunSummary(
         verdict=record.verdict,
         gates=record.verdict.gates,
-        message=tuple(sanitize(_summary_line(name, node), 1500) for name, node in progress.items()),
+        message=(
+            *(
+                sanitize(_not_begun_line(name) if name in not_begun else _summary_line(name, node), 1500)
+                for name, node in progress.items()
+            ),
+            *_stopped_line(progress, not_begun),
+        ),
         history=history,
     )
 
 
+def _not_begun_line(node: str) -> str:
+    """Return the line about a node on which the run began no step."""
+    return f"{node}: not begun, and as it was before"
+
+
+def _stopped_line(progress: Mapping[str, NodeProgress], not_begun: Collection[str]) -> Iterator[str]:
+    """Yield the command that continues after failures ended the waves, if they did."""
+    failed = [name for name, node in progress.items() if node.state != "returned" and name not in not_begun]
+    if failed and not_begun:
+        yield (
+            f"{amount(len(failed), 'node')} failed, so no further wave began (reimage_max_failures). Look "
+            "for a cause that the other nodes share, such as the image, then run, with the same -e: "
+            f"ansible-playbook reimage.yml -l {','.join([*failed, *not_begun])}"
+        )
+
+
 def _run_record(
-    request: RunRequest, progress: Mapping[str, NodeProgress], hardware_records: Sequence[Node]
+    request: RunRequest,
+    progress: Mapping[str, NodeProgress],
+    hardware_records: Sequence[Node],
+    not_begun: Collection[str],
 ) -> Run:
-    """Return the run's record. A node that did not return to service makes the run fail."""
-    verdicts = [Verdict.PASS if node.state == "returned" else Verdict.FAIL for node in progress.values()]
-    failures = [f"{name}: {_failure(node)}" for name, node in progress.items() if node.state != "returned"]
+    """Return the run's record. A node that did not return to service makes the run fail.
+
+    A node on which the run began no step is unproven.
+    """
+    verdicts, reasons = [], []
+    for name, node in progress.items():
+        if name in not_begun:
+            verdicts.append(Verdict.UNPROVEN)
+            reasons.append(_not_begun_line(name))
+        elif node.state == "returned":
+            verdicts.append(Verdict.PASS)
+        else:
+            verdicts.append(Verdict.FAIL)
+            reasons.append(f"{name}: {_failure(node)}")
     return Run(
         run_id=request.run_id,
         benchmark=BENCHMARK,
@@ -416,7 +475,7 @@ def _run_record(
         asked_nodes=request.nodes,
         findings=tuple(_remark_findings(progress)),
         verdict=worst(verdicts),
-        reasons=tuple(failures[:MAX_REASONS]),
+        reasons=tuple(reasons[:MAX_REASONS]),
         rackproof_version=__version__,
     )
 
