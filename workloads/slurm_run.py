@@ -2156,7 +2156,7 @@ class Work:
             print_event(phase=f"scancel {self.job} failed ({status}): {last_lines(err)}")
 
     def stop(self, _signal: int, _frame: Any) -> None:
-        """Handle a signal. Before there is work to end, end at once. Otherwise, the loop that follows it ends it.
+        """Handle a signal. Without work to end, end at once. Otherwise, the loop that follows it ends it.
 
         While the work is being started, the signal waits, because a job of unknown number could remain. A
         second signal does not interrupt the end that the first one began.
