@@ -914,6 +914,8 @@ def fitting_overrides(
 def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[Plan, bool]:
     """Return the unfinished plan of the same request, or store and return the new plan.
 
+    The unfinished plan has the new plan's reasons against runs, and is stored again if they differ.
+
     Args:
         plan: The new plan.
         results: The results folder.
@@ -947,10 +949,10 @@ def _store(plan: Plan, results: Path) -> None:
 
 
 def _with_present_reasons(earlier_plan: Plan, plan: Plan) -> Plan:
-    """Return an earlier plan of the same request, without reasons against runs that no longer apply.
+    """Return an earlier plan of the same request, with the new plan's reasons against its runs.
 
     The operator may have installed a program that a node lacked. Plans of one request have the same runs in
-    the same order. A run without a reason gets none, because its job may already run.
+    the same order. A run that had no reason in the earlier plan gets none, because its job may already run.
     """
     runs = tuple(
         run.model_copy(update={"unproven_because": present.unproven_because}) if run.unproven_because else run
