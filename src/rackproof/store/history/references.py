@@ -452,10 +452,7 @@ class Others(NamedTuple):
 
 
 def keys_with_a_bound(run: Run, topology: Topology) -> set[NumberKey]:
-    """Return the keys of a run's numbers for which there is a data sheet's lower bound, or a reference.
-
-    Also those are returned to which :func:`physical_objection` does not apply the lower bound.
-    """
+    """Return the keys of a run's numbers that :func:`physical_objection` or a reference limits from below."""
     keys = set()
     for measurement in run.measurements:
         key = number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)
