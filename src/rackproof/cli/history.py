@@ -282,8 +282,8 @@ def withdraw_command(run_id: str, reason: str, results: Path, as_json: bool) -> 
     """Withdraw the references that a run gave.
 
     RUN is the whole id of an accepted run. Later runs are judged by the other references of the hardware. If
-    there are none, they wait for a reference again. The numbers that are accepted next may differ from the
-    withdrawn ones only with a reason, such as a part that was changed.
+    there are none, they wait for a reference again. Without --reason, the withdrawn numbers still bound the
+    numbers that are accepted next. An example of a reason is a part that was changed.
     """
     reason = sanitize(reason.strip(), 400)
     run_id, results = split_run_path(run_id, results)
