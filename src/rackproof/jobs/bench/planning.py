@@ -181,7 +181,8 @@ class PlannedRun(Record):
 class Skipped(Record):
     """A point or benchmark that a node cannot run, for example for want of a second GPU. This is no fault.
 
-    ``node`` is the first node of a rack if the rack cannot run the point.
+    If a rack cannot run the point, ``node`` is the rack's first node. If no node of the rack has a run of the
+    benchmark, there is an entry for each node.
     """
 
     benchmark: str
@@ -196,8 +197,7 @@ class Plan(Record):
     title: str
     created: datetime
     fingerprint: str
-    """Digest of title, runs, skipped points and unreached nodes, equal for plans of the same request.
-
+    """Digest of title, runs, skipped points and nodes without a run, equal for plans of the same request.
     The digest does not cover missing programs and interpreters, which task ``plan`` adds later as obstacles.
     """
     runs: tuple[PlannedRun, ...]
