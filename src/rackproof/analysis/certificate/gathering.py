@@ -227,9 +227,10 @@ class Gathered:
     def _night_piece(
         self, folder: Path, night: NightRecord, node_nights: Sequence[NodeNight], lost: Sequence[str]
     ) -> EvidencePiece:
-        """Return a night as a piece of evidence for the nodes that are in no newer night.
+        """Return a night as a piece of evidence about some of its nodes.
 
-        ``lost`` are requested nodes that the night may have had before it was altered. These are unproven.
+        ``node_nights`` are these nodes. ``lost`` are requested nodes that the night may have had before it
+        was altered. These are unproven.
         """
         names = dict.fromkeys(node_night.node for node_night in node_nights)
         snapshots = ((name, night_store.read_snapshot(folder, name)) for name in names)

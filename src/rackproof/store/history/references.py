@@ -319,9 +319,9 @@ class AcceptedNumber:
 def drift_objection(accepted: Sequence[AcceptedNumber], value: float, direction: Direction | None) -> str:
     """Return why a number moves a reference too far from the first accepted one, or "".
 
-    The number must not be worse than the first one by more than :data:`CHAIN_DEVIATION`. The median of
-    all numbers must not move further than that to either side. A higher reference would degrade a
-    machine that was healthy before.
+    The number must not be worse than the first one by more than :data:`CHAIN_DEVIATION`. The median of the
+    new number and those that are part of the reference must not move further than that to either side. A
+    higher reference would degrade a machine that was healthy before.
 
     Args:
         accepted: The accepted numbers of the same quantity on the same hardware.
