@@ -306,7 +306,7 @@ class Gathered:
         return False
 
     def _gone_piece(self, row: RunRow, moment: datetime) -> EvidencePiece:
-        """Return a run or night that only the history has as a piece of evidence, at best unproven."""
+        """Return a run or night as the history has it, at best unproven, for a lost or altered record."""
         is_night = row.benchmark == night_store.BENCHMARK
         names = sorted({*row.nodes, *self._asked}) if is_night or not row.nodes else row.nodes
         verdict = worst([row.verdict, Verdict.UNPROVEN])
