@@ -146,8 +146,8 @@ def spread_of(samples: Iterable[float]) -> Spread:
 def spread_over_time(times_s: Sequence[float], work: float) -> Spread:
     """Return the spread of the speed over a run. No I/O.
 
-    The run is divided into ten or more stretches of equally many steps, because single steps wait for data in
-    turn, which does not mean that the speed varied. Remaining steps do not count. With fewer than ten steps,
+    The run is divided into ten or more stretches of equally many steps, because a single step may wait for
+    data although the speed of the run is steady. Remaining steps do not count. With fewer than ten steps,
     each is a stretch.
 
     Args:

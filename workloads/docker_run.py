@@ -529,7 +529,7 @@ class Docker(slurm_run.Work):
         return status == 0 or "No such container" in err
 
     def has_work(self) -> bool:
-        """Return whether there is a training or a job, which the loop that follows it ends after a signal."""
+        """Return whether a training or a job exists. After a signal, the loop that follows it ends it."""
         return self.training is not None or super().has_work()
 
     def everything(self) -> int:

@@ -103,7 +103,7 @@ class Images:
         return self._names[self._name_at[number] : self._name_at[number + 1]].decode("ascii")
 
     def lines(self) -> Iterator[str]:
-        """Return one line for each image, as ``read_lines`` takes them."""
+        """Yield one line for each image, as ``read_lines`` takes them."""
         for number in range(len(self)):
             yield (f"{self.label[number]}\t{self.name(number)}\t{self.offset[number]}\t{self.size[number]}\n")
 
@@ -402,7 +402,7 @@ _CELL, _STRUCT, _CHARS = 1, 2, 4
 
 
 def mat_elements(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Return kind and content of each element of a MAT-file of version 5."""
+    """Yield kind and content of each element of a MAT-file of version 5."""
     at = 0
     while at + 8 <= len(data):
         kind, size = struct.unpack_from("<II", data, at)

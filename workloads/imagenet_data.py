@@ -21,7 +21,7 @@ from common import Refusal
 SUFFIXES = (".jpeg", ".jpg", ".png", ".ppm")
 _PPM = re.compile(rb"P6\s+(?:#[^\n]*\s+)*(\d+)\s+(\d+)\s+(\d+)\s")
 _RESIZE = 256 / 224
-"""Validation images are made so much larger than the crop that is taken from their middle."""
+"""The shorter side of a resized validation image, as a multiple of the crop from its middle."""
 
 
 class BadImage(Exception):  # noqa: N818  (reads as what it is)

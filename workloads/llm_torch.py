@@ -366,7 +366,7 @@ class Trainer:
                 value.zero_()
 
     def step_with_gradients(self, index: int, log: Log, phase: str) -> None:
-        """Do a step where gradients are off around it, and wait for it."""
+        """Do a step with gradients, although the caller switched them off, and wait for the step's end."""
         with torch.enable_grad():
             self.step(index)
         self.losses[index].item()

@@ -14,13 +14,14 @@ the standard library of Python 3.8 or newer. A runtime is a folder next to this 
                               libraries of the system, each with its package of Debian and Ubuntu
 
 An interpreter that the operator names is used as it is, if it finds the modules. The modules are not
-imported, because importing PyTorch takes seconds. Otherwise a virtual environment is made, with a marker that
-contains the checksum of the requirements. A second call then takes milliseconds, and an incomplete
-environment is made again. With --found, nothing is made.
+imported, because importing PyTorch takes seconds. Without such an interpreter, a virtual environment is made,
+with a marker that contains the checksum of the requirements. A second call then takes milliseconds, and an
+incomplete environment is made again. With --found, nothing is made. The exit status is then 3 if the
+environment is missing or outdated.
 
 The last line of output is JSON: {"changed": bool, "python": PATH}. pip shows no progress without a terminal.
 While it works, lines `:::RACKPROOF {JSON}` therefore state the present and the final size of the environment.
-If there is no environment, the exit status is not 0, and a line on standard error states why.
+After any other failure, the exit status is not 0, and a line on standard error states why.
 """
 
 import argparse
@@ -53,7 +54,7 @@ NOT_MADE = 3
 NO_NETWORK = (
     "connection", "name resolution", "timed out", "timeout", "unreachable", "proxy", "sslerror",
 )  # fmt: skip
-"""Text of pip's output, in lower case, that shows that it could not reach a package index."""
+"""Texts in pip's output, in lower case. Each shows that pip could not reach a package index."""
 
 
 def stop(message):

@@ -36,7 +36,7 @@ CHUNK = 1 << 26
 
 LARGEST_INPUT = 4
 """Largest absolute input. Inputs are integers, so that sums are exact in any order. In bfloat16, sums are
-exact up to 256, which random inputs of some hundred ranks do not reach."""
+exact up to 256, which random inputs of up to about 200 ranks do not reach."""
 
 MOST_SAMPLES = 20
 """Largest number of timed samples per size."""

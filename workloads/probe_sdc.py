@@ -165,7 +165,7 @@ class GpuPaths:
         return list(zip(rows[:, threads].tolist(), blocks, strict=True))
 
     def expect(self, path: str, answers: Iterable[bytes]) -> None:
-        """Take the words that later launches are compared with, of each set."""
+        """Set the words of each set, with which later launches are compared."""
         words = torch.frombuffer(bytearray(b"".join(answers)), dtype=torch.int32)
         self.expected[path] = words.to(self.device)
 
@@ -203,7 +203,7 @@ class CpuPaths:
         ]
 
     def expect(self, path: str, answers: Iterable[bytes]) -> None:
-        """Take the words that later launches are compared with, of each set."""
+        """Set the words of each set, with which later launches are compared."""
         self.expected[path] = list(answers)
 
     def repeat(self, path: str) -> None:
@@ -259,7 +259,7 @@ class Memory:
 
 
 def fill(gpu: GpuPaths, chunk: torch.Tensor, first: int, kind: int) -> None:
-    """Queue a kernel that writes a pattern. ``first`` is the number in it of the chunk's first word."""
+    """Queue a kernel that writes a pattern. ``first`` is the number of the chunk's first word in it."""
     count = ctypes.c_uint64(chunk.numel())
     gpu.queue("fill", 8 * gpu.sms, pointer(chunk), count, ctypes.c_uint64(first), ctypes.c_uint32(kind))
 

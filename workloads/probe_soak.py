@@ -306,7 +306,7 @@ def look_for_earlier(keeper: Keeper, session: Session, options: argparse.Namespa
 
 
 def say_start(past: Found, kept: Kept, asked_s: float, log: Log) -> None:
-    """Log the start of the load, with the data that the log of the interrupted load lacks."""
+    """Log how the load starts. If it continues another load, also log the GPUs' states of that load."""
     if past.damage:
         why = f"{past.damage}. It is set aside (.damaged): look at this disk, and start the soak again"
         log.event("unproven", {"what": "the soak that was interrupted", "why": why})

@@ -267,7 +267,7 @@ PATHS: dict[str, Callable[[range, int], Words]] = {
 
 
 def exact_sets(path: str) -> int:
-    """Return of how many sets, from the first on, the right words can be computed on a CPU."""
+    """Return the number of sets, from the first on, whose right words a CPU can compute."""
     if path in FORMATS:
         return RANDOM_SET
     return 0 if path == "special" else SETS

@@ -20,8 +20,8 @@ the files of ``credentials``, and sent only to the registry and to the server th
 tokens.
 
 Exit status: 0 if the job completed, and 1 if it failed, hung, or was cancelled, or if this program had to end
-before the job. The others are 5 for data, 6 for the image, and 7 for the config or Slurm. ``check`` always
-ends with 0.
+before the job. The others are 5 for data, 6 for the image, and 7 for the config or Slurm. ``check`` ends with
+0 even if it finds reasons to refuse a run.
 """
 
 from __future__ import annotations
@@ -2156,7 +2156,7 @@ class Work:
             print_event(phase=f"scancel {self.job} failed ({status}): {last_lines(err)}")
 
     def stop(self, _signal: int, _frame: Any) -> None:
-        """Handle a signal. Before there is work to end, end at once. Otherwise, its loop ends it.
+        """Handle a signal. Without work to end, end at once. Otherwise, the loop that follows it ends it.
 
         While the work is being started, the signal waits, because a job of unknown number could remain. A
         second signal does not interrupt the end that the first one began.

@@ -4,8 +4,8 @@
     state_gpus.py --moment begin --gpus 4
 
 For each GPU, a line is printed with `:::RACKPROOF gpu_state` and a JSON object, which is the value of the
-probes' event of this name. mnist_mxnet.py and mpirun_tf_cnn.py, the launchers of MXNet and tf_cnn_benchmarks,
-print the lines before their training starts and after it ended well. For a GPU that the driver does not list,
+probes' event of this name. mnist_mxnet.py, mpirun_tf_cnn.py and run_command.py, which launch other programs,
+print the lines before that program starts and after it ended well. For a GPU that the driver does not list,
 no line is printed, and the run is then unproven. The program needs only the standard library of Python 3.8 or
 newer.
 

@@ -44,7 +44,7 @@ description:
     end of the playbook. The table is printed whether the playbook ends well or not.
   - For a playbook that provisions, prints the changes on each node and the nodes that need attention.
   - Names the requested hosts on which no task ran. With such hosts a playbook does not end with status 0.
-  - Removes terminal escapes from all output of Ansible, and cuts messages of more than 256 KiB.
+  - Removes terminal escapes from all output of Ansible, and cuts messages of more than 262,144 characters.
   - Ends a command or module whose answer over ssh has more than 64 MiB. Only this node's task fails.
   - Adds every node that a task drained or resumed in Slurm to C(audit.jsonl) in the results folder, with
     user, reason and playbook. Stores the changes of a provisioning by node in C(provisions), and as a run
@@ -134,7 +134,7 @@ class CallbackModule(CallbackBase):
         self._report.skip(result)
 
     def v2_runner_on_ok(self, result: Any) -> None:
-        """Store the run or the changes of a task that ended well."""
+        """Store the run, the acts or the changes of a task that ended well."""
         self._report.end_well(result)
         self._runs.add_result(result._result)
         if self._has_command and self._is_shown and self._runs.is_reported:
@@ -168,7 +168,7 @@ class CallbackModule(CallbackBase):
         self._changes.add_failure(result._host.get_name(), result._task.get_name(), result._result)
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """Print the table and the summary.
+        """Store what was provisioned, and print the table and the summary.
 
         End with a failure if hosts were left out and nothing else failed.
         """

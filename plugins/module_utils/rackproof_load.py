@@ -241,9 +241,9 @@ def _used(pids, table):
 def disturbs(others, busy, stolen, cpus):
     """Return whether other processes slow a job down.
 
-    They do if they use half of the processors, or if they use a tenth while nine tenths are busy. So does a
-    hypervisor that takes a tenth of the processors. Less than this for ten seconds had no effect on the speed
-    of a training on four H100.
+    They do if they use half of the processors, or if they use a tenth (and at least half of one processor)
+    while nine tenths are busy. So does a hypervisor that takes a tenth of the processors (and at least 0.2).
+    Less than this for ten seconds had no effect on the speed of a training on four H100.
 
     Args:
         others: The number of processors that others used, on average.

@@ -28,7 +28,8 @@ FILE_BYTES = 256 * 1024
 LAST_WAIT_S = 2.0
 """Seconds to wait for a killed tool to end."""
 UNHURRIED_S = 2.0
-"""A tool of the driver that takes longer than this is run again, because the machine may only be busy."""
+"""Seconds after which an answer of the driver's tool is late. The tool is then run again, because the machine
+may only be busy."""
 PATIENCE = 3
 """Factor by which the time limit of the second run is longer."""
 EXTRA_PATH = (

@@ -12,11 +12,13 @@ DOCUMENTATION = r"""
 module: rackproof_bench_plan
 short_description: Plan the runs, or continue the interrupted plan
 description:
-  - Makes one run for every node and every point of the chosen benchmarks.
+  - Plans one run for every point of the chosen benchmarks on every node, or on every set of nodes that a
+    benchmark uses together.
   - Stores the plan in the results folder.
   - If the same request is made again while runs are missing, it continues the stored plan.
-  - Reads C(bench_facts), C(bench_variables) and C(bench_slurm) of every host. Hosts without facts count as
-    not reached. They make the runs of their rack unproven.
+  - Reads the facts C(bench_facts), C(bench_variables), C(bench_interpreters), C(bench_slurm) and
+    C(bench_experiment) of every host, which role bench sets. Hosts without facts count as not reached. They
+    make the runs of their rack unproven.
   - In check mode the plan is shown but not stored. A rack's runs then include hosts that did not answer.
     Their data come from the inventory.
 options:

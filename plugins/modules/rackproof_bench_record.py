@@ -109,7 +109,7 @@ options:
     default: {}
 attributes:
   check_mode:
-    description: Skipped, since without runs there is nothing to record.
+    description: bench.yml does not call this action in check mode, because there is no run to record.
     support: none
   diff_mode:
     description: There is nothing to show as a difference.
@@ -130,7 +130,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 given_up:
-  description: Benchmarks whose repeats can no longer become a valid result, with the reason.
+  description: Results whose repeats can no longer become valid, by name, with the reason.
   returned: success
   type: dict
 rackproof_run:

@@ -25,7 +25,7 @@ options:
     required: true
 attributes:
   check_mode:
-    description: Skipped, since without runs there is nothing to record.
+    description: bench.yml does not call this action in check mode, because there is no run to report.
     support: none
   diff_mode:
     description: There is nothing to show as a difference.

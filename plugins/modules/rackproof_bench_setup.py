@@ -20,8 +20,8 @@ description:
   - The observed state and the changes are written to C(point.json) in O(folder) and returned raw. If a job
     was started in that folder, the call only returns C(point.json), so that the job keeps its network and
     its cache. While another job holds one of O(locks), the module fails and changes nothing.
-  - O(state=absent) removes the overlay of this run, and the next point that of any run. If the controller
-    does not return, a timer of systemd on the node removes it after O(expires_s).
+  - O(state=absent) removes the overlay of this run. O(state=present) first removes an overlay of any run. If
+    neither follows, a timer of systemd on the node removes the overlay after O(expires_s).
   - V(cold) makes the kernel drop the pages of the data, by C(posix_fadvise) for each file. C(mincore) then
     measures the share of a sample that is still in memory. With s3fs, the cache is deleted and the file
     system is mounted again.
@@ -305,9 +305,9 @@ def run_of(options):
 
 
 def remove_overlay(run=""):
-    """Remove the overlay if it exists, but with the name of a run not that of another run.
+    """Remove the overlay if it exists. Return whether it was removed.
 
-    Return whether it was removed.
+    If ``run`` names a run, the overlay of another run stays.
     """
     if run and has_interface(INTERFACE):
         owner = query_json("ip", "-j", "-d", "link", "show", "dev", INTERFACE).get("ifalias", "")
@@ -444,7 +444,7 @@ def unit_of(point):
 
 
 def files_below(folder):
-    """Return the files of the data, and why there are others, or ''."""
+    """Return the files of the data, and why the list is incomplete, or ''."""
     paths, errors = [], []
     for path, folders, names in os.walk(folder, onerror=errors.append):
         # Each file system has this folder, which only its own root can read.

@@ -39,7 +39,7 @@ options:
   paths:
     description:
       - Paths whose file systems are examined. Their size and free space are returned, and with V(health)
-        their mode. A path need not exist yet.
+        also their inodes and whether they are read-only. A path need not exist yet.
       - The default is no path for V(record), and C(/) and C(/var) for the others.
     type: list
     elements: str
@@ -284,7 +284,10 @@ gathered:
   type: dict
   contains:
     facts: {description: As of O(subset=record)., type: dict, returned: always}
-    node: {description: Modules and whether it is a container., type: dict, returned: always}
+    node:
+      description: Kernel modules, whether the node is a container, and whether this module ran as root.
+      type: dict
+      returned: always
     health: {description: 'Kernel log, NVLinks, units, ports, disks.', type: dict, returned: always}
 """
 

@@ -150,7 +150,10 @@ job:
     ended: {description: UTC moment of the end., type: str, returned: always}
     elapsed_s: {description: Seconds from start to end if known., type: float, returned: ended}
     log_bytes: {description: Size of the log., type: int, returned: always}
-    log_sha256: {description: Digest of the log; null where it could not be read., type: str, returned: ended}
+    log_sha256:
+      description: SHA-256 of the log; null where it could not be read.
+      type: str
+      returned: ended, by a supervisor that lived until then
     seal: {description: Digest of the judged fields of the job's end., type: str, returned: ended}
     machine:
       description:
@@ -401,7 +404,7 @@ def end_processes(find, wait, grace_s):
 
 
 class Folder:
-    """Access the job's folder on the node, with job.json, state.json and log.txt.
+    """The job's folder on the node, with job.json, state.json and log.txt.
 
     Args:
         path: The absolute path.
@@ -605,7 +608,7 @@ class Supervisor:
         self.load = rackproof_load.LoadWatch(controller)
 
     def run(self, answer):
-        """Start the job, answer through ``answer`` (called once with an object), and see it through."""
+        """Start the job, pass its first state to ``answer``, and supervise the job until it ends."""
         # The signals are blocked, not handled. sigtimedwait takes them when the supervisor is ready.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM})
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGPIPE):
@@ -737,7 +740,7 @@ class Supervisor:
                 return "hang"
 
     def finish(self, reason):
-        """Stop the rest of the job, free the lock, write the final state."""
+        """Stop the rest of the job, free the locks, and write the final state."""
         grace = self.options["grace_s"]
         self.load.look(end=True)
         if reason == "itself":
@@ -833,7 +836,8 @@ def take_lock(path):
         The descriptor that holds it, and how many processes of a dead supervisor's job were killed.
 
     Raises:
-        JobError: Another job holds it, or the file cannot be used.
+        JobError: Another job holds it, the file cannot be used, or processes of the dead supervisor's job
+            cannot be killed.
     """
     try:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)

@@ -713,7 +713,7 @@ def change_packages(apt, options, before, wanted, removed):
 
 
 def simulate(apt, options, wanted, removed):
-    """Fetch the lists, and refuse the request if a real run would. Return its changes."""
+    """Fetch the lists, and refuse the request if a real run would. Return the changes of such a run."""
     if not wanted and not removed:
         return {}
     if options["update"] != "never":

@@ -124,7 +124,8 @@ nodes:
         always}
     drained_by: {description: Owner of the drain (ours/other/none)., type: str, returned: always}
     reason: {description: Reason that Slurm stores with the state., type: str, returned: always}
-    set_by: {description: User who set the reason and the time., type: str, returned: always}
+    set_by: {description: User and time of the reason as C(USER@TIME)., type: str, returned:
+        always}
     jobs: {description: Ids of the node's jobs that run or are ending., type: list, returned: always}
     responding: {description: Whether the node's slurmd has registered and answers., type: bool, returned:
         always}

@@ -67,7 +67,7 @@ options:
     type: str
     default: boot
   paths:
-    description: Paths whose file systems are examined. Their size, free space and mode are returned.
+    description: Paths whose file systems are examined for size, free space, inodes, and being read-only.
     type: list
     elements: str
     default: ["/", "/var"]

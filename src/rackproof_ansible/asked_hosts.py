@@ -20,7 +20,7 @@ from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.text import sanitize
 
 EVERY_HOST = ("all", "*")
-"""Terms of a limit that contain no host. They mean all hosts of the playbook."""
+"""Terms of a limit that name no single host. They mean all hosts of the playbook."""
 
 _SKIPPING_TAGS = frozenset({"all", "always", "tagged", "untagged"})
 """Tags with a special meaning in Ansible. Rackproof's tasks have no other tags, so no other tag can

@@ -216,7 +216,7 @@ class JobFollower:
         """Show a line if one is due.
 
         Raises:
-            AnsibleActionFail: The job exceeds the limits in its own state, and its supervisor did not end it.
+            AnsibleActionFail: The job exceeds its limits, and its supervisor did not end it.
         """
         hang_s = as_float(state.get("hang_s")) or 0
         self._show(self._printer.progress_line(self._progress, elapsed_s, answer.log_bytes, hang_s))

@@ -60,8 +60,9 @@ def compare_command(
 
     SYSTEM is a system of the results folder (SKU, node, configuration, plan, imported folder), a folder of
     logs or a quoted pattern, published:NAME, or a RUN. RUN is the id of a run (or its beginning), its folder,
-    or its run.json. Ratios are relative to the first system. Means exclude failed runs. A single run gives no
-    interval. For runs, every measurement is compared, and for exactly two, all other differences too.
+    or its run.json. Ratios are relative to the first system. Means leave out runs that failed, that their
+    logs leave unproven, or whose machine was not idle. A single run gives no interval. For runs, every
+    measurement is compared, and for exactly two, all other differences too.
     """
     if len(names) < 2:
         raise click.UsageError("name two runs, or two or more systems")

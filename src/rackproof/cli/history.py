@@ -141,8 +141,9 @@ def _summary_row(run: RunRow) -> tuple[str, ...]:
 def accept_command(name: str | None, listed: bool, despite: str, results: Path, as_json: bool) -> None:
     """Make the numbers of a run, or of all runs of a plan, references for the hardware they ran on.
 
-    RUN is the id of a run in the history, or its beginning. PLAN is the id of a plan. Each measurement
-    without a reference becomes one, and later runs on that hardware are judged against it.
+    RUN is the id of a run in the history, or its beginning. PLAN is the id of a plan. Each number that lacked
+    only a reference becomes one, and so does each number that passed an accepted one. Later runs on that
+    hardware are judged against the median of the accepted numbers.
 
     A run is refused if a finding makes it worse than a pass, if its machine was not idle (unless
     bench_require_idle=false made it count), or if its record or logs were changed or removed.
@@ -282,8 +283,8 @@ def withdraw_command(run_id: str, reason: str, results: Path, as_json: bool) -> 
     """Withdraw the references that a run gave.
 
     RUN is the whole id of an accepted run. Later runs are judged by the other references of the hardware. If
-    there are none, they wait for a reference again. The numbers that are accepted next may differ from the
-    withdrawn ones only with a reason, such as a part that was changed.
+    there are none, they wait for a reference again. Without --reason, the withdrawn numbers still bound the
+    numbers that are accepted next. An example of a reason is a part that was changed.
     """
     reason = sanitize(reason.strip(), 400)
     run_id, results = split_run_path(run_id, results)

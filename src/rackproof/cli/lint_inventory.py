@@ -39,8 +39,8 @@ VALUE_CHECKS: Mapping[str, ValueCheck] = {
 def lint_inventory_command(inventory: Path, checkout: Path | None, as_json: bool) -> None:
     """List the mistakes of an inventory before any playbook runs, without access to its nodes.
 
-    In hosts, the command finds addresses, serial numbers and BMC addresses that two hosts share or that are
-    no addresses, and nodes without a SKU or with two. In variables, it finds names that no role knows,
+    In hosts, the command finds addresses, serial numbers and BMC addresses that two hosts share, invalid
+    IPv4 addresses, and nodes without a SKU or with two. In variables, it finds names that no role knows,
     misspelt ansible_* names, and values of a wrong type or beyond their bounds, also within validate_expect,
     validate_limits and bench_sku_references. In files, it finds text that is not YAML, keys that occur
     twice, and files of variables without a group. It also finds racks without nodes. The exit status is 2 if

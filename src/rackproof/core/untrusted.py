@@ -105,8 +105,8 @@ def stdout_of(tools: object, name: str) -> str:
 def leading_number(text: str) -> float | None:
     """Return the number at the beginning of a text, or None.
 
-    ``"700.00 W"`` gives 700. A number with an exponent, with more than 15 digits before the decimal point, or
-    with more than 9 digits after it gives None.
+    ``"700.00 W"`` gives 700. Digits after the ninth decimal place are cut off. A number with an exponent, or
+    with more than 15 digits before the decimal point gives None.
     """
     match = _LEADING_NUMBER.match(text)
     return float(match[1]) if match else None

@@ -2,9 +2,9 @@
 
 The command calls :func:`read_rows` with the results folder, Slurm's answer (:func:`ask_slurm`), and the
 progress of re-imaging. A row shows Slurm's state, the last night, provisioning, re-imaging, and the command
-to type next. If Slurm did not answer, or does not list the node, the row shows the node's state in Slurm at
-the end of its last night. ``rackproof explain`` and ``rackproof audit`` read only the names of the nodes from
-the rows.
+to type next. If Slurm did not answer, the row shows the node's state in Slurm at the end of its last night. A
+node that had such a state, and that Slurm does not list now, is shown as not listed. ``rackproof explain``
+and ``rackproof audit`` read only the names of the nodes from the rows.
 """
 
 from __future__ import annotations

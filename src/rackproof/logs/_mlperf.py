@@ -689,7 +689,7 @@ class Events(LogParser):
             self.course_backwards = behind, key, self.log.line_at(position)
 
     def _event_without_time(self, key: str, value: object, position: int) -> None:
-        """Note an event without a time. Only one that no handler reads still counts, as a tag."""
+        """Note an event without a time. One that no handler reads is still a tag, and a loss is checked."""
         if key in IMPORTANT:
             self.damaged(key, position)
             return

@@ -594,9 +594,9 @@ def _denies(line: bytes, sentence: re.Match[bytes]) -> bool:
 
 
 def _read_loss(line: bytes) -> str | None:
-    """Return the code of a loss, an accuracy or a gradient that is not a number, or None.
+    """Return the code of a loss or a gradient that is infinite or no number, or None.
 
-    A loss that is infinite is not a number either.
+    An accuracy that is no number has its own code, because it shows that there were no examples.
     """
     if _NAN_STEPS.search(line):
         return "nan"

@@ -178,7 +178,7 @@ class FioParser(LogParser):
             yield from self._measurements(job.name, way, parts)
 
     def _judge_end(self, name: str, clone: Mapping[str, Any]) -> None:
-        """Judge the error number with which a job ended."""
+        """Judge the error number with which a job ended, and the errors after which it went on."""
         error = clone.get("error")
         if isinstance(error, bool) or not isinstance(error, int):
             message = f"{name}: the job's error number is missing"

@@ -188,7 +188,8 @@ class Mll06Parser(Events):
     def judge_end(self, measurements: list[Measurement]) -> bool:
         """Return whether the log proves a good end, and add the wall time of the RESULT line.
 
-        An ``eval_result`` proves the end of minigo, and ``run_stop`` that of the other benchmarks.
+        An ``eval_result`` proves the end of a minigo that logs no ``run_stop``. Any other end is proven by
+        ``run_stop``.
         """
         log = self.log
         if log.results:

@@ -174,7 +174,7 @@ class MxnetParser(LogParser):
             self.curve(key, "").add(epoch + 1, value)
 
     def _check_metric(self, name: str, value: float, at: int, text: str) -> None:
-        """Record a value that is no number, an accuracy outside 0 to 1, and a loss below 0.
+        """Record NaN and infinity, an accuracy or F1 score outside 0 to 1, and a loss below 0.
 
         The limits of other metrics are unknown.
         """

@@ -248,7 +248,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.readings.setdefault(_lasting(readings), at)
 
     def _count(self, values: Mapping[str, str], named: str) -> None:
-        """Note the GPU of a row, by its name, the GPUs that the row counts, and the readings that it has."""
+        """Note the name and index of a row's GPU, the number of GPUs that it states, and its readings."""
         if named and (named in self.gpus or len(self.gpus) <= MAX_GPUS):
             self.gpus[named] = self.gpus.get(named, 0) + 1
         index, stated = values.get("index", ""), leading(values.get("count", ""))

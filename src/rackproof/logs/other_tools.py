@@ -37,7 +37,7 @@ MARKS: Mapping[str, re.Pattern[bytes]] = {
     "stream": re.compile(rb"(?m)^STREAM version "),
 }
 """Patterns of text that only one tool prints, by the tool's format. The log of a training is not searched
-for them, because its launcher may run tools."""
+for them, because its launcher may run tools. Logs of tf_cnn are an exception (:data:`_TESTED_BEFORE`)."""
 
 
 _TRAININGS: Mapping[str, re.Pattern[bytes]] = {
@@ -73,8 +73,8 @@ class OtherTools:
         Args:
             log: The log, before the lines of the block are counted.
             block: Whole lines.
-            own: The format by which the block is judged, or "" if it is not known yet. A log of another
-                format, such as a training's, is not searched.
+            own: The format by which the block is judged, or "" if it is not known yet. The log of a training
+                is not searched, except one of tf_cnn for tests of a node (``_TESTS``).
         """
         if own == _TESTED_BEFORE:
             _add(self.lines_of, log, block, _places_of(block, {name: MARKS[name] for name in _TESTS}))

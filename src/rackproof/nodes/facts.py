@@ -101,7 +101,10 @@ def with_whole_answer(tools: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def inforom_warnings(tool: str, answer: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a call of nvidia-smi that warn of an infoROM. Its exit status is such a warning."""
+    """Return the lines of a call of nvidia-smi that warn of an infoROM.
+
+    If only the exit status warns, a line about this status is returned.
+    """
     printed = f"{text_at(answer, 'stdout')}\n{text_at(answer, 'stderr')}"
     # Most answers are long, and none of their lines needs to be examined.
     lines = printed.splitlines() if " corrupt" in printed else []

@@ -1327,7 +1327,10 @@ def _counter_growth(now: int | None, before: int | None) -> int:
 
 
 def _gpu_counter_growth(node: NodeSubject, now: int | None, before: int | None) -> int:
-    """Return by how much a counter of a GPU grew, or 0 if a value is missing."""
+    """Return by how much a counter of a GPU grew since the last snapshot or, after a boot, since the boot.
+
+    Return 0 if a value is missing.
+    """
     # The counters of a GPU restart at a boot, so after a boot the whole value is new.
     is_new_count = before is not None and _was_booted(node)
     return _counter_growth(now, 0 if is_new_count else before)

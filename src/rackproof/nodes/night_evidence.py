@@ -572,9 +572,10 @@ def _is_asked_of_sku(subject: GpuSubject, name: str) -> bool:
 
 
 def _is_of_model(subject: GpuSubject, models: Iterable[str], since_driver: float = 0) -> bool:
-    """Return whether a GPU of an expected number must report a field, because of its model and driver.
+    """Return whether a GPU must report a field, because of its model and driver.
 
-    A model is any product name that contains one of the texts, so ``H200`` also means GH200.
+    A model is a whole word of the product name, so ``H200`` does not mean GH200. If the number of GPUs that
+    the node should have is unknown, no GPU must report the field.
     """
     driver = leading_number(subject.node.snapshot.versions.get("driver", ""))
     # A driver of unknown version must report everything that the newest reports.

@@ -234,7 +234,7 @@ def _drift(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 
 def _pending_reboot(node: Mapping[str, Any]) -> Remark:
-    """Return the remark about a pending reboot, with the packages that require it."""
+    """Return the remark about a pending reboot, with the packages and newer kernels that require it."""
     # A newer kernel that is installed also waits for the reboot. Older ones stay installed after an update.
     pending = sorted(name for name in node["kernels"] if _release(name) > _release(node["kernel"]))
     packages = ", ".join(sanitize(name) for name in [*node["reboot_required_by"], *pending])
@@ -257,8 +257,8 @@ def _release(kernel: str) -> tuple[int, ...]:
 def installed_driver(node: Mapping[str, Any]) -> str:
     """Return the version of the running NVIDIA driver, or else of the installed packages, or "".
 
-    Of several packages, the version that is last in the order of texts is returned. The version of a package
-    is shortened to the driver's: ``570.86.15`` for ``1:570.86.15-0ubuntu1``.
+    Of several packages, the newest version is returned. The version of a package is shortened to the
+    driver's: ``570.86.15`` for ``1:570.86.15-0ubuntu1``.
     """
     loaded = str(node["modules"].get("nvidia") or "")
     if loaded:

@@ -569,7 +569,10 @@ class JobRunner:
         return results
 
     def _result(self, number: str, status: str | None, begun: bool) -> JobResult | None:
-        """Return how a job ended, or None if it is running. A job beyond its time limit is ended here."""
+        """Return how a job ended, or None if it is running.
+
+        A job beyond its time limit is ended here. A job whose srun never started is lost.
+        """
         job, begin = self._running[number]
         took = self.clock() - begin
         if status is None:

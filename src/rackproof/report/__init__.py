@@ -145,8 +145,8 @@ def write_plan_reports(
         title: The heading.
         link: A function that returns the relative link from this page to a run's own.
         missing: Texts about requested runs that are missing. The plan is then at best unproven.
-        left_out: Texts about benchmarks that the nodes cannot run, which is not a fault. Only the page
-            shows them.
+        left_out: Texts about benchmarks that the nodes cannot run, and about nodes without a run. Neither is
+            a fault. Only the page shows them.
         scores: The scores of repeats as texts with their verdicts, which count for the plan's verdict.
 
     Returns:

@@ -80,7 +80,8 @@ def judged_text(certificate: Certificate) -> str:
 def _measured_text(certificate: Certificate) -> str:
     """Return on how many nodes a speed was measured, or "" if runs or nights measured one on each node.
 
-    Only the evidence of the answers counts. Every run with a judgement counts as a measurement of a speed.
+    Only the evidence of the answers counts. A run measured a speed on all its nodes if one of its judgements
+    is not about quality (:func:`judges_speed`).
     """
     used = _used_pieces(certificate)
     measured = {name for piece in used for name in piece.measured}

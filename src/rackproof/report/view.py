@@ -97,7 +97,7 @@ class Cell:
     """
 
     text: str = ""
-    kind: str = "text"  # text | number | code | verdict
+    kind: str = "text"
     verdict: Verdict | None = None
     href: str = ""
     note: str = ""

@@ -56,7 +56,8 @@ class ProbeNight(Record):
             ended well.
         tests: The optional tests that ran on a node, by node.
         again: The nodes whose suspect numbers were measured again.
-        unconfirmed: The nodes that should have been measured again, but were not. No speed fails them.
+        unconfirmed: The nodes with a failed number that neither a second measurement nor an earlier failure
+            confirmed. No speed fails them.
         suspected: The suspicions about each node that no second measurement withdrew.
         left_out: The reason why a node was not measured, by node. This is not a finding.
         reasons: The reasons why a node does not pass, by node.

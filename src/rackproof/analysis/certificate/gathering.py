@@ -227,9 +227,10 @@ class Gathered:
     def _night_piece(
         self, folder: Path, night: NightRecord, node_nights: Sequence[NodeNight], lost: Sequence[str]
     ) -> EvidencePiece:
-        """Return a night as a piece of evidence for the nodes that are in no newer night.
+        """Return a night as a piece of evidence about some of its nodes.
 
-        ``lost`` are requested nodes that the night may have had before it was altered. These are unproven.
+        ``node_nights`` are these nodes. ``lost`` are requested nodes that the night may have had before it
+        was altered. These are unproven.
         """
         names = dict.fromkeys(node_night.node for node_night in node_nights)
         snapshots = ((name, night_store.read_snapshot(folder, name)) for name in names)
@@ -305,7 +306,7 @@ class Gathered:
         return False
 
     def _gone_piece(self, row: RunRow, moment: datetime) -> EvidencePiece:
-        """Return a run or night that only the history has as a piece of evidence, at best unproven."""
+        """Return a run or night as the history has it, at best unproven, for a lost or altered record."""
         is_night = row.benchmark == night_store.BENCHMARK
         names = sorted({*row.nodes, *self._asked}) if is_night or not row.nodes else row.nodes
         verdict = worst([row.verdict, Verdict.UNPROVEN])

@@ -165,8 +165,8 @@ class SystemComparison(Record):
     counted: tuple[Counted, ...]
     left_out: tuple[LeftOut, ...]
     unmatched: tuple[str, ...]
-    """Benchmarks that not every system ran, and points of the first system without one counterpart in every
-    other system (``BENCHMARK batch_size=…``)."""
+    """Benchmarks that not every system ran, and points of any system without one counterpart in every other
+    system (``BENCHMARK batch_size=…``). Rows of a published study are listed only of the first system."""
 
     @property
     def judgements(self) -> tuple[Judgement, ...]:
@@ -304,10 +304,7 @@ _Row = tuple[str, list[_Group]]
 
 
 def _aligned(systems: Sequence[Mapping[str, list[_Group]]]) -> tuple[list[_Row], list[str]]:
-    """Return rows of groups, with one group per system, and the benchmarks and points without such a row.
-
-    Of the points, only those of the first system are listed.
-    """
+    """Return rows of groups, with one group per system, and the benchmarks and points without such a row."""
     rows: list[_Row] = []
     lonely: list[str] = []
     # Use the order of first appearance, so that the rows follow the order of the first system.
@@ -332,7 +329,8 @@ def _is_single_point(groups: Sequence[_Group]) -> bool:
 def _aligned_points(benchmark: str, of_each: Sequence[list[_Group]]) -> tuple[list[_Row], list[str]]:
     """Match each of the first system's points with one point of every other system.
 
-    Return the rows, and texts for the points that have no counterpart, or several, in another system.
+    Return the rows, and texts for the points of any system that are in no row, because they have no
+    counterpart or several. Rows of a published study in the other systems are not listed.
     """
     rows: list[_Row] = []
     lonely: list[str] = []

@@ -28,7 +28,7 @@ _FIRST = "unproven until a run of these nodes is accepted (rackproof accept)"
 
 
 def describe_plan(plan: Plan, baselines: Sequence[SkuReference] = ()) -> str:
-    """Describe a plan's runs, their nodes, duration and references, and what was left out.
+    """Describe a plan's runs, their nodes, duration and references, and what has no run.
 
     Args:
         plan: The plan.

@@ -181,7 +181,8 @@ class PlannedRun(Record):
 class Skipped(Record):
     """A point or benchmark that a node cannot run, for example for want of a second GPU. This is no fault.
 
-    ``node`` is the first node of a rack if the rack cannot run the point.
+    If a rack cannot run the point, ``node`` is the rack's first node. If no node of the rack has a run of the
+    benchmark, there is an entry for each node.
     """
 
     benchmark: str
@@ -196,8 +197,7 @@ class Plan(Record):
     title: str
     created: datetime
     fingerprint: str
-    """Digest of title, runs, skipped points and unreached nodes, equal for plans of the same request.
-
+    """Digest of title, runs, skipped points and nodes without a run, equal for plans of the same request.
     The digest does not cover missing programs and interpreters, which task ``plan`` adds later as obstacles.
     """
     runs: tuple[PlannedRun, ...]
@@ -914,6 +914,8 @@ def fitting_overrides(
 def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[Plan, bool]:
     """Return the unfinished plan of the same request, or store and return the new plan.
 
+    The unfinished plan has the new plan's reasons against runs, and is stored again if they differ.
+
     Args:
         plan: The new plan.
         results: The results folder.
@@ -947,10 +949,10 @@ def _store(plan: Plan, results: Path) -> None:
 
 
 def _with_present_reasons(earlier_plan: Plan, plan: Plan) -> Plan:
-    """Return an earlier plan of the same request, without reasons against runs that no longer apply.
+    """Return an earlier plan of the same request, with the new plan's reasons against its runs.
 
     The operator may have installed a program that a node lacked. Plans of one request have the same runs in
-    the same order. A run without a reason gets none, because its job may already run.
+    the same order. A run that had no reason in the earlier plan gets none, because its job may already run.
     """
     runs = tuple(
         run.model_copy(update={"unproven_because": present.unproven_because}) if run.unproven_because else run

@@ -60,8 +60,8 @@ from rackproof.store.run_folder import write_run
 # Matches a seed in a log. Eighteen digits fit into 64 bits and into the columns of the history.
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
-# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md), with their meanings. They prove
-# neither success nor failure, as those of the next two tables. Any other status except 0 means that something
+# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md), with their meanings. Like those of
+# the next two tables, they prove neither success nor failure. Any other status except 0 means that something
 # failed while the workload ran. For a site's own program, run_command.py replaces every other status by 1.
 COULD_NOT_RUN = {
     4: "a GPU that was requested is absent",

@@ -87,7 +87,7 @@ class Evidence(Record):
     machine_use: dict[str, MachineUse] = {}  # noqa: RUF012
     """Use of each node by other processes while the job ran."""
     busy: str = ""
-    """Reason why no speed is judged, empty if the machines were idle or need not be."""
+    """Reason why every speed is unproven, empty if the machines were idle or need not be."""
     container_digest: str = ""
     """Digest of the container's image, empty without a container."""
     slurm_start: datetime | None = None

@@ -675,7 +675,9 @@ def _with_observed_texts(texts: Mapping[str, str], setup: node_setup.SetupEviden
 
 
 def abandoned_results(results: Path, plan_id: str) -> dict[str, str]:
-    """Return a plan's results that can no longer become valid, by :meth:`Plan.result_of`, with the reasons.
+    """Return a plan's results that can no longer become valid, with the reasons.
+
+    The keys are names of :meth:`Plan.result_names`.
 
     Raises:
         BenchError: The plan or one of its records cannot be read.

@@ -46,7 +46,7 @@ def read_ansible_nodes(path: Path) -> AdoptedSource:
     """Return the hosts of an inventory, without localhost and hosts with unusable names.
 
     If the inventory states GPUs for any host, a host gets 0 GPUs if no variable and no group names any for
-    it.
+    it. If the inventory states none, only a host whose single group is slurm_controller gets 0 GPUs.
 
     Args:
         path: Output of ``ansible-inventory --list`` (a file ``*.json``), or any inventory that Ansible reads.

@@ -179,8 +179,8 @@ def _find_heading(text: str) -> tuple[int, str]:
     """Return the number of lines above the headings, and the delimiter.
 
     Excel writes its separator into a line of its own, and a title may contain the heading of a column. Among
-    the first lines with a heading of the column of names, the line with the most known headings counts. If
-    there is no such line, the first line counts.
+    the first lines with a heading of the column of names, the line with the most known headings counts. Below
+    the first line, such a line must have a second heading. If there is no such line, the first line counts.
     """
     headings: list[tuple[int, int, str]] = []
     for row_index, line in enumerate(text.split("\n", _MOST_TITLES)[:_MOST_TITLES]):

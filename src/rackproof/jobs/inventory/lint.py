@@ -424,7 +424,7 @@ def argument_kinds(root: Path) -> dict[str, str]:
 
 
 def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[InventoryMistake]:
-    """Yield each value that is not of its variable's type, and each host's first number beyond its bounds."""
+    """Yield each value that is not of its variable's type, and each number beyond its bounds."""
     wrong: dict[str, list[str]] = {}
     for host, variables in inventory.hosts.items():
         for name, value in variables.items():

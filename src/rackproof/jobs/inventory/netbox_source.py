@@ -410,9 +410,10 @@ def _choose(
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Return the devices that can be nodes, and the others.
 
-    A NetBox lists switches and power strips as well. A device can be a node if it states a GPU, or if another
-    device of its role does. If a filter states the kind of device, every device can be one. With another
-    filter that is no place, tenant or status, such as a tag, every device can be one that is no equipment.
+    A NetBox lists switches and power strips as well. If a filter states the kind of devices, every device can
+    be a node. Without such a filter, network, power and storage equipment cannot. Any other device can be one
+    if it states a GPU, if another device of its role does, or if a filter compares something other than a
+    place, tenant or status, such as a tag.
 
     Args:
         devices: The devices.

@@ -93,7 +93,7 @@ def collect(
             boot.
         folder: The folder of the reports on that host.
         awaited: The machines to wait for.
-        timeout_s: The largest number of seconds to wait.
+        timeout_s: The number of seconds after which the wait ends, as soon as no new report is there.
         show: A function that is called with a line about each report.
         sleep: A function that waits.
         clock: A function that returns the time in seconds.

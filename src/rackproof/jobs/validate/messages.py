@@ -150,7 +150,8 @@ def describe_changes(
     """Return a line for each node that differs from its last night, the worst verdict first.
 
     A new node that passes has no line. A last line lists the nodes that only the night before requested. If
-    ``before`` is None, the only line says that there is no earlier night.
+    there was no night before, the only line says so. If its record cannot be read, the first line says so,
+    and only nodes in ``earlier`` are compared.
 
     Args:
         night: The night.

@@ -195,8 +195,8 @@ def _own_night(results: Path, before: Sequence[Path], night_id: str | None) -> P
 def finish_interrupted(results: Path) -> list[str]:
     """Complete nights that were judged but have no ``run.json``, and remove nights without a judgement.
 
-    A folder with files that no night makes is left. Return a remark about each of these nights. If a running
-    playbook claims nodes for a night, change nothing.
+    A night without a judgement is left if its folder has files that no night makes. Return a remark about
+    each completed, removed or left night. If a running playbook claims nodes for a night, change nothing.
 
     Args:
         results: The results folder.

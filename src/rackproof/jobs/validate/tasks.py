@@ -303,7 +303,7 @@ def close_night(
         keep: Whether the night is stored. False is a dry run, whose folder is removed.
 
     Raises:
-        ValidateError: The night cannot be read or stored.
+        ValidateError: The night cannot be read or stored, or the results folder cannot be listed.
     """
     folder, results = Path(begun.folder), Path(begun.results)
     try:

@@ -49,8 +49,8 @@ class Part(NamedTuple):
     Attributes:
         kind: One of node, gpu, link or group.
         key: The key, which remains the same if the hostname changes.
-        name: The current hostname of a node, the model of a GPU, or the joined names of the members of a link
-            or group.
+        name: The current hostname of a node, the model of a GPU, or the joined hostnames and GPU UUIDs of the
+            members of a link or group.
         sku: The SKU of a node, or "" for a GPU. A link or group has the SKU of its members if they agree.
         node: The index of a GPU's current node in the same list, or -1 if it is unknown.
         slot: The current slot of a GPU, or -1 if it is unknown.

@@ -320,9 +320,9 @@ class AcceptedNumber:
 def drift_objection(accepted: Sequence[AcceptedNumber], value: float, direction: Direction | None) -> str:
     """Return why a number moves a reference too far from the first accepted one, or "".
 
-    The number must not be worse than the first one by more than :data:`CHAIN_DEVIATION`. The median of
-    all numbers must not move further than that to either side. A higher reference would degrade a
-    machine that was healthy before.
+    The number must not be worse than the first one by more than :data:`CHAIN_DEVIATION`. The median of the
+    new number and those that are part of the reference must not move further than that to either side. A
+    higher reference would degrade a machine that was healthy before.
 
     Args:
         accepted: The accepted numbers of the same quantity on the same hardware.
@@ -453,10 +453,7 @@ class Others(NamedTuple):
 
 
 def keys_with_a_bound(run: Run, topology: Topology) -> set[NumberKey]:
-    """Return the keys of a run's numbers for which there is a data sheet's lower bound, or a reference.
-
-    Also those are returned to which :func:`physical_objection` does not apply the lower bound.
-    """
+    """Return the keys of a run's numbers that :func:`physical_objection` or a reference limits from below."""
     keys = set()
     for measurement in run.measurements:
         key = number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)

@@ -448,7 +448,8 @@ class Store(AbstractContextManager["Store"]):
         A number is accepted if it is unproven only because its reference was missing. A number that passed an
         accepted reference is accepted, too, and the median then includes one more run. If only one of several
         GPUs was judged, the same measurements of the other GPUs are accepted, too. If lower is better, the
-        bounds are mirrored. If a run is accepted again, its bounds are updated.
+        bounds are mirrored. If neither side is better, a later number beyond ``high`` fails, too. If a run is
+        accepted again, its bounds are updated.
 
         Args:
             run_id: The run's id or a prefix of it.

@@ -208,7 +208,11 @@ def hold_of(slurm: SlurmState | None, before: NodeNight | None, night_id: str) -
 def _with_hold(
     node_night: NodeNight, before: NodeNight | None, night_id: str, now: datetime, policy: DrainPolicy
 ) -> NodeNight:
-    """Return a node with the decision about its drain. A node that nights did not drain is unchanged."""
+    """Return a node with the decision about its drain.
+
+    A node that nights did not drain is unchanged. If Slurm's state of a node is unknown, its earlier drain by
+    nights is kept.
+    """
     if node_night.slurm is None or not node_night.slurm.known:
         return _with_earlier_hold(node_night, before, night_id, policy)
     hold = hold_of(node_night.slurm, before, night_id)
@@ -233,7 +237,7 @@ def _with_hold(
 def _with_earlier_hold(
     node_night: NodeNight, before: NodeNight | None, night_id: str, policy: DrainPolicy
 ) -> NodeNight:
-    """Return a node about which Slurm said nothing, with its earlier drain by nights, if there is one.
+    """Return a node whose state in Slurm is unknown, with its earlier drain by nights, if there is one.
 
     Without the drain, a later night would count it from that night on, and compare the node with a snapshot
     that may already show the fault.

@@ -223,7 +223,8 @@ def _gpus(reads: Callable[[GpuSnapshot], bool]) -> Callable[[DrainedNode], Evide
 def _values(*fields: str, as_before: Iterable[str] = ()) -> Callable[[DrainedNode], EvidenceState]:
     """Return a function that checks whether every GPU reports these fields.
 
-    A field in ``as_before`` is required only if a GPU of the node reported it in an earlier night.
+    A field in ``as_before`` is required only if a GPU of the node reported it in an earlier night. With such
+    fields but without an earlier snapshot, the evidence is absent.
     """
 
     def state(node: DrainedNode) -> EvidenceState:
@@ -261,7 +262,10 @@ def _readings(node: DrainedNode) -> EvidenceState:
 
 
 def _driver_tools(node: DrainedNode) -> EvidenceState:
-    """Return whether each driver tool answers that answered or hung in an earlier night."""
+    """Return whether ``nvidia-smi`` answers, and each driver tool that answered or hung in an earlier night.
+
+    Without an earlier snapshot, the evidence is absent.
+    """
     tools = {
         tool
         for snapshot in node.earlier
@@ -381,7 +385,10 @@ def _mounts(node: DrainedNode) -> EvidenceState:
 
 
 def _writable_mounts(node: DrainedNode) -> EvidenceState:
-    """Return whether the expected file systems, and those that were writable before, are writable."""
+    """Return whether the expected file systems, and those that were writable before, are writable.
+
+    Without an earlier snapshot, the evidence is absent.
+    """
     table = node.tonight.mount_table
     if not table or not node.earlier:
         return EvidenceState.ABSENT

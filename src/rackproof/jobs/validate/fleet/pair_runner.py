@@ -290,7 +290,8 @@ def _fabric_reasons(
 ) -> tuple[dict[str, NightReason], list[NightReason]]:
     """Return the reason of each bad or suspect node, and the failures and warnings about links.
 
-    A suspect is unproven. Only pairs count here. The results of larger groups change no reason.
+    A suspect is unproven. Only pairs give reasons. Larger groups that passed only show that their nodes are
+    good.
     """
     pairs = _deciding_meetings(results)
     passed = {pair: result.passed for pair, result in pairs.items()}

@@ -131,7 +131,7 @@ def find_culprits(
 ) -> tuple[frozenset[str], frozenset[Pair], frozenset[str]]:
     """Return the bad nodes, the pairs with a bad link, and the nodes that remain suspects.
 
-    A partner is good if it passed with another node. A node is bad if it always failed, at least twice with
+    A partner is good if it passed with other nodes. A node is bad if it always failed, at least twice with
     good partners. If both nodes of a failed pair are good, the link between them is bad. A failed pair with a
     bad node proves nothing about the partner. All other nodes that always failed, at least once with a node
     that is not bad, are suspects.
@@ -184,16 +184,16 @@ def bisect_group(
     """Find the bad nodes of a group by measuring halves of it.
 
     If a half works, all its nodes are good. If a half fails, it is halved again. A single node is measured
-    together with the first of the helpers. The search also finds several bad nodes, and a hang is a failure.
-    The whole group is not measured, unless it is a single node.
+    together with a helper. The search also finds several bad nodes, and a hang is a failure. The whole group
+    is not measured, unless it is a single node.
 
     Args:
         nodes: The names of the group's nodes. At least one of them is thought to be bad.
         works: A function that runs a job on some nodes with a time limit. It returns false for a failure or a
             hang.
         helpers: The known-good nodes outside the group.
-        met: The pairs that were measured before. A single node gets a helper that it did not meet, if there
-            is one, because only a second good partner proves it bad.
+        met: The pairs that were measured before. A single node gets the first helper that it did not meet, or
+            else the first helper, because only a second good partner proves it bad.
         most_runs: The largest number of runs. Nodes that were not tested by then are in the second
             value.
 
