@@ -397,8 +397,8 @@ def test_a_node_without_nvidia_smi_has_none_of_the_gpus_it_should_have() -> None
     ("answer", "fails"),
     [
         ({"status": "absent"}, True),
-        # nvidia-smi fails if a GPU is lost or the driver does not answer.
-        ({"status": "failed", "rc": 15, "stdout": "GPU is lost"}, True),
+        # Because of one lost GPU, nvidia-smi may list none. The code gpu_lost then fails the node.
+        ({"status": "failed", "rc": 15, "stdout": "GPU is lost"}, False),
         ({"status": "no_driver", "rc": 9, "stdout": ""}, True),
         (ok("No devices were found"), True),
         (ok("<nvidia_smi_log></nvidia_smi_log>"), True),
@@ -414,3 +414,5 @@ def test_a_truncated_or_missing_answer_is_not_taken_for_missing_gpus(
     found = findings_from_facts("n1", change("tools.nvidia_smi_xml", answer), expected_gpus=8)
     assert ("gpus_missing" in {one.code for one in found}) is fails
     assert found or fails
+    is_lost = answer["stdout"] == "GPU is lost" if "stdout" in answer else False
+    assert ("gpu_lost" in {one.code for one in found if one.verdict is Verdict.FAIL}) is is_lost

@@ -73,7 +73,7 @@ from rackproof.nodes.night_evidence import (
     is_address,
     root_remedy,
 )
-from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, PortSnapshot, reboot_counter_key
+from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, reboot_counter_key
 
 MOST_FINDINGS = 200
 """Largest number of findings in a node's record, which has the worst first."""
@@ -1213,7 +1213,7 @@ def _lost_ports(node: NodeSubject) -> dict[tuple[str, str], bool]:
 
 def _lacking_ports(node: NodeSubject, use: PortUse) -> int:
     """Return how many ports of a use are missing, compared with the SKU. More ports give a number below 0."""
-    return expected_ports(node.expected, use) - len(node.ports_of_use(use))
+    return expected_ports(node.expected, use) - len(node.ports_by_use[use])
 
 
 def _port_count(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -1222,7 +1222,7 @@ def _port_count(node: NodeSubject) -> Iterator[HealthFinding]:
     for use, words in uses:
         lost = [port for port in _lost_ports(node) if port_use(node.known_ports[port], node.expected) == use]
         if len(lost) < _lacking_ports(node, use):
-            evidence = f"{len(node.ports_of_use(use))} of {expected_ports(node.expected, use)} {words}"
+            evidence = f"{len(node.ports_by_use[use])} of {expected_ports(node.expected, use)} {words}"
             yield node.finding("ports_missing", Verdict.FAIL, "inspect", evidence)
 
 
@@ -1250,9 +1250,8 @@ def _port_link(subject: PortSubject) -> Iterator[HealthFinding]:
 
 def _port_down(subject: PortSubject) -> Iterator[HealthFinding]:
     """Find a port that is down. It is unused if it was never active and enough ports of its use are."""
-    port, ports = subject.port, subject.node.ports_of_use(subject.use)
+    port, active = subject.port, subject.node.active_ports[subject.use]
     needed = expected_ports(subject.node.expected, subject.use)
-    active = sum(other.state == "active" for other in ports)
     physical = f", physically {port.physical}" if port.physical else ""
     evidence = f"{port.state}{physical}"
     # A port counts no lost link if it was never up, for example without a cable.
@@ -1289,13 +1288,7 @@ def _may_be_no_compute_port(subject: PortSubject) -> bool:
     expected = subject.node.expected
     if expected.port_layer or expected.port_devices or not expected.ports:
         return False
-    fast = [port for port in subject.node.ports_of_use("compute") if _has_rate(port, expected.port_gbps)]
-    return len(fast) >= expected.ports
-
-
-def _has_rate(port: PortSnapshot, gbps: float) -> bool:
-    """Return whether a port is active with a rate or a higher one."""
-    return port.state == "active" and port.rate_gbps is not None and port.rate_gbps >= gbps
+    return subject.node.fast_compute_ports >= expected.ports
 
 
 def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:

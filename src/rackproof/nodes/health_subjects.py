@@ -8,7 +8,7 @@ A subject is a node, a GPU or a port, together with its state in earlier nights.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -291,9 +291,29 @@ class NodeSubject(Subject):
         answer = self.snapshot.tools.get("nvidia_smi_xml", "")
         return bool(self.expected.gpus) or bool(self.snapshot.gpus) or answer not in ("", "absent")
 
-    def ports_of_use(self, use: PortUse) -> list[PortSnapshot]:
-        """Return tonight's ports of one use."""
-        return [port for port in self.snapshot.ports if port_use(port, self.expected) == use]
+    @cached_property
+    def ports_by_use(self) -> Mapping[PortUse, Sequence[PortSnapshot]]:
+        """Return tonight's ports by their use."""
+        # A node may claim thousands of ports, and each is compared with the others.
+        ports: dict[PortUse, list[PortSnapshot]] = {"compute": [], "other": [], "nvswitch": []}
+        for port in self.snapshot.ports:
+            ports[port_use(port, self.expected)].append(port)
+        return ports
+
+    @cached_property
+    def active_ports(self) -> Mapping[PortUse, int]:
+        """Return the number of tonight's active ports by their use."""
+        return {
+            use: sum(port.state == "active" for port in ports) for use, ports in self.ports_by_use.items()
+        }
+
+    @cached_property
+    def fast_compute_ports(self) -> int:
+        """Return how many active compute ports have at least the SKU's rate."""
+        return sum(
+            port.state == "active" and (port.rate_gbps or 0.0) >= self.expected.port_gbps
+            for port in self.ports_by_use["compute"]
+        )
 
     @cached_property
     def known_ports(self) -> Mapping[tuple[str, str], PortSnapshot]:

@@ -620,7 +620,7 @@ def test_the_persistence_daemon_turns_the_mode_on_only_without_its_option(
 ) -> None:
     """Packages of Debian and Ubuntu start the daemon with that option."""
     node = bare.init().drive()
-    node.process(["nvidia-persistenced", "--verbose", *options]).communicate(timeout=30)
+    node.process(["nvidia-persistenced", "--verbose", *options]).communicate()
     pid = int((node.root / "run/rack/holds-nvidia/nvidia-persistenced").read_text())
     try:
         assert node.ok(QUERY).split() == [mode] * 4
@@ -628,7 +628,7 @@ def test_the_persistence_daemon_turns_the_mode_on_only_without_its_option(
         node.ok("modprobe nvidia")
         node.ok("nvidia-smi -pm 1")
         assert node.ok(QUERY).split() == ["Enabled"] * 4
-        assert node.process(["nvidia-persistenced"]).wait(30) == 1
+        assert node.process(["nvidia-persistenced"]).wait() == 1
     finally:
         os.kill(pid, signal.SIGKILL)
     # The mode ends with the daemon that keeps it.
@@ -650,5 +650,5 @@ def test_the_persistence_daemon_refuses_what_the_real_one_refuses(
     options: list[str], words: str, bare: Callable
 ) -> None:
     daemon = bare.init().drive().process(["nvidia-persistenced", *options])
-    assert words in daemon.communicate(timeout=30)[1]
+    assert words in daemon.communicate()[1]
     assert daemon.returncode == 1
