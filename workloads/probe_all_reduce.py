@@ -35,8 +35,11 @@ CHUNK = 1 << 26
 """Number of values that are made or checked at a time."""
 
 LARGEST_INPUT = 4
-"""Largest absolute input. Inputs are integers, so that sums are exact in any order. In bfloat16, sums are
-exact up to 256, which random inputs of up to about 200 ranks do not reach."""
+"""Largest absolute input. Inputs are integers, so that sums are exact in any order."""
+EXACT_SUM = 256
+"""Largest sum up to which bfloat16 is exact."""
+MOST_SIGMAS = 7
+"""Standard deviations of a random sum that no value of a reduction reaches."""
 
 MOST_SAMPLES = 20
 """Largest number of timed samples per size."""
@@ -176,17 +179,30 @@ def plan(options: argparse.Namespace) -> int:
     return ranks
 
 
-def numbers(rank: int, chunk: int, values: torch.Tensor, seed: int) -> torch.Tensor:
+def largest_input(ranks: int) -> int:
+    """Return the largest absolute input with which random sums over a number of ranks remain exact.
+
+    It is at least 1. Sums over more than about 2,000 ranks are then no longer exact in bfloat16.
+    """
+    for largest in range(LARGEST_INPUT, 1, -1):
+        # The variance of uniform integers from -n to n is n * (n + 1) / 3.
+        if MOST_SIGMAS * math.sqrt(ranks * largest * (largest + 1) / 3) <= EXACT_SUM:
+            return largest
+    return 1
+
+
+def numbers(rank: int, ranks: int, chunk: int, values: torch.Tensor, seed: int) -> torch.Tensor:
     """Fill ``values`` with the random integers of a rank and chunk. Every rank can compute them."""
     # Two primes give ranks and chunks different seeds.
     generator = torch.Generator(values.device).manual_seed(seed * 1_000_003 + rank * 10_007 + chunk)
-    return values.random_(-LARGEST_INPUT, LARGEST_INPUT + 1, generator=generator)
+    largest = largest_input(ranks)
+    return values.random_(-largest, largest + 1, generator=generator)
 
 
 def fill(buffer: torch.Tensor, rank: Rank, seed: int) -> None:
     """Fill the buffer with this rank's numbers."""
     for index, part in enumerate(buffer.split(CHUNK)):
-        numbers(rank.index, index, part, seed)
+        numbers(rank.index, rank.count, index, part, seed)
 
 
 def count_wrong(buffer: torch.Tensor, rank: Rank, seed: int) -> int:
@@ -196,7 +212,7 @@ def count_wrong(buffer: torch.Tensor, rank: Rank, seed: int) -> int:
         expected = torch.zeros_like(part)
         scratch = torch.empty_like(part)
         for other in range(rank.count):
-            expected += numbers(other, index, scratch, seed)
+            expected += numbers(other, rank.count, index, scratch, seed)
         wrong += int((part != expected).sum())
     return wrong
 

@@ -231,7 +231,7 @@ class Buffers:
 
     def _numbers(self, source: Source, index: int, chunk: torch.Tensor) -> torch.Tensor:
         rank, part = source
-        return numbers(part * self.rank.count + rank, index, chunk, self.seed)
+        return numbers(part * self.rank.count + rank, self.rank.count, index, chunk, self.seed)
 
     def prepare(self) -> None:
         """Fill the result with NaN, or with the input if the collective replaces it.

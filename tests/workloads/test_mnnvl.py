@@ -1,4 +1,4 @@
-"""Test how workloads/probe_all_reduce.py finds out whether NCCL connects nodes by NVLink.
+"""Test which numbers probe_all_reduce.py sums, and how it finds out whether NCCL connects nodes by NVLink.
 
 In an NVL72 rack, NVLink connects the GPUs of several nodes (MNNVL). If that fails, NCCL uses network cards
 without a message, and the measured speed is that of the network. The probe therefore reads NCCL's log. A
@@ -8,6 +8,7 @@ clique is the set of ranks that NVLink connects, and the tests show that it must
 from __future__ import annotations
 
 import importlib
+import math
 from pathlib import Path
 from types import ModuleType
 
@@ -26,6 +27,12 @@ def probe(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return workloads/probe_all_reduce.py as a module."""
     monkeypatch.syspath_prepend(root / "workloads")
     return importlib.import_module("probe_all_reduce")
+
+
+@pytest.mark.parametrize(("ranks", "largest"), [(2, 4), (72, 4), (200, 4), (201, 3), (1000, 1), (2000, 1)])
+def test_sums_over_many_ranks_remain_exact(probe: ModuleType, ranks: int, largest: int) -> None:
+    assert probe.largest_input(ranks) == largest
+    assert 7 * math.sqrt(ranks * largest * (largest + 1) / 3) < 256
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from rackproof.store.sealed_json import open_sealed, seal_json
 
 PROBES_FILE = "probes.json"
 """File of the measurements in a night's folder."""
+PAIRS_LOCK = "pairs.lock"
+"""File in a night's folder, which the writer of a pair's measurement locks."""
 BENCHMARK = "probes"
 """Name of the benchmark of nights' measurements in the history."""
 DIRECT = "direct"

@@ -452,7 +452,9 @@ def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: Night
     assert finish_interrupted(results) == []
 
 
-@pytest.mark.parametrize("files", [("snapshots",), ("probes.json", "snapshots"), ("direct",)])
+@pytest.mark.parametrize(
+    "files", [("snapshots",), ("probes.json", "snapshots"), ("direct",), ("snapshots", "pairs.lock")]
+)
 @pytest.mark.parametrize("is_removed", [True, False])
 def test_a_night_that_cannot_be_removed_is_not_called_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...], is_removed: bool

@@ -36,7 +36,7 @@ from rackproof.nodes.probe_slurm_jobs import (
 from rackproof.store import night_store
 from rackproof.store.night_store import NightContext, NightReason, NodeNight, StoredSnapshot
 from rackproof.store.plain_file import hold_lock
-from rackproof.store.probe_results import PairResult, ProbeNight, read_probes, write_probes
+from rackproof.store.probe_results import PAIRS_LOCK, PairResult, ProbeNight, read_probes, write_probes
 from rackproof.store.run_folder import ResultsError
 
 PROBES, PAIR = "probes", "pair"
@@ -328,7 +328,7 @@ def record_pair(context: NightContext, node: str, half: PartnerHalf, output: str
 def _add_pair(folder: Path, node: str, result: PairResult | None, reason: str) -> None:
     """Add a pair's result to the night's measurements, one writer at a time."""
     # Nodes of a wave end at the same time, and each adds its pair to the same file.
-    with hold_lock(folder / "pairs.lock"):
+    with hold_lock(folder / PAIRS_LOCK):
         night = read_probes(folder) or ProbeNight(asked=0)
         reasons = dict(night.reasons)
         if reason:

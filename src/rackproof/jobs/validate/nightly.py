@@ -71,7 +71,7 @@ _KEPT_LINES = 8
 """Number of last lines of Ansible's output that a message shows, to explain a playbook that failed."""
 _UNJUDGED = {
     *(night_store.SNAPSHOTS_FOLDER, night_store.EARLIER_SNAPSHOTS_FOLDER),
-    *(probe_results.DIRECT, probe_results.PROBES_FILE),
+    *(probe_results.DIRECT, probe_results.PROBES_FILE, probe_results.PAIRS_LOCK),
 }
 """Names of all files and folders in the folder of a night before its judgement."""
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
