@@ -37,7 +37,7 @@ from rackproof.jobs.bench import plan_text
 from rackproof.jobs.reimage import autoinstall, order_signature
 from rackproof.jobs.reimage import image_report as reports
 from rackproof.nodes import files as node_files
-from rackproof.nodes import imex, packages, peer_memory, preflight, slurm_releases
+from rackproof.nodes import imex, packages, peer_memory, preflight, slurm_listing, slurm_releases
 from rackproof_ansible import asked_hosts
 
 
@@ -191,6 +191,13 @@ def slurm_misfit(node: Any, controller: Any) -> str:
     return slurm_releases.incompatibility(node, controller)
 
 
+def slurm_lost_nodes(text: Any, nodes: Any, place: str = "slurm.conf") -> str:
+    """Explain which nodes of a slurm.conf a new one would lack."""
+    if not isinstance(text, str) or isinstance(nodes, str) or not isinstance(nodes, Sequence):
+        raise AnsibleFilterError("slurm_lost_nodes needs the text of slurm.conf, and the list of nodes")
+    return slurm_listing.lost_nodes(text, str(place), {str(node) for node in nodes})
+
+
 def plain_data(value: Any) -> Any:
     """Return data in Python's own containers. Ansible's containers render a value only when it is read."""
     if isinstance(value, Mapping):
@@ -284,6 +291,7 @@ class FilterModule:
             "files_lacking": files_lacking,
             "preflight_remarks": preflight_remarks,
             "dry_run_answers": dry_run_answers,
+            "slurm_lost_nodes": slurm_lost_nodes,
             "slurm_misfit": slurm_misfit,
             "imex_nodes_config": imex_nodes_config,
             "autoinstall_user_data": autoinstall_user_data,

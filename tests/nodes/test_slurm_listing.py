@@ -11,7 +11,7 @@ import re
 import pytest
 
 from rackproof.nodes.slurm_gres import read_gres
-from rackproof.nodes.slurm_listing import SlurmListingError, read_slurm_listing
+from rackproof.nodes.slurm_listing import SlurmListingError, lost_nodes, read_slurm_listing
 
 CONF = """# slurm.conf
 SlurmctldHost=ctl(10.0.0.1)
@@ -358,3 +358,21 @@ def test_the_address_of_slurmctld_is_read(line: str, host: str, address: str) ->
 @pytest.mark.parametrize("text", ["GPU:H100:8", "Gpu:h100:8(S:0-1)", "gpu:H100:8"])
 def test_gpus_are_read_in_upper_and_lower_case(text: str) -> None:
     assert read_gres(text) == {"h100": 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("", ""),
+        ("ClusterName=c\nNodeName=DEFAULT CPUs=4\n", ""),
+        ("NodeName=n1 CPUs=4\nnodename=n[2-3]\nPartitionName=p Nodes=ALL\n", ""),
+        ("NodeName=n[1-5] \\\n  CPUs=4\n# NodeName=n9\nNodeName=m1\n", "ctl:slurm.conf has m1,n[4-5]"),
+        ('Epilog=/a|b|c\nNodeName=n7 Reason="a|b"\n', "ctl:slurm.conf has n7"),
+        ("NodeName=n1\nInclude nodes.conf\n", "ctl:slurm.conf includes nodes.conf, which was not read"),
+        ("NodeName=n[1-\n", "ctl:slurm.conf: n[1- is not a list of hosts"),
+    ],
+)
+def test_nodes_that_a_new_slurm_conf_would_lose_are_named(text: str, answer: str) -> None:
+    found = lost_nodes(text, "ctl:slurm.conf", ["n1", "n2", "n3", "n8"])
+    assert found.startswith(answer)
+    assert bool(found) == bool(answer)

@@ -1,7 +1,7 @@
 """Read the nodes of a Slurm cluster from slurm.conf and gres.conf, or from scontrol and sinfo. No I/O.
 
 ``rackproof adopt`` reads the files, or runs ``scontrol``, and calls :func:`read_slurm_listing` with the
-texts.
+texts. Role slurm calls :func:`lost_nodes` through the filter ``slurm_lost_nodes``.
 
 Except for lines of sinfo, a statement begins with ``NodeName=``, ``NodeSet=``, ``PartitionName=``,
 ``SwitchName=``, ``BlockName=`` or ``SlurmctldHost``. In gres.conf, it may also begin with ``Name=gpu``.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -36,6 +36,8 @@ _BEGIN = re.compile(
 of several hosts."""
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_/-]*)=(\"[^\"]*\"|\S*)")
 """Pattern of a key with its value, such as ``CPUs=128`` or ``Reason="fan failed"``."""
+_INCLUDE = re.compile(r"(?im)^\s*include\s+(\S+)")
+"""Pattern of a line of slurm.conf that includes another file."""
 _EMPTY = frozenset({"", "(null)", "n/a", "none"})
 """Words that Slurm writes in place of a missing value."""
 _ONLY_SCONTROL = frozenset({"arch", "cpualloc", "cputot"})
@@ -113,12 +115,33 @@ def read_slurm_listing(text: str, source: str) -> SlurmListing:
         reader.read(statement)
     for line in text.splitlines():
         reader.read_sinfo(line)
-    return reader.listing(re.findall(r"(?im)^\s*include\s+(\S+)", text))
+    return reader.listing(_INCLUDE.findall(text))
 
 
 def has_slurm_lines(text: str) -> bool:
     """Return whether a text has a statement, or a line with a bar, which may be a line of sinfo."""
     return next(_statements(text), "") != "" or any("|" in line for line in text.splitlines())
+
+
+def lost_nodes(text: str, place: str, nodes: Collection[str]) -> str:
+    """Return which nodes a slurm.conf has beside the given ones, or why that is unknown, or "".
+
+    Args:
+        text: The content of the file.
+        place: The name of the file in messages.
+        nodes: The names of the nodes that a new file would have.
+    """
+    if includes := _INCLUDE.findall(text):
+        return f"{place} includes {sanitize(', '.join(includes), 200)}, which was not read"
+    reader = _Reader(place)
+    try:
+        for statement in _statements(text):
+            if statement.lower().startswith("nodename"):
+                reader.read(statement)
+    except SlurmListingError as error:
+        return str(error)
+    lost = [name for name in reader.names() if name not in nodes]
+    return f"{place} has {sanitize(compress_hostlist(lost), 1000)}" if lost else ""
 
 
 def _plain_lines(text: str) -> Iterator[str]:
@@ -202,6 +225,10 @@ class _Reader:
             self._defaults[kind].update({name: value for name, value in pairs.items() if name != kind})
         else:
             self._read_named(kind, {**self._defaults[kind], **pairs})
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the nodes."""
+        return tuple(self._nodes)
 
     def _read_controller(self, statement: str) -> None:
         """Read the first host of slurmctld, with its address, from ``SlurmctldHost=name(address)``."""

@@ -30,6 +30,8 @@ def drains(rack: Rack) -> list[list[str]]:
 
 
 def test_check_mode_shows_the_waves_and_drains_nothing(rack: Rack) -> None:
+    # A job runs on a node. A check does not wait for its end, and does not fail.
+    rack.fleet.set_slurm(jobs={"n02": "4711"})
     done = rack.play("provision.yml", "-l", NODES, "--check")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "wave 1 of 4, canary: n01 (batch keeps 4 of 5 nodes in service)" in done.stdout

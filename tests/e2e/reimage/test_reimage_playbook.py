@@ -86,8 +86,8 @@ def test_a_bad_image_is_tried_on_one_node_and_the_others_stay_in_service(rack: R
     assert rack.drained() == {"n01": OURS}
     assert progress_by_node(rack.results) == {"n01": ("failed", "provision")}
     for node in ("n02", "n03"):
-        assert f"{node}: not begun, and as it was before" in said
-    assert "1 node failed, so no further wave began (reimage_max_failures)" in said
+        assert f"{node}: not started, and as it was before" in said
+    assert "1 node failed, so no further wave started (reimage_max_failures)" in said
     assert "ansible-playbook reimage.yml -l n01,n02,n03" in said
 
     # The operator mends the image, and types the shown command.

@@ -8,11 +8,13 @@ right, that a night interrupted by a reboot is started again, and that the units
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,56 @@ def written(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
+
+
+CHECK = """
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: nightly, tasks_from: check}
+"""
+
+
+def check(root: Path, folder: Path, program: Path) -> subprocess.CompletedProcess[str]:
+    """Run the role's check of the program, for nights of the user nobody. Return the finished playbook."""
+    (folder / "play.yml").write_text(CHECK)
+    given = {
+        "nightly_user": "nobody",
+        "nightly_checkout": str(program.parent),
+        "nightly_program": str(program),
+    }
+    return subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            *("-i", "localhost,", "-c", "local", folder / "play.yml", "-e", json.dumps(given)),
+            *("-e", f"ansible_python_interpreter={sys.executable}", "--check"),
+        ],
+        cwd=root,
+        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_ROLES_PATH": str(root / "roles")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_program_that_only_root_can_run_is_refused(root: Path, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("another user's program needs root")
+    # The folder of pytest is closed for other users, so the program is in one that is open.
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        program = Path(name) / "rackproof"
+        program.write_text('#!/bin/sh\ntest "$1" = nightly && test -z "$HOME"\n')
+        program.chmod(0o700)
+        done = check(root, tmp_path, program)
+        said = " ".join(done.stdout.split())
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert f"nobody (nightly_user) cannot run {program} in {program.parent}" in said
+        assert "Permission denied" in said
+        program.chmod(0o755)
+        done = check(root, tmp_path, program)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def unit(path: Path) -> configparser.ConfigParser:

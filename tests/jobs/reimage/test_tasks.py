@@ -95,7 +95,9 @@ def test_the_first_wave_tries_the_image_on_one_node(tmp_path: Path) -> None:
         started(tmp_path, max_failures=-1)
 
 
-def test_a_node_that_was_not_begun_is_as_it_was_and_is_neither_failed_nor_unfinished(tmp_path: Path) -> None:
+def test_a_node_that_was_not_started_is_as_it_was_and_is_neither_failed_nor_unfinished(
+    tmp_path: Path,
+) -> None:
     interrupted = started(tmp_path, {"n2": ["r1"]})
     work(interrupted, "n2", *STEPS[:3])
     before = tasks.unfinished_imaging(tmp_path, NODES)
@@ -106,9 +108,9 @@ def test_a_node_that_was_not_begun_is_as_it_was_and_is_neither_failed_nor_unfini
     ended = end_run(run)
     assert (ended.verdict, ended.gates) == (Verdict.FAIL, True)
     assert "n1: failed at drain" in ended.message[0]
-    unchanged = ("n2: not begun, and as it was before", "n3: not begun, and as it was before")
+    unchanged = ("n2: not started, and as it was before", "n3: not started, and as it was before")
     assert ended.message[1:3] == unchanged
-    assert "1 node failed, so no further wave began (reimage_max_failures)" in ended.message[3]
+    assert "1 node failed, so no further wave started (reimage_max_failures)" in ended.message[3]
     assert ended.message[3].endswith("ansible-playbook reimage.yml -l n1,n2,n3")
     reasons = read_run(Path(run.folder)).reasons
     assert reasons[1:] == unchanged
@@ -119,13 +121,13 @@ def test_a_node_that_was_not_begun_is_as_it_was_and_is_neither_failed_nor_unfini
     assert not list(Path(run.folder, "journal").glob(".n[23]*"))
 
 
-def test_a_run_of_which_nothing_was_begun_is_unproven(tmp_path: Path) -> None:
+def test_a_run_of_which_nothing_was_started_is_unproven(tmp_path: Path) -> None:
     ended = end_run(started(tmp_path, {"n1": ["r1"]}))
     assert (ended.verdict, ended.gates) == (Verdict.UNPROVEN, True)
-    assert ended.message == ("n1: not begun, and as it was before",)
+    assert ended.message == ("n1: not started, and as it was before",)
 
 
-def test_a_lost_journal_does_not_prove_that_a_node_was_not_begun(tmp_path: Path) -> None:
+def test_a_lost_journal_does_not_prove_that_a_node_was_not_started(tmp_path: Path) -> None:
     run = started(tmp_path, {"n1": ["r1"]})
     run_files.journal_path(Path(run.folder), "n1").unlink()
     assert end_run(run).verdict is Verdict.FAIL

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ SKU: dict[str, Any] = {
 pytestmark = pytest.mark.playbook
 
 
-def check(root: Path, folder: Path, controller: dict[str, Any], **changes: Any) -> tuple[int, str]:
+def check(
+    root: Path, folder: Path, controller: dict[str, Any], *options: str, **changes: Any
+) -> tuple[int, str]:
     """Return exit status and output of the role in check mode. All nodes are this machine."""
     shared = {
         "ansible_connection": "local",
@@ -54,20 +57,37 @@ def check(root: Path, folder: Path, controller: dict[str, Any], **changes: Any) 
     inventory = {"all": {"hosts": {"ctl": controller}, "children": {"rack": rack}}}
     (folder / "inventory.json").write_text(json.dumps(inventory))
     (folder / "playbook.yml").write_text(PLAYBOOK)
-    done = run_playbook(root, folder / "inventory.json", folder / "playbook.yml", "--check", "--diff")
+    done = run_playbook(root, folder / "inventory.json", folder / "playbook.yml", "--check", *options)
     return done.returncode, done.stdout + done.stderr
 
 
 def test_each_node_has_what_is_loaded_once_for_the_controller(root: Path, tmp_path: Path) -> None:
     controller = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-    status, output = check(root, tmp_path, controller, slurm_topology="block", slurm_version="24.11.5")
+    block = {"slurm_topology": "block", "slurm_version": "24.11.5"}
+    status, output = check(root, tmp_path, controller, "--diff", **block)
     assert status == 0, output
     assert all(f"SEES {name} True" in output for name in NODES), output
 
 
 def test_a_controller_that_is_down_is_what_is_reported(root: Path, tmp_path: Path) -> None:
     controller = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
-    status, output = check(root, tmp_path, controller)
+    status, output = check(root, tmp_path, controller, "--diff")
     assert status != 0
     assert "Connection refused" in output
     assert "undefined" not in output, output
+
+
+@pytest.mark.parametrize(("present", "said"), [("n[1-3]", ""), ("n[1-3],rack2-n[1-2]", "rack2-n[1-2]")])
+def test_nodes_that_the_inventory_lacks_stay_in_the_cluster(
+    root: Path, tmp_path: Path, present: str, said: str
+) -> None:
+    controller = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    # This machine has no slurm.conf, so the answer of the task that reads it is given.
+    content = {"content": b64encode(f"NodeName={present} CPUs=8\n".encode()).decode()}
+    given = json.dumps({"slurm_current": content})
+    status, output = check(root, tmp_path, controller, "-e", given)
+    output = " ".join(output.split())
+    assert (status == 0) == (said == ""), output
+    if said:
+        assert f"ctl:/etc/slurm/slurm.conf has {said}. The new file would only have the nodes" in output
+        assert "Install the controller's packages" not in output

@@ -393,7 +393,7 @@ def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
     folder, results = Path(run.folder), Path(run.results)
     request = read_run_file(folder)
     progress = {name: _final_progress(run, name) for name in request.nodes}
-    not_begun = [
+    not_started = [
         name
         for name in request.nodes
         if name not in run.refused and run_files.is_untouched(journal_path(folder, name))
@@ -405,13 +405,13 @@ def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
         except ReimageError as error:
             remarks = (*progress[name].remarks, str(error))
             progress[name] = progress[name].model_copy(update={"remarks": remarks})
-    record = _run_record(request, progress, hardware_records, not_begun)
+    record = _run_record(request, progress, hardware_records, not_started)
     try:
         # The record comes first, because the history reads it from the folder.
         write_run(record, folder)
         history = History(results).keep(folder) if keep_history else ""
         # Otherwise, nights would take these nodes for nodes whose imaging is unfinished.
-        for name in not_begun:
+        for name in not_started:
             run_files.discard_journal(journal_path(folder, name))
     except (ResultsError, OSError) as error:
         raise ReimageError(str(error)) from error
@@ -420,28 +420,28 @@ def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
         gates=record.verdict.gates,
         message=(
             *(
-                sanitize(_not_begun_line(name) if name in not_begun else _summary_line(name, node), 1500)
+                sanitize(_not_started_line(name) if name in not_started else _summary_line(name, node), 1500)
                 for name, node in progress.items()
             ),
-            *_stopped_line(progress, not_begun),
+            *_stopped_line(progress, not_started),
         ),
         history=history,
     )
 
 
-def _not_begun_line(node: str) -> str:
+def _not_started_line(node: str) -> str:
     """Return the line about a node on which the run began no step."""
-    return f"{node}: not begun, and as it was before"
+    return f"{node}: not started, and as it was before"
 
 
-def _stopped_line(progress: Mapping[str, NodeProgress], not_begun: Collection[str]) -> Iterator[str]:
+def _stopped_line(progress: Mapping[str, NodeProgress], not_started: Collection[str]) -> Iterator[str]:
     """Yield the command that continues after failures ended the waves, if they did."""
-    failed = [name for name, node in progress.items() if node.state != "returned" and name not in not_begun]
-    if failed and not_begun:
+    failed = [name for name, node in progress.items() if node.state != "returned" and name not in not_started]
+    if failed and not_started:
         yield (
-            f"{amount(len(failed), 'node')} failed, so no further wave began (reimage_max_failures). Look "
+            f"{amount(len(failed), 'node')} failed, so no further wave started (reimage_max_failures). Look "
             "for a cause that the other nodes share, such as the image, then run, with the same -e: "
-            f"ansible-playbook reimage.yml -l {','.join([*failed, *not_begun])}"
+            f"ansible-playbook reimage.yml -l {','.join([*failed, *not_started])}"
         )
 
 
@@ -449,22 +449,21 @@ def _run_record(
     request: RunRequest,
     progress: Mapping[str, NodeProgress],
     hardware_records: Sequence[Node],
-    not_begun: Collection[str],
+    not_started: Collection[str],
 ) -> Run:
     """Return the run's record. A node that did not return to service makes the run fail.
 
     A node on which the run began no step is unproven.
     """
-    verdicts, reasons = [], []
-    for name, node in progress.items():
-        if name in not_begun:
-            verdicts.append(Verdict.UNPROVEN)
-            reasons.append(_not_begun_line(name))
-        elif node.state == "returned":
-            verdicts.append(Verdict.PASS)
-        else:
-            verdicts.append(Verdict.FAIL)
-            reasons.append(f"{name}: {_failure(node)}")
+    open_nodes = {name: node for name, node in progress.items() if node.state != "returned"}
+    failures = [f"{name}: {_failure(node)}" for name, node in open_nodes.items() if name not in not_started]
+    verdicts = [
+        *(Verdict.PASS for _ in range(len(progress) - len(open_nodes))),
+        *(Verdict.FAIL for _ in failures),
+        *(Verdict.UNPROVEN for _ in not_started),
+    ]
+    # Only some of the reasons are kept, so those of failed nodes come first.
+    reasons = [*failures, *map(_not_started_line, not_started)]
     return Run(
         run_id=request.run_id,
         benchmark=BENCHMARK,
