@@ -177,6 +177,16 @@ def files_lacking(wanted: Any, facts: Any, modes: bool = False) -> list[Mapping[
         raise AnsibleFilterError("files_lacking: a file's content cannot be encoded in UTF-8") from None
 
 
+def units_outdated(files: Any, facts: Any) -> list[str]:
+    """Return the units of a node that started before one of their files changed."""
+    needed = ("unit_starts", "changed_at")
+    if not isinstance(facts, Mapping) or not all(isinstance(facts.get(name), Mapping) for name in needed):
+        raise AnsibleFilterError("units_outdated needs the fact rackproof_node")
+    if not isinstance(files, Mapping) or not all(isinstance(paths, list) for paths in files.values()):
+        raise AnsibleFilterError("units_outdated needs a dict of unit to the list of its files")
+    return node_files.outdated_units(files, facts["unit_starts"], facts["changed_at"])
+
+
 def _has_texts(entry: Any, keys: tuple[str, ...]) -> bool:
     """Return whether an entry is a mapping with a text for each of the keys."""
     return isinstance(entry, Mapping) and all(isinstance(entry.get(key), str) for key in keys)
@@ -289,6 +299,7 @@ class FilterModule:
             "packages_lacking": packages_lacking,
             "task_failure": task_failure,
             "files_lacking": files_lacking,
+            "units_outdated": units_outdated,
             "preflight_remarks": preflight_remarks,
             "dry_run_answers": dry_run_answers,
             "slurm_lost_nodes": slurm_lost_nodes,

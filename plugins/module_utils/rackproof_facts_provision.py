@@ -65,6 +65,7 @@ SOURCES = {
         "--no-pager",
         "--type=service,socket,timer",
     ],
+    "starts": ["systemctl", "show", "--property=Id,ActiveEnterTimestampMonotonic", "*.service", "*.mount"],
     "periodic": ["apt-config", "dump", "APT::Periodic"],
     "clock": CLOCK,
 }
@@ -103,6 +104,9 @@ FILES = (
     "/run/rackproof/*",
     "/root/.docker/config.json",
     "/usr/local/sbin/rackproof-*",
+    # dpkg writes these lists when it unpacks a package. The package's own files have the times of its build.
+    "/var/lib/dpkg/info/nvidia-imex*.list",
+    "/var/lib/dpkg/info/ofed-scripts.list",
 )
 LARGEST_FILE = 16 * 1024 * 1024
 """Largest number of bytes of a file that gets a checksum."""
@@ -117,6 +121,10 @@ SYSCTLS = (
     "vm.swappiness",
     "vm.zone_reclaim_mode",
 )
+SYSCTL_FILE = "/etc/sysctl.d/90-rackproof.conf"
+"""The file of role node_tuning. Its names are read, too."""
+SYSCTL_FOLDERS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d")
+IMEX_CHANNEL = "/dev/nvidia-caps-imex-channels/channel0"
 LIMITS = {
     "memlock": resource.RLIMIT_MEMLOCK,
     "nofile": resource.RLIMIT_NOFILE,
@@ -158,6 +166,26 @@ def service_units(units, unit_files):
             unit["active"] = fields[2] in ("active", "reloading")
             unit["failed"] = fields[2] == "failed"
     return states
+
+
+def unit_starts(shown, now, monotonic):
+    """Return when each unit last became active, in seconds of this machine's clock.
+
+    A clock that was set since then does not matter, because systemd counts the time since the boot.
+
+    Args:
+        shown: The lines of ``systemctl show`` with Id and ActiveEnterTimestampMonotonic.
+        now: The present time in seconds since 1970.
+        monotonic: The present time in seconds since the boot.
+    """
+    units = [dict(re.findall(r"^(\w+)=(\S*)$", block, re.M)) for block in shown.split("\n\n")]
+    boot = now - monotonic
+    return {
+        unit["Id"]: boot + int(unit["ActiveEnterTimestampMonotonic"]) / 1e6
+        for unit in units
+        # A unit that was never active has the time 0.
+        if "Id" in unit and unit.get("ActiveEnterTimestampMonotonic", "0").strip("0").isdigit()
+    }
 
 
 def unescape(text):
@@ -202,12 +230,13 @@ def pci_devices(listed, root="/sys/bus/pci/devices"):
 
 
 def file_checksums(patterns):
-    """Return the checksums of the files that paths and patterns name, and their modes with owners.
+    """Return the checksums of the files that paths and patterns name, their modes with owners, and times.
 
-    The checksum is None for a path without a readable file of at most LARGEST_FILE bytes.
+    The checksum is None for a path without a readable file of at most LARGEST_FILE bytes. The time is that of
+    the last change of the content, in seconds since 1970.
     """
     sums: dict[str, str | None] = {}
-    modes = {}
+    modes, times = {}, {}
     for pattern in patterns:
         paths = sorted(glob.glob(pattern, recursive=True))
         if not paths and not glob.has_magic(pattern):
@@ -221,9 +250,10 @@ def file_checksums(patterns):
                 with open(path, "rb") as stream:
                     sums[path] = hashlib.sha256(stream.read(LARGEST_FILE)).hexdigest()
                 modes[path] = f"{state.st_mode & 0o7777:04o} {state.st_uid}:{state.st_gid}"
+                times[path] = state.st_mtime
             except OSError:
                 sums[path] = None
-    return sums, modes
+    return sums, modes, times
 
 
 def host_addresses(listed):
@@ -236,16 +266,65 @@ def soft_limits():
     return {name: soft_limit(which) for name, which in LIMITS.items()}
 
 
+def sysctl_names(text):
+    """Return the names that a file of sysctl sets, in its order."""
+    return re.findall(r"^[ \t]*-?([^\s#;=]+)[ \t]*=", text, re.M)
+
+
+def sysctl_paths(name, root="/proc/sys"):
+    """Return the files of the kernel with a setting, or an empty list if the kernel does not know it."""
+    separators = re.findall(r"[./]", name)
+    # With a first dot, a slash is a dot in the name of a network interface (eth0/100).
+    swapped = name.translate(str.maketrans("./", "/.")) if separators[:1] == ["."] else name
+    return sorted(glob.glob(os.path.join(root, swapped)))
+
+
+def sysctl_value(paths):
+    """Return the value of a setting, None if the kernel does not know it, or "" if it cannot be read back."""
+    if not paths:
+        return None
+    # A setting such as net.ipv4.route.flush can only be written.
+    readable = [path for path in paths if os.stat(path).st_mode & 0o444]
+    return " | ".join(sorted({" ".join(read(path, 256).split()) for path in readable}))
+
+
+def sysctl_files(names, folders=SYSCTL_FOLDERS):
+    """Return the other files that set the given names, by name."""
+    found: dict[str, list[str]] = {}
+    paths = [os.path.join(folder, name) for folder in folders for name in list_folder(folder)]
+    for path in [*paths, "/etc/sysctl.conf"]:
+        if path.endswith(".conf") and path != SYSCTL_FILE and not os.path.islink(path):
+            for name in set(names).intersection(sysctl_names(read(path))):
+                found.setdefault(name, []).append(path)
+    return found
+
+
+def imex_channel(params):
+    """Return whether the loaded driver created an IMEX channel.
+
+    Args:
+        params: The text of /proc/driver/nvidia/params.
+    """
+    return os.path.exists(IMEX_CHANNEL) or re.search(r"^CreateImexChannel0: 1$", params, re.M) is not None
+
+
 def kernel_tuning():
     """Return the settings of the kernel and the limits that affect performance."""
     sysctl = {name: read("/proc/sys/" + name.replace(".", "/"), 256) for name in SYSCTLS}
+    given = sysctl_names(read(SYSCTL_FILE))
+    from_file = {name: sysctl_value(sysctl_paths(name)) for name in given}
     governors = glob.glob("/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")
     hugepages = {
         path.split("/")[-2].split("-")[1]: read(path, 32)
         for path in glob.glob("/sys/kernel/mm/hugepages/hugepages-*/nr_hugepages")
     }
     return {
-        "sysctl": {name: " ".join(value.split()) for name, value in sysctl.items() if value},
+        "sysctl": {
+            **{name: " ".join(value.split()) for name, value in sysctl.items() if value},
+            # None is a name of the role's file that the kernel does not know.
+            **{name: value for name, value in from_file.items() if value != ""},
+        },
+        "sysctl_files": sysctl_files(given),
         "governors": sorted({read(path, 64) for path in governors}),
         "hugepages": {size: int(count) for size, count in hugepages.items() if count.isdigit()},
         "transparent_hugepages": read("/sys/kernel/mm/transparent_hugepage/enabled", 64),
@@ -350,7 +429,7 @@ def gather(options):
         }
         silent = pool.submit(silent_servers, options["package_sources"], timeout_s)
         installed, broken = packages()
-        files, modes = file_checksums([*FILES, *options["files"]])
+        files, modes, times = file_checksums([*FILES, *options["files"]])
         sources = {name: future.result().get("stdout", "") for name, future in sources.items()}
         commands = {name: future.result() for name, future in running.items()}
         silent = silent.result()
@@ -382,13 +461,16 @@ def gather(options):
         "reboot_required": os.path.exists("/run/reboot-required"),
         "reboot_required_by": sorted(set(read("/run/reboot-required.pkgs").split())),
         "modules": loaded_modules(sources["lsmod"]),
+        "imex_channel": imex_channel(read("/proc/driver/nvidia/params")),
         "services": units,
+        "unit_starts": unit_starts(sources["starts"], time.time(), time.monotonic()),
         "mounts": mounts_by_path(read("/proc/self/mountinfo")),
         "space": {path: space(path) for path in options["paths"]},
         "groups": group_members(read("/etc/group")),
         "commands": commands,
         "files": files,
         "modes": modes,
+        "changed_at": times,
         "names": names,
         "tuning": kernel_tuning(),
         # Read the clock first and last, so that the steps above neither count as an error nor hide one.

@@ -247,6 +247,16 @@ ansible_facts:
             - Services, sockets and timers by full name; C(active), C(enabled), C(failed).
           type: dict
           returned: always
+        unit_starts:
+          description:
+            - Services and mounts by full name, with the time at which the unit last became active, in seconds
+              since 1970. Units that were never active are left out.
+          type: dict
+          returned: always
+        imex_channel:
+          description: Whether the loaded driver created an IMEX channel.
+          type: bool
+          returned: always
         mounts:
           description: Mounts by path; C(source), C(type), C(options).
           type: dict
@@ -266,6 +276,10 @@ ansible_facts:
           returned: always
         files: {description: By path the SHA-256 or null., type: dict, returned: always}
         modes: {description: 'By path, mode and owner as in C(0644 0:0).', type: dict, returned: always}
+        changed_at:
+          description: By path, when the content of the file last changed, in seconds since 1970.
+          type: dict
+          returned: always
         names: {description: By name the addresses that it has for this node., type: dict, returned: always}
         clock:
           description:
@@ -276,6 +290,8 @@ ansible_facts:
         tuning:
           description:
             - C(sysctl), C(governors), C(hugepages), C(transparent_hugepages), C(numa_balancing), C(limits).
+            - C(sysctl) has a few names, and those of role node_tuning's file, with null for a name that the
+              kernel does not know. C(sysctl_files) has the other files that set a name of that file.
           type: dict
           returned: always
 gathered:

@@ -35,6 +35,9 @@ ASKED |= {
     "commands",
     "files",
     "modes",
+    "changed_at",
+    "unit_starts",
+    "imex_channel",
     "names",
     "tuning",
     "clock",
@@ -91,6 +94,7 @@ def test_this_machine(modules: Modules, tmp_path: Path) -> None:
     assert found["files"][f"{tmp_path}/a.conf"] == sha256
     assert found["files"][f"{tmp_path}/gone"] is None
     assert found["modes"][f"{tmp_path}/a.conf"] == f"0640 {os.getuid()}:{os.getgid()}"
+    assert abs(found["changed_at"][f"{tmp_path}/a.conf"] - time.time()) < 3600
     assert found["space"][str(tmp_path / "not" / "yet")]["free_bytes"] > 0
     assert "127.0.0.1" in found["names"]["localhost"] or "::1" in found["names"]["localhost"]
     assert found["names"]["no-such-name.invalid"] == []
@@ -356,3 +360,47 @@ def test_devices_without_lspci(node: types.ModuleType, tmp_path: Path) -> None:
     found = [{"slot": "0008:01:00.0", "class": "0302", "vendor": "10de", "device": "2941"}]
     assert node.pci_devices("", str(tmp_path)) == found
     assert node.pci_devices("", str(tmp_path / "none")) == []
+
+
+def test_the_start_of_a_unit_counts_from_the_boot(node: types.ModuleType) -> None:
+    shown = (
+        "Id=a.service\nActiveEnterTimestampMonotonic=2500000\n\n"
+        "Id=never.service\nActiveEnterTimestampMonotonic=0\n\n"
+        "ActiveEnterTimestampMonotonic=4000000\nId=mnt-a\\x2db.mount\n\nId=half.service\n"
+    )
+    assert node.unit_starts(shown, 1000.0, 10.0) == {"a.service": 992.5, "mnt-a\\x2db.mount": 994.0}
+    assert node.unit_starts("", 1000.0, 10.0) == {}
+
+
+def test_settings_of_a_file_of_sysctl(node: types.ModuleType, tmp_path: Path) -> None:
+    text = "# c\n-vm.swappiness = 1\nnet.ipv4.conf.*.rp_filter=2\n;x=1\n  net/ipv4/x =3\n-y\n"
+    assert node.sysctl_names(text) == ["vm.swappiness", "net.ipv4.conf.*.rp_filter", "net/ipv4/x"]
+    for name, value in {"all": "1", "eth0": "1", "eth0.100": "0\t 0"}.items():
+        (tmp_path / "net/ipv4/conf" / name).mkdir(parents=True)
+        (tmp_path / "net/ipv4/conf" / name / "rp_filter").write_text(value + "\n")
+
+    def value(name: str) -> str | None:
+        return node.sysctl_value(node.sysctl_paths(name, str(tmp_path)))
+
+    assert value("net.ipv4.conf.eth0/100.rp_filter") == value("net/ipv4/conf/eth0.100/rp_filter") == "0 0"
+    assert value("net.ipv4.conf.*.rp_filter") == "0 0 | 1"
+    assert value("net.ipv4.no") is None
+    # Only root could read this file, and a test as root would read a file without rights, too.
+    (tmp_path / "net/flush").write_text("1")
+    (tmp_path / "net/flush").chmod(0o200)
+    assert value("net.flush") == ""
+
+
+def test_other_files_that_set_a_name_of_sysctl(node: types.ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "99-site.conf").write_text("vm.swappiness = 60\nvm.other = 1\n")
+    (tmp_path / "README").write_text("vm.swappiness = 60\n")
+    found = node.sysctl_files(["vm.swappiness", "vm.no"], (str(tmp_path),))
+    assert found == {"vm.swappiness": [str(tmp_path / "99-site.conf")]}
+
+
+def test_the_driver_s_parameters_show_an_imex_channel(node: types.ModuleType) -> None:
+    if Path(node.IMEX_CHANNEL).exists():
+        pytest.skip("this machine has nvidia-smi")
+    assert node.imex_channel("ImexChannelCount: 2048\nCreateImexChannel0: 1\n")
+    assert not node.imex_channel("ImexChannelCount: 2048\nCreateImexChannel0: 0\n")
+    assert not node.imex_channel("")

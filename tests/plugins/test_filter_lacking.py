@@ -2,7 +2,8 @@
 
 A role changes a node only if a package or file differs from the wanted state, which these filters decide.
 Each filter is compared with a second, independent implementation in Jinja, for every case of the tables.
-Missing input must fail, and never look like a node without differences.
+Missing input must fail, and never look like a node without differences. This also holds for the filter
+``units_outdated`` (its function is tested in tests/nodes/test_files.py).
 """
 
 from __future__ import annotations
@@ -165,6 +166,11 @@ WRONG = [
     "[] | files_lacking({})",
     "[] | files_lacking({'files': none})",
     "[] | files_lacking({'files': {}}, modes=true)",
+    "{} | units_outdated(nowhere)",
+    "{} | units_outdated({'unit_starts': {}})",
+    "{} | units_outdated({'unit_starts': {}, 'changed_at': none})",
+    "[] | units_outdated({'unit_starts': {}, 'changed_at': {}})",
+    "{'a.service': '/a'} | units_outdated({'unit_starts': {}, 'changed_at': {}})",
 ]
 pytestmark = pytest.mark.playbook
 

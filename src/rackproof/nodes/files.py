@@ -1,6 +1,7 @@
-"""Find the files of a node that differ from the required ones.
+"""Find the files of a node that differ from the required ones, and units that started before a file changed.
 
-Roles call :func:`lacking_files` through the filter ``files_lacking``.
+Roles call :func:`lacking_files` and :func:`outdated_units` through the filters ``files_lacking`` and
+``units_outdated``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,27 @@ def lacking_files(
         for file in wanted
         if checksums.get(file["path"]) != _sha256(file["content"])
         or (modes is not None and modes.get(file["path"]) != f"{file['mode']} {OWNER}")
+    ]
+
+
+def outdated_units(
+    files: Mapping[str, Sequence[str]], starts: Mapping[str, float], changed_at: Mapping[str, float]
+) -> list[str]:
+    """Return the units that started before one of their files changed, and use its old content. No I/O.
+
+    A playbook that ends between the change of a file and the restart of its unit leaves such a unit. The next
+    playbook finds the file as wanted, and would not restart the unit.
+
+    Args:
+        files: The files that each unit reads when it starts, by the unit's name.
+        starts: When each unit last became active, in seconds, as in ``rackproof_node.unit_starts``. A unit
+            that was never active is not outdated.
+        changed_at: When each file changed, in seconds, as in ``rackproof_node.changed_at``.
+    """
+    return [
+        unit
+        for unit, paths in files.items()
+        if unit in starts and any(changed_at.get(path, starts[unit]) > starts[unit] for path in paths)
     ]
 
 

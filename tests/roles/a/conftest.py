@@ -52,9 +52,12 @@ NODE: dict[str, Any] = {
     "modules": {},
     "services": {},
     "files": {},
+    "unit_starts": {},
+    "changed_at": {},
     "commands": {"nvidia_smi_query": {"status": "absent"}, "nvidia_smi_list": {"status": "absent"}},
     "tuning": {
         "sysctl": {"kernel.numa_balancing": "1", "vm.nr_hugepages": "0"},
+        "sysctl_files": {},
         "governors": ["powersave"],
         "transparent_hugepages": "always [madvise] never",
     },

@@ -25,10 +25,11 @@ SCRIPT = "/usr/local/sbin/rackproof-tuning"
 SYSCTL = "/etc/sysctl.d/90-rackproof.conf"
 GRUB = "/etc/default/grub.d/90-rackproof.cfg"
 ASKED = ["node_tuning_files", "node_tuning_stale", "node_tuning_drift", "node_tuning_needs_reboot"]
-ASKED += ["node_tuning_unfit_users", "node_tuning_packages_all"]
+ASKED += ["node_tuning_missing_arguments", "node_tuning_unfit_users", "node_tuning_packages_all"]
 ASKED += ["node_tuning_leftover", "node_tuning_arguments", "node_tuning_unfit_arguments"]
 TUNED = {
     "sysctl": {"kernel.numa_balancing": "0", "vm.nr_hugepages": "0"},
+    "sysctl_files": {},
     "governors": ["performance"],
     "transparent_hugepages": "always [madvise] never",
 }
@@ -67,6 +68,16 @@ def rendered(render: Renderer) -> dict[str, dict[str, Any]]:
             "merged": {"rackproof_node": node(), "node_tuning_kernel_arguments": {"iommu": "pt"}, **profile},
             "mitigated": {"rackproof_node": node(), "node_tuning_mitigations": "off"},
             "unable": {"rackproof_node": node(tuning={**TUNED, "sysctl": {}, "governors": []})},
+            "unknown": {
+                "rackproof_node": node(
+                    tuning={
+                        **TUNED,
+                        "sysctl": {"kernel.numa_balancing": None, "net.no": None, "vm.swappiness": "60"},
+                        "sysctl_files": {"vm.swappiness": ["/etc/sysctl.d/99-site.conf"]},
+                    }
+                ),
+                "node_tuning_sysctl": {"net.no": 1, "vm.swappiness": 1},
+            },
             "own": {
                 "rackproof_node": node(),
                 "node_tuning_profile": "fast",
@@ -125,6 +136,7 @@ def test_the_profile_of_2019(rendered: dict[str, dict[str, Any]]) -> None:
     assert rendered["tuned"]["node_tuning_needs_reboot"] is False
     # One of the profile's two arguments is not enough.
     assert rendered["half"]["node_tuning_needs_reboot"] is True
+    assert rendered["half"]["node_tuning_missing_arguments"] == ["transparent_hugepage=madvise"]
 
 
 def test_arguments_of_the_kernel(rendered: dict[str, dict[str, Any]]) -> None:
@@ -203,8 +215,17 @@ def test_what_is_no_argument_of_a_kernel_is_refused(rendered: dict[str, dict[str
     assert rendered["both"]["node_tuning_unfit_arguments"] == []
 
 
-def test_a_kernel_that_lacks_a_setting_is_no_drift(rendered: dict[str, dict[str, Any]]) -> None:
+def test_a_kernel_without_numa_balancing_or_a_governor_is_no_drift(
+    rendered: dict[str, dict[str, Any]],
+) -> None:
     assert rendered["unable"]["node_tuning_drift"] == []
+
+
+def test_a_setting_that_is_unknown_or_overridden_is_a_drift(rendered: dict[str, dict[str, Any]]) -> None:
+    assert rendered["unknown"]["node_tuning_drift"] == [
+        f"net.no, which its kernel does not know ({SYSCTL})",
+        "vm.swappiness 60 (/etc/sysctl.d/99-site.conf sets it, too)",
+    ]
 
 
 def test_a_profile_of_ones_own(rendered: dict[str, dict[str, Any]]) -> None:

@@ -65,6 +65,8 @@ def node(system: tuple[str, str], **state: Any) -> dict[str, Any]:
         "services": {},
         "groups": {},
         "files": {},
+        "unit_starts": {},
+        "changed_at": {},
         "commands": commands,
         **state,
     }
@@ -153,9 +155,21 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
             packages={"doca-ofed": "3.1.0-091000"},
             said={"ofed_info": "OFED-internal-25.07-0.9.7:\n"},
             services={"openibd.service": {"active": True, "enabled": True, "failed": False}},
+            unit_starts={"openibd.service": 20.0},
+            changed_at={"/var/lib/dpkg/info/ofed-scripts.list": 10.0},
         ),
         {"ofed_flavour": "doca", "ofed_version": "3.1.0"},
-        {"ofed_version_there": True, "ofed_held": True, "ofed_openibd_runs": True},
+        {"ofed_version_there": True, "ofed_held": True, "ofed_openibd_runs": True, "ofed_modules_old": False},
+    ),
+    # A playbook ended after the installation, before it restarted openibd.
+    "ofed-doca-not-loaded": (
+        node(
+            BOOKWORM,
+            unit_starts={"openibd.service": 20.0},
+            changed_at={"/var/lib/dpkg/info/ofed-scripts.list": 30.0},
+        ),
+        {"ofed_flavour": "doca"},
+        {"ofed_modules_old": True},
     ),
     "ofed-doca-without-its-ofed": (
         node(
@@ -285,6 +299,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
                 "mtu": 9000,
             },
         },
+    ),
+    "container-docker-of-old-settings": (
+        node(
+            BOOKWORM,
+            unit_starts={"docker.service": 20.0},
+            changed_at={"/etc/docker/daemon.json": 30.0},
+        ),
+        {},
+        {"nvidia_container_docker_outdated": True},
     ),
     "container-2019": (
         node(("ubuntu", "18.04")),

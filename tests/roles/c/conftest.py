@@ -37,6 +37,9 @@ FACTS: dict[str, Any] = {
     "files": {},
     "modes": {},
     "mounts": {},
+    "unit_starts": {},
+    "changed_at": {},
+    "container": False,
 }
 """The fact ``rackproof_node`` of a Debian 12 host on which nothing is installed."""
 

@@ -91,7 +91,7 @@ def test_ngc_has_two_names(values: dict[str, dict[str, Any]]) -> None:
 
 
 def test_docker_and_enroot_get_the_same_key(values: dict[str, dict[str, Any]]) -> None:
-    enroot, docker = values["ngc"]["enroot_pyxis_secrets"]
+    docker, enroot = values["ngc"]["enroot_pyxis_secrets"]
     assert (enroot["path"], enroot["mode"]) == ("/etc/enroot/.credentials", "0600")
     auth = docker["merge_json"]["auths"]["nvcr.io"]["auth"]
     assert base64.b64decode(auth).decode() == f"$oauthtoken:{KEY}"

@@ -44,6 +44,7 @@ ASKED = [
         "imex_needs_reboot",
     ),
     "imex_stopped",
+    "imex_outdated",
 ]
 UP = {"nvidia-imex.service": {"active": True, "enabled": True}}
 GROUPS = {
@@ -77,6 +78,9 @@ def values(render: Renderer) -> dict[str, dict[str, Any]]:
         "packages": installed("580.95.05-1"),
         "services": UP,
         "modules": {"nvidia": "580.95.05"},
+        "imex_channel": True,
+        "unit_starts": {"nvidia-imex.service": 20.0},
+        "changed_at": {"/etc/nvidia-imex/nodes_config.cfg": 10.0},
     }
     return render(
         "imex",
@@ -88,6 +92,10 @@ def values(render: Renderer) -> dict[str, dict[str, Any]]:
             "upgraded": case(**{**whole, "packages": installed("570.172.08-1")}),
             "not-held": case(**{**whole, "packages": installed("580.95.05-1", held=False)}),
             "edited": case(**{**whole, "files": {**FILES, "/etc/nvidia-imex/nodes_config.cfg": "x"}}),
+            # The driver was loaded from an initramfs without the option.
+            "no-channel": case(**{**whole, "imex_channel": False}),
+            # A playbook ended between the list and the restart.
+            "outdated": case(**{**whole, "changed_at": {"/etc/nvidia-imex/nodes_config.cfg": 30.0}}),
             "stopped": case(
                 **{**whole, "services": {"nvidia-imex.service": {"active": False, "enabled": True}}}
             ),
@@ -103,7 +111,7 @@ def test_all_nodes_of_a_domain_get_the_same_list_and_the_drivers_version(values:
 
 
 def test_only_what_differs_is_done(values: dict[str, Any]) -> None:
-    keys = ("imex_list_changed", "imex_option_due", "imex_needs_reboot", "imex_stopped")
+    keys = ("imex_list_changed", "imex_option_due", "imex_needs_reboot", "imex_stopped", "imex_outdated")
     unmet = {name: bool(found["imex_missing_packages"]) for name, found in values.items()}
     due = {name: [key for key in keys if found[key]] for name, found in values.items()}
     assert due == {
@@ -114,6 +122,8 @@ def test_only_what_differs_is_done(values: dict[str, Any]) -> None:
         "upgraded": [],
         "not-held": [],
         "edited": ["imex_list_changed"],
+        "no-channel": ["imex_needs_reboot"],
+        "outdated": ["imex_outdated"],
         "stopped": ["imex_stopped"],
     }
     assert {name for name, lacks in unmet.items() if lacks} == {"fresh", "loaded", "upgraded", "not-held"}

@@ -52,7 +52,9 @@ GROUPS = {
     "slurm_controller": {"hosts": {"head": {}}},
 }
 CLUSTER = {"slurm_controller_host": "head", "slurm_racks": ["rack-a", "rack-b"]}
+CONTROLLER_UNITS = [f"{name}.service" for name in ("munge", "slurmctld", "slurmdbd", "mariadb")]
 ASKED = ["slurm_cluster_files", "slurm_accounting_files", "slurm_node_files"]
+OUTDATED = ["slurm_outdated", "slurm_controller_outdated"]
 
 
 def system(root: Path, name: str) -> dict[str, Any]:
@@ -62,8 +64,10 @@ def system(root: Path, name: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def files(render: Renderer, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """Return, by case, the files by their paths."""
+def values(
+    render: Renderer, root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    """Return the values of ASKED and OUTDATED, by case."""
     scratch = str(tmp_path_factory.mktemp("scratch") / "jobs")
     cases: dict[str, dict[str, Any]] = {
         "two-racks": {**CLUSTER, **GB300, **system(root, "debian-12")},
@@ -114,15 +118,47 @@ def files(render: Renderer, root: Path, tmp_path_factory: pytest.TempPathFactory
             "slurm_scratch": scratch,
             "slurm_prolog_mounts": ["/mnt/my data", "/mnt/v1.0"],
         },
+        # Playbooks ended before their handlers restarted slurmd, and on the controller munge and slurmdbd.
+        "outdated": {
+            **CLUSTER,
+            **GB300,
+            **system(root, "debian-12"),
+            "rackproof_node": {
+                **FACTS,
+                "unit_starts": {"munge.service": 20.0, "slurmd.service": 20.0},
+                "changed_at": {"/etc/munge/munge.key": 10.0, "/etc/default/slurmd": 30.0},
+            },
+            "slurm_controller_state": {
+                **FACTS,
+                "unit_starts": dict.fromkeys(CONTROLLER_UNITS, 20.0),
+                "changed_at": {
+                    "/etc/munge/munge.key": 30.0,
+                    "/etc/slurm/slurm.conf": 10.0,
+                    "/etc/slurm/slurmdbd.conf": 30.0,
+                    "/etc/mysql/mariadb.conf.d/60-rackproof-slurm.cnf": 10.0,
+                },
+            },
+        },
     }
     # The role reads the controller's fact from hostvars, by the controller's name.
     groups = json.loads(json.dumps(GROUPS))
     groups["slurm_controller"]["hosts"]["head"] = {"rackproof_node": FACTS}
-    values = render("slurm", ASKED, cases, groups)
+    return render("slurm", ASKED + OUTDATED, cases, groups)
+
+
+@pytest.fixture(scope="module")
+def files(values: dict[str, dict[str, Any]]) -> Files:
+    """Return, by case, the files by their paths."""
     return {
         case: {file["path"]: file for asked in ASKED[:3] for file in found[asked]}
         for case, found in values.items()
     }
+
+
+def test_services_that_a_killed_playbook_did_not_restart_are_found(values: dict[str, dict[str, Any]]) -> None:
+    assert values["outdated"]["slurm_outdated"] == ["slurmd.service"]
+    assert values["outdated"]["slurm_controller_outdated"] == ["munge.service", "slurmdbd.service"]
+    assert values["two-racks"]["slurm_outdated"] == values["two-racks"]["slurm_controller_outdated"] == []
 
 
 GOLDEN_FILES = [

@@ -59,6 +59,11 @@ def values(render: Renderer) -> dict[str, dict[str, Any]]:
         "mounts": {mount["path"]: {"source": mount.get("source", "")} for mount in MOUNTS[:4]},
     }
     stale = {**there, "files": {**there["files"], "/etc/systemd/system/data.mount": "0" * 64}}
+    # A playbook ended before it mounted /data again, another one before it mounted the buckets again.
+    started = {"unit_starts": {"data.mount": 20.0, "mnt-data\\x2dset.mount": 20.0, "mnt-other.mount": 20.0}}
+    old = {**there, **started, "changed_at": {"/etc/systemd/system/data.mount": 30.0}}
+    old_keys = {**there, **started, "changed_at": {"/etc/passwd-s3fs": 30.0}}
+    new_keys = {**there, "files": {**there["files"], "/etc/passwd-s3fs": "0" * 64}}
     unmounted = {
         **there,
         "mounts": {key: value for key, value in there["mounts"].items() if key != "/scratch"},
@@ -72,6 +77,9 @@ def values(render: Renderer) -> dict[str, dict[str, Any]]:
             "done": {**case, "rackproof_node": there},
             "stale": {**case, "rackproof_node": stale},
             "unmounted": {**case, "rackproof_node": unmounted},
+            "old": {**case, "rackproof_node": old},
+            "old_keys": {**case, "rackproof_node": old_keys},
+            "new_keys": {**case, "rackproof_node": new_keys},
             "none": {},
         },
     )
@@ -138,6 +146,9 @@ def test_what_is_due(values: dict[str, dict[str, Any]]) -> None:
         assert values[name]["storage_secret_changed"] is False
     assert [one["mount"] for one in values["stale"]["storage_to_mount"]] == ["/data"]
     assert [one["mount"] for one in values["unmounted"]["storage_to_mount"]] == ["/scratch"]
+    assert [one["mount"] for one in values["old"]["storage_to_mount"]] == ["/data"]
+    for name in ("old_keys", "new_keys"):
+        assert [one["mount"] for one in values[name]["storage_to_mount"]] == ["/mnt/data-set", "/mnt/other"]
 
 
 PLAYBOOK = """
