@@ -108,7 +108,7 @@ class Rack:
         return {}
 
     def _take_away_left(self, hosts: list[Found]) -> bool:
-        """Remove the test rack's values from the checkouts of removed hosts. Return whether there were any."""
+        """Remove the values from the checkouts of removed hosts. Return whether there were any."""
         left = overlay.take_away_left(one.home for one in hosts)
         for path in left:
             self.console.say(f"removed {path}, the values of the rack that is gone")

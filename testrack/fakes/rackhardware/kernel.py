@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 
 from .faults import log_fault, reset
 from .state import (
+    BOOTED,
+    BOOTED_MONOTONIC,
     HOLDS,
     HardwareError,
     State,
@@ -482,8 +484,10 @@ def boot() -> int:
     with suppress(OSError):
         os.unlink(at(LOADED))
     os.makedirs(at("/run/rack"), exist_ok=True)
-    with open(at("/run/rack/booted"), "w", encoding="ascii") as stream:
+    with open(at(BOOTED), "w", encoding="ascii") as stream:
         stream.write(f"{time.time()}\n")
+    with open(at(BOOTED_MONOTONIC), "w", encoding="ascii") as stream:
+        stream.write(f"{time.monotonic()}\n")
     with changing() as state:
         state["kernel_log"] = []
         # Settings of nvidia-smi and dcgmi last until the driver is unloaded.
@@ -505,7 +509,7 @@ def boot() -> int:
 
 def booted() -> bool:
     """Return whether the node was booted, which rack-hardware.service does."""
-    return os.path.exists(at("/run/rack/booted"))
+    return os.path.exists(at(BOOTED))
 
 
 def load_configured() -> int:
@@ -539,7 +543,7 @@ def configured() -> list[str]:
 def _boot_time() -> float:
     """Return the moment of the last boot in seconds since 1970, or 0 before the first one."""
     try:
-        with open(at("/run/rack/booted"), encoding="ascii") as stream:
+        with open(at(BOOTED), encoding="ascii") as stream:
             return float(stream.read())
     except (OSError, ValueError):
         return 0.0

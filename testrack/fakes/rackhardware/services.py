@@ -13,7 +13,7 @@ import sys
 import time
 
 from . import kernel
-from .state import HOLDS, at, changing, complain, held_by, load, running
+from .state import HOLDS, at, changing, complain, held_by, load, running, settle_s
 
 
 def unit_runs(unit: str) -> bool:
@@ -40,9 +40,22 @@ def older(version: str) -> str:
 
 
 def fabric_is_up(version: str) -> bool:
-    """Return whether the fabric manager runs and has this version, which is that of the loaded driver."""
+    """Return whether the fabric manager runs, is ready, and has this version, the loaded driver's."""
     runs = bool(running("nv-fabricmanager")) or unit_runs("nvidia-fabricmanager")
-    return runs and fabric_manager_version() == version
+    return runs and _is_fabric_ready() and fabric_manager_version() == version
+
+
+def _is_fabric_ready() -> bool:
+    """Return whether the fabric manager had the time that it needs to set up the switches."""
+    needed = settle_s()
+    if not needed:
+        return True
+    try:
+        with open(f"/proc/{running('nv-fabricmanager')}/stat", encoding="utf-8") as stream:
+            ticks = int(stream.read().rpartition(")")[2].split()[19])
+    except OSError:
+        return True
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK") >= needed
 
 
 def hang_if_told() -> None:

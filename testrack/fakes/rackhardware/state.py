@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import sys
 import time
@@ -34,6 +35,29 @@ def state_path() -> str:
 HOLDS = "/run/rack/holds-nvidia"
 """Folder with one file for each daemon that uses the driver. The file has the daemon's name, and contains its
 process id."""
+
+
+BOOTED = "/run/rack/booted"
+"""File with the time of the boot in seconds since 1970."""
+BOOTED_MONOTONIC = "/run/rack/booted-monotonic"
+"""File with the same time by the clock that neither a person nor the fault clock-skew sets."""
+SETTLE_S = 20.0
+"""Seconds from a boot, or from the fabric manager's start, until fabric and ports are ready. Real nodes need a
+minute or more."""
+
+
+def settle_s() -> float:
+    """Return the seconds until fabric and ports are ready. By default, tests of the fakes do not wait."""
+    return float(os.environ.get("RACK_SETTLE_S") or (0.0 if root() else SETTLE_S))
+
+
+def since_boot() -> float:
+    """Return the seconds since the boot, or infinity if it is unknown."""
+    try:
+        with open(at(BOOTED_MONOTONIC), encoding="ascii") as stream:
+            return time.monotonic() - float(stream.read())
+    except (OSError, ValueError):
+        return math.inf
 
 
 def held_by(daemon: str) -> int:
@@ -96,6 +120,13 @@ class State(dict):
         """Return the numbers of the GPUs or HCAs that a fault affects, by default only 0."""
         found = self.fault(name)
         return [] if found is None else list(found.get("devices", [0]))
+
+    def port_state(self, index: int) -> str:
+        """Return the state of a port: down, init (until a subnet manager finds it) or active."""
+        if index in self.faulty("hca-port-down"):
+            return "down"
+        passed, needed = since_boot(), settle_s()
+        return "active" if passed >= needed else "init" if passed >= needed / 2 else "down"
 
     def persists(self, gpu: dict) -> bool:
         """Return whether persistence mode is on for a GPU.

@@ -581,6 +581,7 @@ def test_the_image_gets_all_that_is_needed(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "opt/rack/rackhardware").iterdir()} == modules
     for tool in ("lspci", "dmidecode", "lsmod", "modprobe", "rmmod", "modinfo", "dmesg", "journalctl"):
         assert os.readlink(tmp_path / "usr/local/sbin" / tool) == "/opt/rack/hardware"
+    assert (tmp_path / "etc/systemd/system/multi-user.target.wants/rack-settling.service").exists()
     for unit in ("rack-hardware.service", "systemd-modules-load.service"):
         assert (tmp_path / "etc/systemd/system/sysinit.target.wants" / unit).exists()
     done = subprocess.run(
@@ -652,3 +653,29 @@ def test_the_persistence_daemon_refuses_what_the_real_one_refuses(
     daemon = bare.init().drive().process(["nvidia-persistenced", *options])
     assert words in daemon.communicate(timeout=30)[1]
     assert daemon.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("share", "state", "fabric"),
+    [(0.2, "1: DOWN", "In Progress"), (0.7, "2: INIT", "In Progress"), (1.1, "4: ACTIVE", "Completed")],
+)
+def test_ports_and_fabric_are_ready_some_time_after_a_boot(
+    share: float, state: str, fabric: str, bare: Callable, kernel_files: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = bare.init().drive()
+    monkeypatch.setenv("RACK_SETTLE_S", "1000")
+    booted = time.monotonic() - 1000 * share
+    (node.root / "run/rack/booted-monotonic").write_text(f"{booted}\n")
+    node.ok("hardware --settle")
+    port = node.root / "sys/class/infiniband/mlx5_0/ports/1"
+    assert (port / "state").read_text().strip() == state
+    assert (port / "counters/link_downed").read_text().strip() == "0"
+    assert state in node.ok("ibstatus mlx5_0")
+    assert state.partition(": ")[2].title()[:4] in node.ok("ibstat mlx5_0")
+    assert f"PORT_{state.partition(': ')[2]} (" in node.ok("ibv_devinfo -d mlx5_0")
+    states = node.ok("nvidia-smi --query-gpu=fabric.state --format=csv,noheader")
+    assert states == f"{fabric}\n" * 4
+    assert ("<clusterUuid>N/A" in node.ok("nvidia-smi -q -x")) == (fabric != "Completed")
+    node.ok("hardware --boot")
+    node.drive()
+    assert "In Progress" in node.ok("nvidia-smi --query-gpu=fabric.state --format=csv,noheader")
