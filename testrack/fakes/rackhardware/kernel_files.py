@@ -39,7 +39,7 @@ DMI = {
     "chassis_vendor": "chassis-manufacturer",
     "chassis_serial": "chassis-serial-number",
 }
-SECRET = {"product_serial", "product_uuid", "board_serial", "chassis_serial"}
+SECRET = {"vpd", "product_serial", "product_uuid", "board_serial", "chassis_serial"}
 """Only root may read these, as on a real machine."""
 
 
@@ -123,12 +123,21 @@ def files(state: State) -> dict[str, str]:
             found[f"/sys/module/{name}/version"] = about["version"]
     for device in machine.devices(state):
         found.update(_pci(device))
+    for hca in state["hcas"]:
+        data = product_data(hca, state.sku["hca"]["name"])
+        found[f"/sys/bus/pci/devices/{hca['bus_id']}/vpd"] = data
     if "mlx5_ib" in modules:
         for index in range(len(state["hcas"])):
             found.update(_card(state, index))
     if "nvidia" in modules:
         found.update(_driver(state, modules["nvidia"]))
     return found
+
+
+def product_data(hca: dict, name: str) -> str:
+    """Return the vital product data of a card as text. Those of a bridge to NVSwitches have a mark."""
+    mark = "SMDL=SW_MNG" if hca.get("bridge") else "SMDL=NIC"
+    return f"{name} SN={hca['serial']} {mark}"
 
 
 def _pci(device: dict) -> dict[str, str]:
@@ -187,6 +196,7 @@ def _card(state: State, index: int) -> dict[str, str]:
         f"{port}/gids/0": f"fe80:0000:0000:0000:{colons(hca['guid'])}",
         f"{port}/pkeys/0": "0xffff",
     }
+    found[f"{folder}/device/vpd"] = product_data(hca, model["name"])
     for counter in ("symbol_error", "link_error_recovery", "port_rcv_errors", "port_xmit_discards"):
         found[f"{port}/counters/{counter}"] = "0"
     # A link that comes up for the first time since the boot was not lost.

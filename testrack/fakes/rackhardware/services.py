@@ -13,7 +13,7 @@ import sys
 import time
 
 from . import kernel
-from .state import HOLDS, at, changing, complain, held_by, load, running, settle_s
+from .state import HOLDS, State, at, changing, complain, held_by, load, running, settle_s
 
 
 def unit_runs(unit: str) -> bool:
@@ -198,13 +198,29 @@ def fabric_manager(argv: list[str]) -> int:
             f"{driver}. Please update with matching NVIDIA driver package."
         )
         return 1
-    if state.gpu_model["fabric"] != "local":
+    if state.gpu_model["fabric"] != "local" or not _reaches_switches(state):
         complain(
             "request to query NVSwitch device information from NVSwitch driver failed with error:"
             "WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]"
         )
         return 1
     return serve("nv-fabricmanager")
+
+
+def _reaches_switches(state: State) -> bool:
+    """Return whether the fabric manager reaches the NVSwitches, and otherwise print why NVLSM does not start.
+
+    The switches of an HGX B200 have no PCI device. NVLSM programs them through bridges.
+    """
+    if not any(hca.get("bridge") for hca in state["hcas"]):
+        return True
+    if "ib_umad" not in kernel.loaded():
+        complain(
+            "ibwarn: umad_init: can't read ABI version from /sys/class/infiniband_mad/abi_version "
+            "(No such file or directory): is ib_umad module loaded?"
+        )
+        return False
+    return kernel.installed("nvlsm") is not None and "mlx5_ib" in kernel.loaded()
 
 
 def host_engine(argv: list[str]) -> int:

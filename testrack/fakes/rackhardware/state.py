@@ -42,8 +42,8 @@ BOOTED = "/run/rack/booted"
 BOOTED_MONOTONIC = "/run/rack/booted-monotonic"
 """File with the same time by the clock that neither a person nor the fault clock-skew sets."""
 SETTLE_S = 20.0
-"""Seconds from a boot, or from the fabric manager's start, until fabric and ports are ready. Real nodes need a
-minute or more."""
+"""Seconds from a boot, or from the fabric manager's start, until fabric and ports are ready. Real nodes need
+a minute or more."""
 
 
 def settle_s() -> float:
@@ -263,6 +263,19 @@ def make(sku: str, seed: str, node_name: str = "") -> State:
                 "numa": index * 2 // len(facts["hca_buses"]),
             }
             for index, bus in enumerate(facts["hca_buses"])
+        ]
+        + [
+            {
+                "name": f"mlx5_{len(facts['hca_buses']) + index}",
+                "bus_id": bus,
+                "guid": f"0xcc40f3{guid + index:010x}",
+                "firmware": facts["hca"]["firmware"],
+                "serial": f"MT25{digits(2)}X{hexes(5).upper()}",
+                "lid": 1 + rng.randrange(20000),
+                "numa": 0,
+                "bridge": True,
+            }
+            for index, bus in enumerate(facts.get("bridge_buses", ()))
         ],
         settings={},
         faults={},

@@ -24,7 +24,7 @@ import pytest
 from testrack.tests.fakes.fake_paths import FAKES
 
 # The number of GPUs and of network cards of each SKU.
-SKUS = {"gb300": (4, 4), "b200": (8, 8), "h100": (8, 8), "h200": (8, 8)}
+SKUS = {"gb300": (4, 4), "b200": (8, 12), "h100": (8, 8), "h200": (8, 8)}
 
 
 @pytest.mark.parametrize(("sku", "counts"), SKUS.items())
@@ -679,3 +679,32 @@ def test_ports_and_fabric_are_ready_some_time_after_a_boot(
     node.ok("hardware --boot")
     node.drive()
     assert "In Progress" in node.ok("nvidia-smi --query-gpu=fabric.state --format=csv,noheader")
+
+
+def test_the_fabric_manager_of_a_b200_needs_nvlsm_and_ib_umad(bare: Callable) -> None:
+    node = bare.init("b200", "b200-r01-n01").drive()
+    node.ok("modprobe mlx5_ib")
+    node("modprobe -r ib_umad")
+
+    def start() -> tuple[int, str]:
+        daemon = node.process(["nv-fabricmanager", "-c", "fabricmanager.cfg"])
+        words = daemon.communicate(timeout=30)[1]
+        return daemon.returncode, words
+
+    status, words = start()
+    assert (status, "is ib_umad module loaded?" in words) == (1, True)
+    node.ok("modprobe ib_umad")
+    status, words = start()
+    assert (status, "NV_WARN_NOTHING_TO_DO" in words) == (1, True)
+    node.install("nvlsm", "2025.06.11")
+    assert start() == (0, "")
+    os.kill(int((node.root / "run/rack/holds-nvidia/nv-fabricmanager").read_text()), signal.SIGKILL)
+
+
+def test_the_bridges_of_a_b200_are_marked_in_their_product_data(bare: Callable, kernel_files: bool) -> None:
+    node = bare.init("b200", "b200-r01-n01").drive()
+    node.ok("modprobe mlx5_ib")
+    cards = node.root / "sys/class/infiniband"
+    marked = [path.name for path in cards.iterdir() if "SW_MNG" in (path / "device/vpd").read_text()]
+    assert sorted(marked) == ["mlx5_10", "mlx5_11", "mlx5_8", "mlx5_9"]
+    assert "SMDL=SW_MNG" in (node.root / "sys/bus/pci/devices/0000:05:00.2/vpd").read_text()
