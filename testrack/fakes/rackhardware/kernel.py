@@ -27,11 +27,13 @@ from .state import (
     at,
     changing,
     complain,
+    is_root,
     load,
     log_to_kernel,
     root,
     running,
     state_path,
+    unknown_option,
 )
 
 LOADED = "/run/rack/modules.json"
@@ -303,6 +305,15 @@ def _not_found(name: str) -> str:
     return f"modprobe: FATAL: Module {name} not found in directory /lib/modules/{_release()}"
 
 
+_MODPROBE_LONG = {
+    *("--all", "--remove", "--quiet", "--verbose", "--dry-run", "--show", "--show-depends", "--version"),
+    *("--first-time", "--ignore-install", "--ignore-remove", "--force", "--force-vermagic", "--syslog"),
+    *("--use-blacklist", "--resolve-alias", "--remove-dependencies", "--force-modversion"),
+    *("--config", "--dirname", "--set-version", "--wait"),
+}
+_DENIED = "Operation not permitted"
+
+
 def modprobe(argv: list[str]) -> int:
     """Act as ``modprobe``. Load a module, or with ``-r`` remove it."""
     flags = {one for one in argv if one.startswith("-")}
@@ -315,6 +326,10 @@ def modprobe(argv: list[str]) -> int:
             letter = next(one for one in flag[1:] if one not in known)
             complain(f"modprobe: invalid option -- '{letter}'")
             return 1
+    long = {one.partition("=")[0] for one in flags if one.startswith("--")}
+    if unknown := min(long - _MODPROBE_LONG, default=""):
+        complain(f"modprobe: unrecognized option '{unknown}'")
+        return 1
     if "V" in bundled or "--version" in flags:
         print("kmod version 30")
         return 0
@@ -339,6 +354,9 @@ def _insert(name: str, dry: bool, quiet: bool, verbose: bool) -> int:
     """Load a module for modprobe. Return the exit status."""
     if plain(name) in loaded() or (dry and installed(name) is not None):
         return 0
+    if not dry and not is_root() and installed(name) is not None:
+        complain(f"modprobe: ERROR: could not insert '{plain(name)}': {_DENIED}")
+        return 1
     new, absent = ([], [name]) if dry else load_modules([name])
     for one in new:
         if verbose:
@@ -373,6 +391,9 @@ def _remove(name: str, dry: bool, quiet: bool) -> int:
     if busy or holders(plain(name)):
         complain(f"modprobe: FATAL: Module {plain(name)} is in use.")
         return 1
+    if not dry and not is_root():
+        complain(f"modprobe: ERROR: could not remove '{plain(name)}': {_DENIED}")
+        return 1
     if not dry:
         unload_module(name, with_unused=True)
     return 0
@@ -380,6 +401,10 @@ def _remove(name: str, dry: bool, quiet: bool) -> int:
 
 def rmmod(argv: list[str]) -> int:
     """Act as ``rmmod``."""
+    flags = {"-f", "--force", "-s", "--syslog", "-v", "--verbose"}
+    if unknown := unknown_option(argv, flags, set()):
+        complain(f"rmmod: unrecognized option '{unknown}'")
+        return 1
     names = [one for one in argv if not one.startswith("-")]
     if not names:
         complain("rmmod: ERROR: missing module name.")
@@ -395,6 +420,9 @@ def rmmod(argv: list[str]) -> int:
             status = 1
         elif holders(name):
             complain(f"rmmod: ERROR: Module {name} is in use")
+            status = 1
+        elif not is_root():
+            complain(f"rmmod: ERROR: could not remove '{name}': {_DENIED}")
             status = 1
         else:
             unload_module(name)
@@ -553,7 +581,15 @@ LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
 
 
 def dmesg(argv: list[str]) -> int:
-    """Act as ``dmesg`` for the fake kernel's log since the boot."""
+    """Act as ``dmesg``, which only root may use, because Debian and Ubuntu set kernel.dmesg_restrict."""
+    if not is_root():
+        complain("dmesg: read kernel buffer failed: Operation not permitted")
+        return 1
+    return _kernel_ring(argv)
+
+
+def _kernel_ring(argv: list[str]) -> int:
+    """Print or clear the fake kernel's log since the boot."""
     human = decode = clear = show = False
     levels = None
     rest = list(argv)

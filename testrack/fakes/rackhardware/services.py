@@ -13,7 +13,7 @@ import sys
 import time
 
 from . import kernel
-from .state import HOLDS, State, at, changing, complain, held_by, load, running, settle_s
+from .state import HOLDS, State, at, changing, complain, held_by, load, running, settle_s, unknown_option
 
 
 def unit_runs(unit: str) -> bool:
@@ -187,6 +187,11 @@ def fabric_manager(argv: list[str]) -> int:
     if "-v" in argv or "--version" in argv:
         print(f"Fabric Manager version is : {version}")
         return 0
+    if unknown := unknown_option(
+        argv, {"-r", "--restart"}, {"-c", "--config", "-g", "--fm-sm-mgmt-port-guid"}
+    ):
+        complain(f"nv-fabricmanager: unrecognized option '{unknown}'")
+        return 1
     state = load()
     driver = kernel.driver()
     if not driver:
@@ -223,6 +228,13 @@ def _reaches_switches(state: State) -> bool:
     return kernel.installed("nvlsm") is not None and "mlx5_ib" in kernel.loaded()
 
 
+_HOST_ENGINE_FLAGS = {"-n", "--no-daemon", "-t", "--term"}
+_HOST_ENGINE_VALUED = {
+    *("-p", "--port", "-b", "--bind-interface", "-d", "--domain-socket", "--pid", "--service-account"),
+    *("--home-dir", "--log-level", "-f", "--log-filename", "--log-rotate", "--denylist-modules"),
+}
+
+
 def host_engine(argv: list[str]) -> int:
     """Act as ``nv-hostengine``: print the version, stop the daemon (``-t``), or run as the daemon.
 
@@ -233,6 +245,9 @@ def host_engine(argv: list[str]) -> int:
     if "--version" in argv or "-v" in argv:
         print(f"Version : {dcgm_version()}")
         return 0
+    if unknown := unknown_option(argv, _HOST_ENGINE_FLAGS, _HOST_ENGINE_VALUED):
+        complain(f"PARSE ERROR: Argument: {unknown}", "             Couldn't find match for argument")
+        return 1
     if "-t" in argv or "--term" in argv:
         pid = running("nv-hostengine")
         if not pid:

@@ -298,6 +298,24 @@ def _journal(text: str, level: int) -> None:
     syslog.syslog(level, text)
 
 
+def is_root() -> bool:
+    """Return whether a tool may do what only root may. Tests of the fakes may run as any user."""
+    return bool(root()) or os.geteuid() == 0
+
+
+def unknown_option(argv: list[str], flags: set[str], valued: set[str]) -> str:
+    """Return the first option that a tool does not have, or "". Words that are no options are left out."""
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        name, equals, _value = word.partition("=")
+        if name in valued:
+            rest[:1] = rest[:1] if equals else []
+        elif word.startswith("-") and word not in flags:
+            return word
+    return ""
+
+
 def complain(*lines: str) -> None:
     """Print lines on standard error."""
     for line in lines:

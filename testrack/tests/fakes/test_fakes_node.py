@@ -708,3 +708,46 @@ def test_the_bridges_of_a_b200_are_marked_in_their_product_data(bare: Callable, 
     marked = [path.name for path in cards.iterdir() if "SW_MNG" in (path / "device/vpd").read_text()]
     assert sorted(marked) == ["mlx5_10", "mlx5_11", "mlx5_8", "mlx5_9"]
     assert "SMDL=SW_MNG" in (node.root / "sys/bus/pci/devices/0000:05:00.2/vpd").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "rc", "words"),
+    [
+        ("modprobe --forse nvidia-uvm", 1, "unrecognized option '--forse'"),
+        ("rmmod --all nvidia", 1, "unrecognized option '--all'"),
+        ("dcgmi diag -r 1 --jsn", 255, "Couldn't find match for argument for arg Argument: --jsn"),
+        ("dcgmi discovery -l --all", 255, "Argument: --all"),
+        ("nv-hostengine --foreground", 1, "PARSE ERROR: Argument: --foreground"),
+        ("nv-fabricmanager --debug", 1, "unrecognized option '--debug'"),
+    ],
+)
+def test_an_option_that_the_real_tool_does_not_have_is_refused(
+    command: str, rc: int, words: str, node: Callable
+) -> None:
+    answer = node(command)
+    assert (answer.rc, answer.out) == (rc, "")
+    assert words in answer.err
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("dmidecode -s system-serial-number", "/dev/mem: Permission denied"),
+        ("dmesg", "read kernel buffer failed: Operation not permitted"),
+        ("modprobe nvidia-uvm", "could not insert 'nvidia_uvm': Operation not permitted"),
+        ("modprobe -r nvidia", "could not remove 'nvidia': Operation not permitted"),
+        ("rmmod nvidia", "could not remove 'nvidia': Operation not permitted"),
+    ],
+)
+def test_only_root_may_read_and_change_the_machine(
+    command: str, words: str, bare: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rackhardware import kernel, machine
+
+    node = bare.init().drive()
+    for module in (kernel, machine):
+        monkeypatch.setattr(module, "is_root", lambda: False)
+    answer = node(command)
+    assert (answer.rc, answer.out) == (1, "")
+    assert words in answer.err
+    assert "<access denied>" in node.ok("lspci -v -d 10de:")
