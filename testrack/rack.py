@@ -65,7 +65,9 @@ class Rack:
         expected = self.console.expected(f"create-{len(todo.create)}")
         if expected is not None:
             self.console.say(f"{len(todo.create)} hosts to start, about {expected:.0f} s")
-        self._bring_up(todo.create + todo.recreate, todo.start)
+        outdated = self._outdated_services(found)
+        new = {host.name: host for host in [*todo.create, *todo.recreate, *outdated]}
+        self._bring_up([*new.values()], [host for host in todo.start if host.name not in new])
         published = self.nodes.publish()
         if overlay.lay(CHECKOUT):
             path = overlay.place(CHECKOUT).relative_to(CHECKOUT)
@@ -77,7 +79,7 @@ class Rack:
         if silent:
             self.console.say(f"no answer, because a fault is on: {', '.join(sorted(silent))}")
         self._report_older(found)
-        if todo.complete and not published:
+        if todo.complete and not published and not outdated:
             self.console.say(f"nothing to do: {len(wanted)} hosts run")
         else:
             self.console.say(f"the rack is up: {len(wanted)} hosts; try `ansible {RACK_GROUP} -m ping`")
@@ -102,7 +104,29 @@ class Rack:
         self.console.say(f"{words} ...")
         self.nodes.down()
         self.nodes.withdraw()
+        self._take_away_left(foreign)
         return {}
+
+    def _take_away_left(self, hosts: list[Found]) -> bool:
+        """Remove the values from the checkouts of removed hosts. Return whether there were any."""
+        left = overlay.take_away_left(one.home for one in hosts)
+        for path in left:
+            self.console.say(f"removed {path}, the values of the rack that is gone")
+        return bool(left)
+
+    def _outdated_services(self, found: dict[str, Found]) -> list[Host]:
+        """Return the services' host if it serves another mirror than the present one.
+
+        Its mount stays the folder of the mirror with which it was made, which lacks newer packages.
+        """
+        hosts = [host for host in self.layout.everyone if host.kind == "services" and host.name in found]
+        outdated = [host for host in hosts if self.nodes.mirror_of(host) != str(self.mirror.resolve())]
+        for host in outdated:
+            self.console.say(
+                f"{host.name} serves an older mirror, so it is made again: its registry is filled, "
+                "and what its S3 held is lost"
+            )
+        return outdated
 
     def _refuse_if_connected(self, hosts: list[Found]) -> None:
         """Raise RackError if this machine is connected to a host, because the rack is then in use."""
@@ -220,10 +244,12 @@ class Rack:
             in_parallel(self.console, "removed", hosts, self.nodes.remove)
             self.nodes.publish()
             return 0
-        number = 0
+        number, foreign = 0, []
         if self.engine.answers():
+            foreign = foreign_hosts(self.nodes.found(), str(self.nodes.state))
             number = self.nodes.down()
         changed = self.nodes.withdraw()
+        changed |= self._take_away_left(foreign)
         changed |= overlay.take_away(CHECKOUT)
         self.console.say(
             f"the rack is down: {number} hosts removed" if number or changed else "there was no rack"

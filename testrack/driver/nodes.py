@@ -110,6 +110,12 @@ class Nodes:
         names = set(self.found())
         return [host for host in self.layout.everyone if host.name in names]
 
+    @staticmethod
+    def mirror_of(host: Host) -> str:
+        """Return the folder of the mirror that the services' host serves, or "" if it has none."""
+        form = '{{range .Mounts}}{{if eq .Destination "/srv/mirror"}}{{.Source}}{{end}}{{end}}'
+        return docker_text("inspect", "--format", form, host.name).strip()
+
     # Keys
 
     def make_keys(self, hosts: Iterable[Host]) -> None:

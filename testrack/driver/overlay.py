@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from driver.layout import RACK_GROUP
@@ -31,3 +32,19 @@ def take_away(checkout: Path) -> bool:
     there = path.is_symlink() or path.exists()
     path.unlink(missing_ok=True)
     return there
+
+
+def take_away_left(homes: Iterable[str]) -> list[Path]:
+    """Remove the links in the checkouts whose racks are removed, and return them.
+
+    Without this, such a checkout would give the test rack's values to its next playbook. Only links are
+    removed, because another file was not made by ``make rack``.
+
+    Args:
+        homes: The folders of the racks, ``CHECKOUT/.rackproof/rack``.
+    """
+    places = {place(Path(home).parents[1]) for home in homes if home}
+    left = sorted(path for path in places if path.is_symlink())
+    for path in left:
+        path.unlink(missing_ok=True)
+    return left

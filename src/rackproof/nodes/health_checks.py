@@ -20,9 +20,11 @@ from itertools import islice
 
 from rackproof.core.evidence import EvidenceState, LackingEvidence, lacking_evidence
 from rackproof.core.gpu_models import (
+    MODELS_WITH_SWITCH_BRIDGES,
     SLOW_LINK_SHARE,
     expected_model,
     has_own_links,
+    is_one_of,
     least_link_gb_s,
     other_models,
 )
@@ -1020,6 +1022,8 @@ def _nvlink_fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
     in_domain = subject.node.expected.nvlink_domain
     if fault := fabric_fault(gpu.fabric_state, gpu.fabric_status, in_domain=in_domain):
         fabric_code, evidence, verdict = fault
+        if is_one_of(gpu.name, MODELS_WITH_SWITCH_BRIDGES) and verdict is Verdict.FAIL:
+            evidence += "; its fabric manager also needs the package nvlsm and the module ib_umad"
         yield subject.finding(fabric_code, verdict, "configure", evidence, "likely")
     elif in_domain and (lacking := _lacks_of_domain(gpu)):
         evidence = f"it is in no NVLink domain of several nodes: {lacking}"

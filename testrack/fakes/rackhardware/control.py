@@ -34,8 +34,8 @@ def link_tools() -> None:
             os.unlink(link)
 
 
-def hardware(argv: list[str]) -> int:
-    """Run the command, and return its exit status."""
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's options."""
     parser = argparse.ArgumentParser(prog="hardware", description="The hardware of a node of the test rack.")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--init", metavar="SKU", choices=sorted(SKUS), help="make the hardware: %(choices)s")
@@ -48,6 +48,7 @@ def hardware(argv: list[str]) -> int:
         action="store_true",
         help="load the modules that the folders modules-load.d name",
     )
+    action.add_argument("--settle", action="store_true", help="update the kernel's files to the state")
     action.add_argument("--link-tools", action="store_true", help="link the fakes of InfiniBand's tools")
     parser.add_argument(
         "--seed", help="seed of UUIDs and serials: the same SKU, seed and name give the same ones"
@@ -70,6 +71,12 @@ def hardware(argv: list[str]) -> int:
         help="component that is older (only for the fault version-mismatch, default driver)",
     )
     parser.add_argument("--off", action="store_true", help="switch the fault off")
+    return parser
+
+
+def hardware(argv: list[str]) -> int:
+    """Run the command, and return its exit status."""
+    parser = _parser()
     options = parser.parse_args(argv)
     if options.init:
         if not options.seed:
@@ -91,6 +98,8 @@ def hardware(argv: list[str]) -> int:
         print()
     elif options.boot:
         return kernel.boot()
+    elif options.settle:
+        kernel.settle()
     elif options.link_tools:
         link_tools()
     elif options.load_modules:

@@ -12,7 +12,7 @@ import textwrap
 from . import kernel, smi_report
 from .nvidia_smi import driver_problem
 from .services import hang_if_told, unit_runs
-from .state import State, at, changing, load, running
+from .state import State, at, changing, complain, load, running, unknown_option
 
 # Exit statuses are DCGM's results, negative numbers, as the shell sees them.
 NO_CONNECTION, DIAGNOSTIC_FAILED, BAD_PARAMETER, NOT_WATCHED = 235, 226, 255, 237
@@ -49,6 +49,27 @@ def version() -> str:
     return ""
 
 
+_COMMON = ({"-j", "--json", "-h", "--help"}, {"--host", "-g", "--group"})
+_OPTIONS = {
+    "discovery": ({"-l", "--list", "-c", "--compute-hierarchy"}, {"-i", "--info", "-v", "--verbose"}),
+    "health": ({"-f", "--fetch", "-c", "--check", "--clear"}, {"-s", "--set", "-m", "--max-keep-age"}),
+    "diag": (
+        {"-v", "--verbose", "--fail-early", "--statsonfail", "--throttle-mask"},
+        {"-r", "--run", "-i", "--entity-id", "-p", "--parameters", "-c", "--configfile", "--iterations"}
+        | {
+            "--check-interval",
+            "--debugLogFile",
+            "-d",
+            "--debugLevel",
+            "--timeoutSeconds",
+            "--ignoreErrorCodes",
+        },
+    ),
+    "nvlink": ({"-s", "--link-status"}, {"-e", "--errors", "-i", "--gpuid"}),
+}
+"""Options of each subsystem, without and with a value. dcgmi refuses all others."""
+
+
 def dcgmi(argv: list[str]) -> int:
     """Act as ``dcgmi``."""
     if argv[:1] in (["--version"], ["-v"]):
@@ -60,6 +81,10 @@ def dcgmi(argv: list[str]) -> int:
         return 0
     if argv[0] not in commands:
         print("ERROR: Invalid subsystem")
+        return BAD_PARAMETER
+    (flags, valued), (more, more_valued) = _OPTIONS[argv[0]], _COMMON
+    if unknown := unknown_option(argv[1:], flags | more, valued | more_valued):
+        complain(f"Error: Couldn't find match for argument for arg Argument: {unknown}")
         return BAD_PARAMETER
     if not (running("nv-hostengine") or unit_runs("nvidia-dcgm")):
         print("Error: unable to establish a connection to the specified host: localhost")

@@ -22,8 +22,16 @@ def devices(state: State) -> list[dict]:
     return [*state["hcas"]] if "mlx5_ib" in kernel.loaded() else []
 
 
-def _down(state: State, hca: dict) -> bool:
-    return state["hcas"].index(hca) in state.faulty("hca-port-down")
+STATES = {
+    "down": ("Down", "Polling", "1: DOWN", "2: Polling", "PORT_DOWN (1)", "POLLING (2)"),
+    "init": ("Initializing", "LinkUp", "2: INIT", "5: LinkUp", "PORT_INIT (2)", "LINK_UP (5)"),
+    "active": ("Active", "LinkUp", "4: ACTIVE", "5: LinkUp", "PORT_ACTIVE (4)", "LINK_UP (5)"),
+}
+"""The state of a port and of its link, as ibstat, the kernel and ibv_devinfo write them."""
+
+
+def _state(state: State, hca: dict) -> str:
+    return state.port_state(state["hcas"].index(hca))
 
 
 def _port_guid(hca: dict) -> str:
@@ -71,14 +79,15 @@ def ibstat(argv: list[str]) -> int:
         print(f"\tNode GUID: {hca['guid']}\n\tSystem image GUID: {hca['guid']}")
         if flags & {"-s", "--short"}:
             continue
-        down = _down(state, hca)
+        port = _state(state, hca)
+        active, words = port == "active", STATES[port]
         print("\tPort 1:")
-        print(f"\t\tState: {'Down' if down else 'Active'}")
-        print(f"\t\tPhysical state: {'Polling' if down else 'LinkUp'}")
-        print(f"\t\tRate: {10 if down else model['rate']}")
-        print(f"\t\tBase lid: {65535 if down else hca['lid']}\n\t\tLMC: 0")
-        print(f"\t\tSM lid: {0 if down else 1}")
-        print("\t\tCapability mask: " + ("0xa750e848" if down else "0xa751e848"))
+        print(f"\t\tState: {words[0]}")
+        print(f"\t\tPhysical state: {words[1]}")
+        print(f"\t\tRate: {10 if port == 'down' else model['rate']}")
+        print(f"\t\tBase lid: {hca['lid'] if active else 65535}\n\t\tLMC: 0")
+        print(f"\t\tSM lid: {1 if active else 0}")
+        print("\t\tCapability mask: " + ("0xa751e848" if active else "0xa750e848"))
         print(f"\t\tPort GUID: {_port_guid(hca)}\n\t\tLink layer: InfiniBand")
     return 0
 
@@ -96,14 +105,15 @@ def ibstatus(argv: list[str]) -> int:
         return 255
     model = state.sku["hca"]
     for hca in found:
-        down = _down(state, hca)
+        port = _state(state, hca)
+        down, active = port == "down", port == "active"
         prefix = "fe80:0000:0000:0000"
-        lid = 0xFFFF if down else hca["lid"]
+        lid = hca["lid"] if active else 0xFFFF
         print(f"Infiniband device '{hca['name']}' port 1 status:")
         print(f"\tdefault gid:\t {prefix}:{colons(_port_guid(hca))}")
-        print(f"\tbase lid:\t 0x{lid:x}\n\tsm lid:\t\t 0x{0 if down else 1:x}")
-        print(f"\tstate:\t\t {'1: DOWN' if down else '4: ACTIVE'}")
-        print(f"\tphys state:\t {'2: Polling' if down else '5: LinkUp'}")
+        print(f"\tbase lid:\t 0x{lid:x}\n\tsm lid:\t\t 0x{1 if active else 0:x}")
+        print(f"\tstate:\t\t {STATES[port][2]}")
+        print(f"\tphys state:\t {STATES[port][3]}")
         rate = "10 Gb/sec (4X SDR)" if down else f"{model['rate']} Gb/sec (4X {model['generation']})"
         print(f"\trate:\t\t {rate}\n\tlink_layer:\t InfiniBand\n")
     return 0
@@ -124,7 +134,7 @@ def ibdev2netdev(argv: list[str]) -> int:
     for hca in devices(state):
         domain, bus = hca["bus_id"].split(":")[:2]
         name = f"ibP{int(domain, 16)}p{int(bus, 16)}s0" if int(domain, 16) else f"ibp{int(bus, 16)}s0"
-        print(f"{hca['name']} port 1 ==> {name} ({'Down' if _down(state, hca) else 'Up'})")
+        print(f"{hca['name']} port 1 ==> {name} ({'Up' if _state(state, hca) == 'active' else 'Down'})")
     return 0
 
 
@@ -209,7 +219,8 @@ def ibv_devinfo(argv: list[str]) -> int:
         return 255
     model = state.sku["hca"]
     for hca in found:
-        down = _down(state, hca)
+        here = _state(state, hca)
+        active = here == "active"
         print(f"hca_id:\t{hca['name']}")
         for key, value in (
             ("transport", "InfiniBand (0)"),
@@ -228,11 +239,11 @@ def ibv_devinfo(argv: list[str]) -> int:
                 _line(1, key, value)
         print("\t\tport:\t1")
         port = [
-            ("state", "PORT_DOWN (1)" if down else "PORT_ACTIVE (4)"),
+            ("state", STATES[here][4]),
             ("max_mtu", MTU),
             ("active_mtu", MTU),
-            ("sm_lid", "0" if down else "1"),
-            ("port_lid", "65535" if down else str(hca["lid"])),
+            ("sm_lid", "1" if active else "0"),
+            ("port_lid", str(hca["lid"]) if active else "65535"),
             ("port_lmc", "0x00"),
             ("link_layer", "InfiniBand"),
         ]
@@ -250,8 +261,11 @@ def ibv_devinfo(argv: list[str]) -> int:
                 ("subnet_timeout", "18"),
                 ("init_type_reply", "0"),
                 ("active_width", "4X (2)"),
-                ("active_speed", "2.5 Gbps (1)" if down else f"{model['speed']} ({model['speed_code']})"),
-                ("phys_state", "POLLING (2)" if down else "LINK_UP (5)"),
+                (
+                    "active_speed",
+                    "2.5 Gbps (1)" if here == "down" else f"{model['speed']} ({model['speed_code']})",
+                ),
+                ("phys_state", STATES[here][5]),
                 ("GID[  0]", f"fe80:0000:0000:0000:{colons(_port_guid(hca))}"),
             ]
         for key, value in port:

@@ -19,17 +19,21 @@ from contextlib import contextmanager, suppress
 
 from .faults import log_fault, reset
 from .state import (
+    BOOTED,
+    BOOTED_MONOTONIC,
     HOLDS,
     HardwareError,
     State,
     at,
     changing,
     complain,
+    is_root,
     load,
     log_to_kernel,
     root,
     running,
     state_path,
+    unknown_option,
 )
 
 LOADED = "/run/rack/modules.json"
@@ -301,6 +305,15 @@ def _not_found(name: str) -> str:
     return f"modprobe: FATAL: Module {name} not found in directory /lib/modules/{_release()}"
 
 
+_MODPROBE_LONG = {
+    *("--all", "--remove", "--quiet", "--verbose", "--dry-run", "--show", "--show-depends", "--version"),
+    *("--first-time", "--ignore-install", "--ignore-remove", "--force", "--force-vermagic", "--syslog"),
+    *("--use-blacklist", "--resolve-alias", "--remove-dependencies", "--force-modversion"),
+    *("--config", "--dirname", "--set-version", "--wait"),
+}
+_DENIED = "Operation not permitted"
+
+
 def modprobe(argv: list[str]) -> int:
     """Act as ``modprobe``. Load a module, or with ``-r`` remove it."""
     flags = {one for one in argv if one.startswith("-")}
@@ -313,6 +326,10 @@ def modprobe(argv: list[str]) -> int:
             letter = next(one for one in flag[1:] if one not in known)
             complain(f"modprobe: invalid option -- '{letter}'")
             return 1
+    long = {one.partition("=")[0] for one in flags if one.startswith("--")}
+    if unknown := min(long - _MODPROBE_LONG, default=""):
+        complain(f"modprobe: unrecognized option '{unknown}'")
+        return 1
     if "V" in bundled or "--version" in flags:
         print("kmod version 30")
         return 0
@@ -337,6 +354,9 @@ def _insert(name: str, dry: bool, quiet: bool, verbose: bool) -> int:
     """Load a module for modprobe. Return the exit status."""
     if plain(name) in loaded() or (dry and installed(name) is not None):
         return 0
+    if not dry and not is_root() and installed(name) is not None:
+        complain(f"modprobe: ERROR: could not insert '{plain(name)}': {_DENIED}")
+        return 1
     new, absent = ([], [name]) if dry else load_modules([name])
     for one in new:
         if verbose:
@@ -371,6 +391,9 @@ def _remove(name: str, dry: bool, quiet: bool) -> int:
     if busy or holders(plain(name)):
         complain(f"modprobe: FATAL: Module {plain(name)} is in use.")
         return 1
+    if not dry and not is_root():
+        complain(f"modprobe: ERROR: could not remove '{plain(name)}': {_DENIED}")
+        return 1
     if not dry:
         unload_module(name, with_unused=True)
     return 0
@@ -378,6 +401,10 @@ def _remove(name: str, dry: bool, quiet: bool) -> int:
 
 def rmmod(argv: list[str]) -> int:
     """Act as ``rmmod``."""
+    flags = {"-f", "--force", "-s", "--syslog", "-v", "--verbose"}
+    if unknown := unknown_option(argv, flags, set()):
+        complain(f"rmmod: unrecognized option '{unknown}'")
+        return 1
     names = [one for one in argv if not one.startswith("-")]
     if not names:
         complain("rmmod: ERROR: missing module name.")
@@ -393,6 +420,9 @@ def rmmod(argv: list[str]) -> int:
             status = 1
         elif holders(name):
             complain(f"rmmod: ERROR: Module {name} is in use")
+            status = 1
+        elif not is_root():
+            complain(f"rmmod: ERROR: could not remove '{name}': {_DENIED}")
             status = 1
         else:
             unload_module(name)
@@ -482,8 +512,10 @@ def boot() -> int:
     with suppress(OSError):
         os.unlink(at(LOADED))
     os.makedirs(at("/run/rack"), exist_ok=True)
-    with open(at("/run/rack/booted"), "w", encoding="ascii") as stream:
+    with open(at(BOOTED), "w", encoding="ascii") as stream:
         stream.write(f"{time.time()}\n")
+    with open(at(BOOTED_MONOTONIC), "w", encoding="ascii") as stream:
+        stream.write(f"{time.monotonic()}\n")
     with changing() as state:
         state["kernel_log"] = []
         # Settings of nvidia-smi and dcgmi last until the driver is unloaded.
@@ -505,7 +537,7 @@ def boot() -> int:
 
 def booted() -> bool:
     """Return whether the node was booted, which rack-hardware.service does."""
-    return os.path.exists(at("/run/rack/booted"))
+    return os.path.exists(at(BOOTED))
 
 
 def load_configured() -> int:
@@ -539,7 +571,7 @@ def configured() -> list[str]:
 def _boot_time() -> float:
     """Return the moment of the last boot in seconds since 1970, or 0 before the first one."""
     try:
-        with open(at("/run/rack/booted"), encoding="ascii") as stream:
+        with open(at(BOOTED), encoding="ascii") as stream:
             return float(stream.read())
     except (OSError, ValueError):
         return 0.0
@@ -549,7 +581,15 @@ LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
 
 
 def dmesg(argv: list[str]) -> int:
-    """Act as ``dmesg`` for the fake kernel's log since the boot."""
+    """Act as ``dmesg``, which only root may use, because Debian and Ubuntu set kernel.dmesg_restrict."""
+    if not is_root():
+        complain("dmesg: read kernel buffer failed: Operation not permitted")
+        return 1
+    return _kernel_ring(argv)
+
+
+def _kernel_ring(argv: list[str]) -> int:
+    """Print or clear the fake kernel's log since the boot."""
     human = decode = clear = show = False
     levels = None
     rest = list(argv)

@@ -39,7 +39,7 @@ DMI = {
     "chassis_vendor": "chassis-manufacturer",
     "chassis_serial": "chassis-serial-number",
 }
-SECRET = {"product_serial", "product_uuid", "board_serial", "chassis_serial"}
+SECRET = {"vpd", "product_serial", "product_uuid", "board_serial", "chassis_serial"}
 """Only root may read these, as on a real machine."""
 
 
@@ -123,12 +123,21 @@ def files(state: State) -> dict[str, str]:
             found[f"/sys/module/{name}/version"] = about["version"]
     for device in machine.devices(state):
         found.update(_pci(device))
+    for hca in state["hcas"]:
+        data = product_data(hca, state.sku["hca"]["name"])
+        found[f"/sys/bus/pci/devices/{hca['bus_id']}/vpd"] = data
     if "mlx5_ib" in modules:
         for index in range(len(state["hcas"])):
             found.update(_card(state, index))
     if "nvidia" in modules:
         found.update(_driver(state, modules["nvidia"]))
     return found
+
+
+def product_data(hca: dict, name: str) -> str:
+    """Return the vital product data of a card as text. Those of a bridge to NVSwitches have a mark."""
+    mark = "SMDL=SW_MNG" if hca.get("bridge") else "SMDL=NIC"
+    return f"{name} SN={hca['serial']} {mark}"
 
 
 def _pci(device: dict) -> dict[str, str]:
@@ -158,10 +167,11 @@ def _pci(device: dict) -> dict[str, str]:
 
 def _card(state: State, index: int) -> dict[str, str]:
     """Return the files of a network card in /sys/class/infiniband, with their content."""
-    from .infiniband import colons
+    from .infiniband import STATES, colons
 
     hca, model = state["hcas"][index], state.sku["hca"]
-    down = index in state.faulty("hca-port-down")
+    now = state.port_state(index)
+    down, active = now == "down", now == "active"
     folder = f"/sys/class/infiniband/{hca['name']}"
     port = f"{folder}/ports/1"
     rate = "10 Gb/sec (4X SDR)" if down else f"{model['rate']} Gb/sec (4X {model['generation']})"
@@ -174,24 +184,26 @@ def _card(state: State, index: int) -> dict[str, str]:
         f"{folder}/node_desc": f"{state['node']} {hca['name']}",
         f"{folder}/node_guid": colons(hca["guid"]),
         f"{folder}/sys_image_guid": colons(hca["guid"]),
-        f"{port}/state": "1: DOWN" if down else "4: ACTIVE",
-        f"{port}/phys_state": "2: Polling" if down else "5: LinkUp",
+        f"{port}/state": STATES[now][2],
+        f"{port}/phys_state": STATES[now][3],
         f"{port}/rate": rate,
         f"{port}/link_layer": "InfiniBand",
-        f"{port}/lid": "0xffff" if down else f"0x{hca['lid']:x}",
+        f"{port}/lid": f"0x{hca['lid']:x}" if active else "0xffff",
         f"{port}/lid_mask_count": "0",
-        f"{port}/sm_lid": "0x0" if down else "0x1",
+        f"{port}/sm_lid": "0x1" if active else "0x0",
         f"{port}/sm_sl": "0",
-        f"{port}/cap_mask": "0xa750e848" if down else "0xa751e848",
+        f"{port}/cap_mask": "0xa751e848" if active else "0xa750e848",
         f"{port}/gids/0": f"fe80:0000:0000:0000:{colons(hca['guid'])}",
         f"{port}/pkeys/0": "0xffff",
     }
+    found[f"{folder}/device/vpd"] = product_data(hca, model["name"])
     for counter in ("symbol_error", "link_error_recovery", "port_rcv_errors", "port_xmit_discards"):
         found[f"{port}/counters/{counter}"] = "0"
-    found[f"{port}/counters/link_downed"] = "1" if down else "0"
+    # A link that comes up for the first time since the boot was not lost.
+    found[f"{port}/counters/link_downed"] = "1" if index in state.faulty("hca-port-down") else "0"
     for counter in ("port_rcv_data", "port_xmit_data"):
         # These count words of four bytes. The subnet manager's traffic alone moves some kB per second.
-        found[f"{port}/counters/{counter}"] = "0" if down else str(int(time.monotonic()) * 1000)
+        found[f"{port}/counters/{counter}"] = str(int(time.monotonic()) * 1000) if active else "0"
     return found
 
 

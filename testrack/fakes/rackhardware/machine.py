@@ -9,7 +9,7 @@ import re
 
 from . import kernel, smi_report
 from .skus import MELLANOX, NVIDIA
-from .state import State, complain, load
+from .state import State, complain, is_root, load
 
 SPEEDS = {1: "2.5GT/s", 2: "5GT/s", 3: "8GT/s", 4: "16GT/s", 5: "32GT/s", 6: "64GT/s"}
 VENDORS = {
@@ -227,6 +227,9 @@ def _details(device: dict, numbers: int, verbose: int) -> None:
         print("\tFlags: bus master, fast devsel, latency 0, IRQ 18")
     print(f"\tNUMA node: {device['numa']}")
     print(f"\tRegion 0: Memory at 220042000000 (64-bit, prefetchable) [size={device['memory']}]")
+    if not is_root():
+        print("\tCapabilities: <access denied>")
+        return
     if verbose == 1:
         print("\tCapabilities: [60] Express Endpoint, MSI 00")
         return
@@ -363,6 +366,12 @@ def dmidecode(argv: list[str]) -> int:
                 else f"dmidecode: invalid option -- '{word.lstrip('-')[:1]}'"
             )
             return 2
+    if not is_root():
+        complain(
+            "/sys/firmware/dmi/tables/smbios_entry_point: Permission denied",
+            "/dev/mem: Permission denied",
+        )
+        return 1
     if keyword:
         if keyword not in told:
             complain(

@@ -13,7 +13,7 @@ import sys
 import time
 
 from . import kernel
-from .state import HOLDS, at, changing, complain, held_by, load, running
+from .state import HOLDS, State, at, changing, complain, held_by, load, running, settle_s, unknown_option
 
 
 def unit_runs(unit: str) -> bool:
@@ -40,9 +40,22 @@ def older(version: str) -> str:
 
 
 def fabric_is_up(version: str) -> bool:
-    """Return whether the fabric manager runs and has this version, which is that of the loaded driver."""
+    """Return whether the fabric manager runs, is ready, and has this version, the loaded driver's."""
     runs = bool(running("nv-fabricmanager")) or unit_runs("nvidia-fabricmanager")
-    return runs and fabric_manager_version() == version
+    return runs and _is_fabric_ready() and fabric_manager_version() == version
+
+
+def _is_fabric_ready() -> bool:
+    """Return whether the fabric manager had the time that it needs to set up the switches."""
+    needed = settle_s()
+    if not needed:
+        return True
+    try:
+        with open(f"/proc/{running('nv-fabricmanager')}/stat", encoding="utf-8") as stream:
+            ticks = int(stream.read().rpartition(")")[2].split()[19])
+    except OSError:
+        return True
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK") >= needed
 
 
 def hang_if_told() -> None:
@@ -174,6 +187,11 @@ def fabric_manager(argv: list[str]) -> int:
     if "-v" in argv or "--version" in argv:
         print(f"Fabric Manager version is : {version}")
         return 0
+    if unknown := unknown_option(
+        argv, {"-r", "--restart"}, {"-c", "--config", "-g", "--fm-sm-mgmt-port-guid"}
+    ):
+        complain(f"nv-fabricmanager: unrecognized option '{unknown}'")
+        return 1
     state = load()
     driver = kernel.driver()
     if not driver:
@@ -185,13 +203,36 @@ def fabric_manager(argv: list[str]) -> int:
             f"{driver}. Please update with matching NVIDIA driver package."
         )
         return 1
-    if state.gpu_model["fabric"] != "local":
+    if state.gpu_model["fabric"] != "local" or not _reaches_switches(state):
         complain(
             "request to query NVSwitch device information from NVSwitch driver failed with error:"
             "WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]"
         )
         return 1
     return serve("nv-fabricmanager")
+
+
+def _reaches_switches(state: State) -> bool:
+    """Return whether the fabric manager reaches the NVSwitches, and otherwise print why NVLSM does not start.
+
+    The switches of an HGX B200 have no PCI device. NVLSM programs them through bridges.
+    """
+    if not any(hca.get("bridge") for hca in state["hcas"]):
+        return True
+    if "ib_umad" not in kernel.loaded():
+        complain(
+            "ibwarn: umad_init: can't read ABI version from /sys/class/infiniband_mad/abi_version "
+            "(No such file or directory): is ib_umad module loaded?"
+        )
+        return False
+    return kernel.installed("nvlsm") is not None and "mlx5_ib" in kernel.loaded()
+
+
+_HOST_ENGINE_FLAGS = {"-n", "--no-daemon", "-t", "--term"}
+_HOST_ENGINE_VALUED = {
+    *("-p", "--port", "-b", "--bind-interface", "-d", "--domain-socket", "--pid", "--service-account"),
+    *("--home-dir", "--log-level", "-f", "--log-filename", "--log-rotate", "--denylist-modules"),
+}
 
 
 def host_engine(argv: list[str]) -> int:
@@ -204,6 +245,9 @@ def host_engine(argv: list[str]) -> int:
     if "--version" in argv or "-v" in argv:
         print(f"Version : {dcgm_version()}")
         return 0
+    if unknown := unknown_option(argv, _HOST_ENGINE_FLAGS, _HOST_ENGINE_VALUED):
+        complain(f"PARSE ERROR: Argument: {unknown}", "             Couldn't find match for argument")
+        return 1
     if "-t" in argv or "--term" in argv:
         pid = running("nv-hostengine")
         if not pid:

@@ -172,6 +172,8 @@ SKUS = {
         "boards": _boards(_HGX_BUSES),
         "hca": _CONNECTX7,
         "hca_buses": _HGX_HCAS,
+        # The NVSwitches have no PCI device. Four functions of a bridge manage them.
+        "bridge_buses": ["0000:05:00.0", "0000:05:00.1", "0000:05:00.2", "0000:05:00.3"],
         "nvswitch": None,
         "other_buses": ("0000:02:00.0", "0000:03:00.0"),
         "gpu": {

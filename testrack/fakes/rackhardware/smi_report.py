@@ -11,7 +11,7 @@ import time
 
 from .faults import DOWN_LINK
 from .services import fabric_is_up
-from .state import State
+from .state import State, settle_s, since_boot
 
 CUDA = {
     535: "12.2",
@@ -84,11 +84,14 @@ def view(state: State, gpu: dict, index: int, version: str) -> dict:
     domain, bus, device = gpu["bus_id"].split(".")[0].split(":")
     total, reserved = model["memory"]
     on_rack = model["fabric"] == "rack"
-    up = on_rack or fabric_is_up(version)
+    # The GPUs of a rack are members of its fabric some time after a boot.
+    up = since_boot() >= settle_s() if on_rack else fabric_is_up(version)
     # The state remains Completed. Only status, clique and cluster show the fault.
-    in_domain = on_rack and state.fault("no-nvlink-domain") is None
+    in_domain = on_rack and up and state.fault("no-nvlink-domain") is None
     status = "Success" if in_domain or not on_rack else "Insufficient Resources"
-    health = {True: ("Healthy", "Full", "False", "False", "False", "None"), False: ("N/A",) * 6}[on_rack]
+    health = {True: ("Healthy", "Full", "False", "False", "False", "None"), False: ("N/A",) * 6}[
+        on_rack and up
+    ]
     if model["fabric"] == "local" and model["architecture"] == "Blackwell" and up:
         health = ("Healthy", "N/A", "N/A", "N/A", "False", "N/A")
     if state.hit(gpu, "nvlink-down"):

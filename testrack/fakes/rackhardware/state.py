@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import sys
 import time
@@ -34,6 +35,29 @@ def state_path() -> str:
 HOLDS = "/run/rack/holds-nvidia"
 """Folder with one file for each daemon that uses the driver. The file has the daemon's name, and contains its
 process id."""
+
+
+BOOTED = "/run/rack/booted"
+"""File with the time of the boot in seconds since 1970."""
+BOOTED_MONOTONIC = "/run/rack/booted-monotonic"
+"""File with the same time by the clock that neither a person nor the fault clock-skew sets."""
+SETTLE_S = 20.0
+"""Seconds from a boot, or from the fabric manager's start, until fabric and ports are ready. Real nodes need
+a minute or more."""
+
+
+def settle_s() -> float:
+    """Return the seconds until fabric and ports are ready. By default, tests of the fakes do not wait."""
+    return float(os.environ.get("RACK_SETTLE_S") or (0.0 if root() else SETTLE_S))
+
+
+def since_boot() -> float:
+    """Return the seconds since the boot, or infinity if it is unknown."""
+    try:
+        with open(at(BOOTED_MONOTONIC), encoding="ascii") as stream:
+            return time.monotonic() - float(stream.read())
+    except (OSError, ValueError):
+        return math.inf
 
 
 def held_by(daemon: str) -> int:
@@ -96,6 +120,13 @@ class State(dict):
         """Return the numbers of the GPUs or HCAs that a fault affects, by default only 0."""
         found = self.fault(name)
         return [] if found is None else list(found.get("devices", [0]))
+
+    def port_state(self, index: int) -> str:
+        """Return the state of a port: down, init (until a subnet manager finds it) or active."""
+        if index in self.faulty("hca-port-down"):
+            return "down"
+        passed, needed = since_boot(), settle_s()
+        return "active" if passed >= needed else "init" if passed >= needed / 2 else "down"
 
     def persists(self, gpu: dict) -> bool:
         """Return whether persistence mode is on for a GPU.
@@ -232,6 +263,19 @@ def make(sku: str, seed: str, node_name: str = "") -> State:
                 "numa": index * 2 // len(facts["hca_buses"]),
             }
             for index, bus in enumerate(facts["hca_buses"])
+        ]
+        + [
+            {
+                "name": f"mlx5_{len(facts['hca_buses']) + index}",
+                "bus_id": bus,
+                "guid": f"0xcc40f3{guid + index:010x}",
+                "firmware": facts["hca"]["firmware"],
+                "serial": f"MT25{digits(2)}X{hexes(5).upper()}",
+                "lid": 1 + rng.randrange(20000),
+                "numa": 0,
+                "bridge": True,
+            }
+            for index, bus in enumerate(facts.get("bridge_buses", ()))
         ],
         settings={},
         faults={},
@@ -252,6 +296,24 @@ def _journal(text: str, level: int) -> None:
 
     syslog.openlog("kernel", 0, syslog.LOG_DAEMON)
     syslog.syslog(level, text)
+
+
+def is_root() -> bool:
+    """Return whether a tool may do what only root may. Tests of the fakes may run as any user."""
+    return bool(root()) or os.geteuid() == 0
+
+
+def unknown_option(argv: list[str], flags: set[str], valued: set[str]) -> str:
+    """Return the first option that a tool does not have, or "". Words that are no options are left out."""
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        name, equals, _value = word.partition("=")
+        if name in valued:
+            rest[:1] = rest[:1] if equals else []
+        elif word.startswith("-") and word not in flags:
+            return word
+    return ""
 
 
 def complain(*lines: str) -> None:

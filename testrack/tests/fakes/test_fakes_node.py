@@ -24,7 +24,7 @@ import pytest
 from testrack.tests.fakes.fake_paths import FAKES
 
 # The number of GPUs and of network cards of each SKU.
-SKUS = {"gb300": (4, 4), "b200": (8, 8), "h100": (8, 8), "h200": (8, 8)}
+SKUS = {"gb300": (4, 4), "b200": (8, 12), "h100": (8, 8), "h200": (8, 8)}
 
 
 @pytest.mark.parametrize(("sku", "counts"), SKUS.items())
@@ -581,6 +581,7 @@ def test_the_image_gets_all_that_is_needed(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "opt/rack/rackhardware").iterdir()} == modules
     for tool in ("lspci", "dmidecode", "lsmod", "modprobe", "rmmod", "modinfo", "dmesg", "journalctl"):
         assert os.readlink(tmp_path / "usr/local/sbin" / tool) == "/opt/rack/hardware"
+    assert (tmp_path / "etc/systemd/system/multi-user.target.wants/rack-settling.service").exists()
     for unit in ("rack-hardware.service", "systemd-modules-load.service"):
         assert (tmp_path / "etc/systemd/system/sysinit.target.wants" / unit).exists()
     done = subprocess.run(
@@ -652,3 +653,101 @@ def test_the_persistence_daemon_refuses_what_the_real_one_refuses(
     daemon = bare.init().drive().process(["nvidia-persistenced", *options])
     assert words in daemon.communicate()[1]
     assert daemon.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("share", "state", "fabric"),
+    [(0.2, "1: DOWN", "In Progress"), (0.7, "2: INIT", "In Progress"), (1.1, "4: ACTIVE", "Completed")],
+)
+def test_ports_and_fabric_are_ready_some_time_after_a_boot(
+    share: float, state: str, fabric: str, bare: Callable, kernel_files: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = bare.init().drive()
+    monkeypatch.setenv("RACK_SETTLE_S", "1000")
+    booted = time.monotonic() - 1000 * share
+    (node.root / "run/rack/booted-monotonic").write_text(f"{booted}\n")
+    node.ok("hardware --settle")
+    port = node.root / "sys/class/infiniband/mlx5_0/ports/1"
+    assert (port / "state").read_text().strip() == state
+    assert (port / "counters/link_downed").read_text().strip() == "0"
+    assert state in node.ok("ibstatus mlx5_0")
+    assert state.partition(": ")[2].title()[:4] in node.ok("ibstat mlx5_0")
+    assert f"PORT_{state.partition(': ')[2]} (" in node.ok("ibv_devinfo -d mlx5_0")
+    states = node.ok("nvidia-smi --query-gpu=fabric.state --format=csv,noheader")
+    assert states == f"{fabric}\n" * 4
+    assert ("<clusterUuid>N/A" in node.ok("nvidia-smi -q -x")) == (fabric != "Completed")
+    node.ok("hardware --boot")
+    node.drive()
+    assert "In Progress" in node.ok("nvidia-smi --query-gpu=fabric.state --format=csv,noheader")
+
+
+def test_the_fabric_manager_of_a_b200_needs_nvlsm_and_ib_umad(bare: Callable) -> None:
+    node = bare.init("b200", "b200-r01-n01").drive()
+    node.ok("modprobe mlx5_ib")
+    node("modprobe -r ib_umad")
+
+    def start() -> tuple[int, str]:
+        daemon = node.process(["nv-fabricmanager", "-c", "fabricmanager.cfg"])
+        words = daemon.communicate(timeout=30)[1]
+        return daemon.returncode, words
+
+    status, words = start()
+    assert (status, "is ib_umad module loaded?" in words) == (1, True)
+    node.ok("modprobe ib_umad")
+    status, words = start()
+    assert (status, "NV_WARN_NOTHING_TO_DO" in words) == (1, True)
+    node.install("nvlsm", "2025.06.11")
+    assert start() == (0, "")
+    os.kill(int((node.root / "run/rack/holds-nvidia/nv-fabricmanager").read_text()), signal.SIGKILL)
+
+
+def test_the_bridges_of_a_b200_are_marked_in_their_product_data(bare: Callable, kernel_files: bool) -> None:
+    node = bare.init("b200", "b200-r01-n01").drive()
+    node.ok("modprobe mlx5_ib")
+    cards = node.root / "sys/class/infiniband"
+    marked = [path.name for path in cards.iterdir() if "SW_MNG" in (path / "device/vpd").read_text()]
+    assert sorted(marked) == ["mlx5_10", "mlx5_11", "mlx5_8", "mlx5_9"]
+    assert "SMDL=SW_MNG" in (node.root / "sys/bus/pci/devices/0000:05:00.2/vpd").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "rc", "words"),
+    [
+        ("modprobe --forse nvidia-uvm", 1, "unrecognized option '--forse'"),
+        ("rmmod --all nvidia", 1, "unrecognized option '--all'"),
+        ("dcgmi diag -r 1 --jsn", 255, "Couldn't find match for argument for arg Argument: --jsn"),
+        ("dcgmi discovery -l --all", 255, "Argument: --all"),
+        ("nv-hostengine --foreground", 1, "PARSE ERROR: Argument: --foreground"),
+        ("nv-fabricmanager --debug", 1, "unrecognized option '--debug'"),
+    ],
+)
+def test_an_option_that_the_real_tool_does_not_have_is_refused(
+    command: str, rc: int, words: str, node: Callable
+) -> None:
+    answer = node(command)
+    assert (answer.rc, answer.out) == (rc, "")
+    assert words in answer.err
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("dmidecode -s system-serial-number", "/dev/mem: Permission denied"),
+        ("dmesg", "read kernel buffer failed: Operation not permitted"),
+        ("modprobe nvidia-uvm", "could not insert 'nvidia_uvm': Operation not permitted"),
+        ("modprobe -r nvidia", "could not remove 'nvidia': Operation not permitted"),
+        ("rmmod nvidia", "could not remove 'nvidia': Operation not permitted"),
+    ],
+)
+def test_only_root_may_read_and_change_the_machine(
+    command: str, words: str, bare: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rackhardware import kernel, machine
+
+    node = bare.init().drive()
+    for module in (kernel, machine):
+        monkeypatch.setattr(module, "is_root", lambda: False)
+    answer = node(command)
+    assert (answer.rc, answer.out) == (1, "")
+    assert words in answer.err
+    assert "<access denied>" in node.ok("lspci -v -d 10de:")

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from driver import cache, claim
+import rack as program
+from driver import cache, claim, overlay
 from driver.claim import connected_addresses
 from driver.console import Console
 from driver.layout import (
@@ -279,3 +280,51 @@ def test_a_rack_of_a_checkout_that_is_gone_is_named_with_what_to_do(
     monkeypatch.setattr(nodes, "present", lambda: [host])
     with pytest.raises(RackError, match=rf"(?s){host.name} exists, but its key .*rack\.py down"):
         nodes.publish()
+
+
+def checkout(folder: Path) -> Path:
+    """Make a checkout with the test rack's values and their link, as ``make rack`` does."""
+    (folder / "testrack/overlay").mkdir(parents=True)
+    (folder / "testrack/overlay/gb300-rack.yml").write_text("bench_test_rack: true\n")
+    (folder / "inventory/group_vars/gb300-rack").mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.parametrize("left", ["file", "dangling", "other"])
+def test_values_that_an_earlier_rack_left_are_replaced(left: str, tmp_path: Path) -> None:
+    home = checkout(tmp_path / "a")
+    path = overlay.place(home)
+    if left == "file":
+        path.write_text("bench_test_rack: false\n")
+    else:
+        path.symlink_to("nowhere" if left == "dangling" else checkout(tmp_path / "b") / "testrack")
+    assert overlay.lay(home)
+    assert path.read_text() == "bench_test_rack: true\n"
+    assert not overlay.lay(home)
+
+
+def test_the_values_of_a_removed_rack_leave_its_checkout(tmp_path: Path) -> None:
+    """Otherwise that checkout would judge a real rack by the test rack's values."""
+    a, b = checkout(tmp_path / "a"), checkout(tmp_path / "b")
+    overlay.lay(a)
+    overlay.place(b).write_text("an operator's own file\n")
+    homes = [f"{folder}/.rackproof/rack" for folder in (a, a, b)]
+    assert overlay.take_away_left([*homes, ""]) == [overlay.place(a)]
+    assert overlay.place(b).read_text() == "an operator's own file\n"
+
+
+def test_a_services_host_of_an_older_mirror_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "STATE", tmp_path)
+    present, older = tmp_path / "mirror-b", tmp_path / "mirror-a"
+    present.mkdir()
+    (tmp_path / "mirror").symlink_to(present)
+    driver = program.Rack("bookworm")
+    served = {"gb300-r01-svc": str(older)}
+    monkeypatch.setattr(Nodes, "mirror_of", staticmethod(lambda host: served[host.name]))
+    found = {name: Found(name, "running") for name in ("gb300-r01-svc", "gb300-r01-n01")}
+    assert [host.name for host in driver._outdated_services(found)] == ["gb300-r01-svc"]
+    served["gb300-r01-svc"] = str(present)
+    assert driver._outdated_services(found) == []
+    assert driver._outdated_services({}) == []

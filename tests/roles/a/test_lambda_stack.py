@@ -18,6 +18,7 @@ BY_OS = "id"
 FLAVOURS = ["", "lambda_stack", "nvidia", "none"]
 ASKED = ["lambda_stack_chosen", "lambda_stack_wanted", "lambda_stack_unmet", "lambda_stack_packaged"]
 ASKED += ["lambda_stack_running", "lambda_stack_persists", "lambda_stack_needs_reboot"]
+ASKED += ["lambda_stack_umad_due"]
 ASKED += ["lambda_stack_idle_units", "lambda_stack_fabric_fits", "lambda_stack_dropped"]
 # Packages that every flavour but "none" requires: headers of the running kernel, and DCGM of any epoch.
 HEADERS = {"linux-headers-6.1.0-30-amd64": ""}
@@ -96,6 +97,8 @@ def rendered(render: Renderer) -> dict[str, dict[str, Any]]:
         "other fabric": provisioned(packages={**WHOLE, **installed(nvidia_fabricmanager="570.172.08-1")}),
         "mismatch": provisioned(commands={"nvidia_smi_query": said}),
         "idle": provisioned(services={"nvidia-persistenced.service": off, "nvidia-dcgm.service": UP}),
+        "b200": {**provisioned(), "lambda_stack_nvlsm": True},
+        "b200 without driver": {**provisioned(), "lambda_stack_nvlsm": True, "lambda_stack_flavour": "none"},
         "volatile": provisioned(
             commands={
                 "nvidia_smi_query": {**ANSWER, "stdout": ANSWER["stdout"].replace("Enabled", "Disabled")}
@@ -175,6 +178,16 @@ def test_a_node_that_has_it_all_is_left_alone(rendered: dict[str, dict[str, Any]
 )
 def test_what_a_node_lacks(rendered: dict[str, dict[str, Any]], case: str, names: set[str]) -> None:
     assert set(rendered[case]["lambda_stack_unmet"]) == names
+
+
+def test_an_hgx_b200_needs_the_subnet_manager_of_its_nvlinks(rendered: dict[str, dict[str, Any]]) -> None:
+    assert rendered["b200"]["lambda_stack_wanted"]["nvlsm"] == ""
+    assert rendered["b200"]["lambda_stack_unmet"] == ["nvlsm"]
+    assert rendered["b200"]["lambda_stack_umad_due"] is True
+    assert rendered["b200 without driver"]["lambda_stack_wanted"] == {}
+    assert rendered["b200 without driver"]["lambda_stack_umad_due"] is False
+    assert "nvlsm" not in rendered["whole"]["lambda_stack_wanted"]
+    assert rendered["whole"]["lambda_stack_umad_due"] is False
 
 
 def test_what_else_is_seen(rendered: dict[str, dict[str, Any]]) -> None:
