@@ -82,6 +82,7 @@ from rackproof.nodes.kernel_log import (
     resolved_by_boot,
     without_known_lines,
 )
+from rackproof.nodes.usual_values import GpuUsual, with_usual_values
 
 _Event = TypeVar("_Event", XidEvent, HardwareEvent)
 _VERSIONS = (
@@ -205,6 +206,8 @@ class GpuSnapshot(Record):
     """Textual values that no check recognizes, as ``path: words``."""
     lacking_beside: tuple[str, ...] = ()
     """Paths of what nvidia-smi prints of another GPU of this model, and not of this GPU."""
+    usual: GpuUsual = GpuUsual()
+    """The best values that nights read of the GPU, including tonight's."""
 
     @property
     def place(self) -> str:
@@ -235,6 +238,8 @@ class PortSnapshot(Record):
     was_active: bool = False
     layer: str = ""
     counters: dict[str, int] = Field(default={})
+    lost_counters: tuple[str, ...] = ()
+    """Counters that an earlier night read of the port, and that are missing tonight."""
 
     @property
     def lost_links(self) -> tuple[str, int] | None:
@@ -285,6 +290,10 @@ class NodeSnapshot(Record):
     ports: tuple[PortSnapshot, ...] = ()
     gone_gpus: tuple[GpuSnapshot, ...] = ()
     gone_ports: tuple[PortSnapshot, ...] = ()
+    absent_gpus: dict[str, GpuUsual] = Field(default={})
+    """The usual values of the GPUs of the node's identity that tonight did not read, by UUID."""
+    lost_readings: tuple[str, ...] = ()
+    """Readings of the node that an earlier night has, and that are missing tonight, such as ``boot_id``."""
     links: dict[str, dict[str, str]] = Field(default={})
     """PCIe links of network cards, with current and maximum speed and width, by address."""
     xids: tuple[XidEvent, ...] = ()
@@ -317,6 +326,10 @@ class NodeSnapshot(Record):
     """The name of the node in its slurmd, or None if unknown."""
     mount_table: dict[str, dict[str, str]] = Field(default={})
     """Source, type and options of each mount, and super_options of its file system, by path."""
+    writable_mounts: tuple[str, ...] = ()
+    """Paths of the disks that were writable when the mounts were last read."""
+    lost_mounts: tuple[str, ...] = ()
+    """Paths of disks that were writable in an earlier night, and have not been writable since."""
     disk: dict[str, dict[str, float]] = Field(default={})
     memory_bytes: int = 0
     memlock_bytes: int | None = None
@@ -346,7 +359,8 @@ def build_snapshot(
         previous: The last snapshot. XIDs without action stay open, and counts of reboots continue.
         about: The node's record, if already read. Reading it is most of a snapshot's cost.
         whole: Whether the answer is complete. An incomplete answer proves nothing.
-        accept_identity: Whether tonight's machine and GPUs become the node's identity.
+        accept_identity: Whether tonight's machine and GPUs become the node's identity, and their present
+            values the usual ones.
         was_repaired: Whether an operator had the node out of service. After a boot, this or an accepted
             identity ends the faults of :func:`needs_repair`.
         declared: The kernel log lines that an operator declared harmless.
@@ -389,7 +403,7 @@ def build_snapshot(
         is_container=node.get("container") is True,
     )
     cards = mapping_at(health, "hca") or _ports_of_facts(facts)
-    ports = _with_best_states(_read_ports(cards), previous)
+    ports = _read_ports(cards)
     paths = {**mapping_at(facts, "paths"), **mapping_at(node, "space"), **mapping_at(health, "disk")}
     disk = _read_disks(paths, mapping_at(health, "disk"))
     failed_units = _failed_units(tools)
@@ -406,7 +420,7 @@ def build_snapshot(
     open_xids, open_hardware_events = _open_events(
         kernel, gpus, boot_id, previous, was_repaired=was_repaired or accept_identity
     )
-    return NodeSnapshot(
+    snapshot = NodeSnapshot(
         node=name,
         sku=sku,
         hostname=sanitize(facts.get("hostname") or "", 253),
@@ -456,6 +470,7 @@ def build_snapshot(
             stdout_of(tools, "clock"), container=bool(node.get("container"))
         ),
     )
+    return with_usual_values(snapshot, previous, accepted=accept_identity)
 
 
 def next_log_since(snapshot: NodeSnapshot | None) -> float:
@@ -578,27 +593,6 @@ def _gone_ports(ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None) 
     if len(present) >= len(known):
         return ()
     return tuple(port for key, port in known.items() if key not in present)[:MOST_GONE]
-
-
-def _with_best_states(
-    ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None
-) -> tuple[PortSnapshot, ...]:
-    """Return the ports with the highest rate and best state that each ever had.
-
-    A port that became slow or went down is therefore found every night.
-    """
-    before = {
-        (port.device, port.port): port
-        for port in ((*previous.gone_ports, *previous.ports) if previous else ())
-    }
-    updated = []
-    for port in ports:
-        known = before.get((port.device, port.port), port)
-        highest = max(known.usual_gbps or known.rate_gbps or 0.0, port.rate_gbps or 0.0)
-        # A link can only go down after it was up, but a reboot clears the counter.
-        was_active = known.was_active or "active" in (known.state, port.state) or port.lost_links is not None
-        updated.append(port.model_copy(update={"usual_gbps": highest or None, "was_active": was_active}))
-    return tuple(updated)
 
 
 def _read_gpus(
