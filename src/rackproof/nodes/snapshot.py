@@ -361,8 +361,8 @@ def build_snapshot(
         whole: Whether the answer is complete. An incomplete answer proves nothing.
         accept_identity: Whether tonight's machine and GPUs become the node's identity, and their present
             values the usual ones.
-        was_repaired: Whether an operator had the node out of service. After a boot, this or an accepted
-            identity ends the faults of :func:`needs_repair`.
+        was_repaired: Whether an operator had the node out of service for its faults. After a boot, this or an
+            accepted identity ends those of :func:`faults_to_repair`.
         declared: The kernel log lines that an operator declared harmless.
     """
     gathered, cut = bounded(gathered)
@@ -905,13 +905,11 @@ def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | 
     return sum(errors.values()) if counts_all else None
 
 
-def needs_repair(snapshot: NodeSnapshot | None) -> bool:
-    """Return whether a snapshot has open faults of the kernel log that a boot does not heal."""
-    if snapshot is None:
-        return False
-    return any(event.action == "isolate" for event in snapshot.xids) or any(
-        event.verdict is Verdict.FAIL and not is_healed_by_boot(event) for event in snapshot.hardware_events
-    )
+def faults_to_repair(snapshot: NodeSnapshot) -> frozenset[str]:
+    """Return the codes of the open faults of the kernel log that a boot does not heal."""
+    xids = (f"xid_{event.xid}" for event in snapshot.xids if event.action == "isolate")
+    failures = (event for event in snapshot.hardware_events if event.verdict is Verdict.FAIL)
+    return frozenset((*xids, *(event.code for event in failures if not is_healed_by_boot(event))))
 
 
 def _open_events(
