@@ -69,7 +69,8 @@ from rackproof.nodes.night_evidence import (
     is_address,
     root_remedy,
 )
-from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, reboot_counter_key
+from rackproof.nodes.snapshot import reboot_counter_key
+from rackproof.nodes.snapshot_records import GpuSnapshot, NodeSnapshot
 from rackproof.nodes.usual_values import DISK_TYPES, memory_key, with_usual_values
 
 MOST_FINDINGS = 200

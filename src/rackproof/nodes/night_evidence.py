@@ -32,7 +32,7 @@ from rackproof.core.gpu_models import (
 from rackproof.core.records import Verdict
 from rackproof.core.untrusted import leading_number
 from rackproof.nodes.health_subjects import GpuSubject, NodeSubject, PortSubject, service_units
-from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
+from rackproof.nodes.snapshot_records import GpuSnapshot, NodeSnapshot
 from rackproof.nodes.usual_values import DRIVER_COMPONENTS, link_reading, version_reading
 
 _SMI = "nvidia-smi -q -x"

@@ -13,15 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pydantic import Field
-
-from rackproof.core.records import Record
 from rackproof.core.untrusted import leading_number
-
-if TYPE_CHECKING:
-    from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, PortSnapshot
+from rackproof.nodes.snapshot_records import GpuSnapshot, GpuUsual, NodeSnapshot, PortSnapshot
 
 DRIVER_COMPONENTS = ("fabricmanager", "gsp", "module.nvidia")
 """Components that belong to the driver, by their names in ``NodeSnapshot.versions``."""
@@ -29,44 +24,6 @@ DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
 """Types of file systems on disks. Others, such as squashfs, may be read-only by design."""
 MOST_KEPT = 512
 """Largest number of missing readings, of disks and of absent GPUs that are stored for a node."""
-
-
-class GpuUsual(Record):
-    """The values that a GPU has, as the nights since its arrival or the last acceptance read them."""
-
-    serial: str = ""
-    """The first serial number that was read."""
-    values: dict[str, float] = Field(default={})
-    """The highest value of each quantity: ``pcie_width_max``, ``pcie_generation_max``, ``link_gb_s`` of the
-    fastest NVLink, and the memory by ECC mode (:func:`memory_key`)."""
-    links: dict[str, bool] = Field(default={})
-    """Whether each NVLink was ever up, by its number."""
-    lost_readings: tuple[str, ...] = ()
-    """Fields that this driver reported of the GPU in an earlier night, and does not report now."""
-    driver: str = ""
-    """The version of the driver that last reported the GPU."""
-
-    def joined(self, other: GpuUsual) -> GpuUsual:
-        """Return the better of each value. ``other`` was read later."""
-        values = {name: self.best(name, other) for name in self.values | other.values}
-        links = {link: self.was_up(link) or other.was_up(link) for link in self.links | other.links}
-        return self.model_copy(
-            update={"serial": self.serial or other.serial, "values": values, "links": links}
-        )
-
-    def replaced(self, accepted: GpuUsual, *, links_read: bool) -> GpuUsual:
-        """Return the accepted values. Those that were not read remain."""
-        links = accepted.links if links_read else accepted.links or self.links
-        update = {"serial": accepted.serial or self.serial, "links": links}
-        return self.model_copy(update={**update, "values": self.values | accepted.values})
-
-    def best(self, name: str, other: GpuUsual) -> float:
-        """Return the higher of two values of a quantity, or 0."""
-        return max(self.values.get(name, 0.0), other.values.get(name, 0.0))
-
-    def was_up(self, link: str) -> bool:
-        """Return whether an NVLink was ever up."""
-        return self.links.get(link, False)
 
 
 def memory_key(gpu: GpuSnapshot) -> str:

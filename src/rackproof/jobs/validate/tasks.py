@@ -32,7 +32,8 @@ from rackproof.nodes.clock import clock_offset
 from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.health_subjects import service_units
 from rackproof.nodes.slurm_states import drain_prefix, is_reason_of_slurm
-from rackproof.nodes.snapshot import NodeSnapshot, build_snapshot, faults_to_repair, next_log_since
+from rackproof.nodes.snapshot import build_snapshot, faults_to_repair, next_log_since
+from rackproof.nodes.snapshot_records import NodeSnapshot
 from rackproof.store import host_claims, night_store
 from rackproof.store.history.client import History
 from rackproof.store.night_store import (

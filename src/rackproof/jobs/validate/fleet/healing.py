@@ -25,7 +25,7 @@ from rackproof.nodes.health_checks import check_node, code_name, expected_mounts
 from rackproof.nodes.health_subjects import Expectation, service_units
 from rackproof.nodes.night_evidence import missing_readings
 from rackproof.nodes.probe_slurm_jobs import PROBES
-from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
+from rackproof.nodes.snapshot_records import GpuSnapshot, NodeSnapshot
 from rackproof.nodes.usual_values import DISK_TYPES
 
 PROGRAMS = frozenset(probe.name for probe in PROBES)
