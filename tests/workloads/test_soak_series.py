@@ -10,11 +10,14 @@ from __future__ import annotations
 import importlib
 import math
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from rackproof.core import definitions
+from rackproof.logs import FORMATS
 from tests.workloads.programs import load_program
 
 USUAL = 650.0
@@ -78,6 +81,17 @@ def test_a_gpu_that_stands_still_sags_by_all_of_its_speed(series: Any) -> None:
 @pytest.mark.parametrize("minutes", [0, 1, 3])
 def test_a_run_that_is_too_short_has_no_sag(series: Any, minutes: int) -> None:
     assert series.largest_sag(windows(series, minutes, random.Random(1))) is None
+
+
+def test_the_least_seconds_of_the_benchmark_give_a_sag(series: Any, root: Path) -> None:
+    probe = load_program("probe_soak")
+    soak = definitions.load_definition(root / "benchmarks/soak.yml", log_formats=FORMATS).definition
+    (rule,) = [rule for rule in soak.result.judge if rule.metric == "soak_sag"]
+    seconds = round(rule.needs_seconds)
+    settle_s = probe.settle_seconds(seconds)
+    held = windows(series, 5, random.Random(1))
+    assert series.largest_sag(held[:seconds], settle_s) is not None
+    assert series.largest_sag(held[: seconds - 10], probe.settle_seconds(seconds - 10)) is None
 
 
 @pytest.mark.parametrize(

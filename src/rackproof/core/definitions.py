@@ -271,6 +271,12 @@ class JudgeRule(WrittenRecord):
     at_most: float | str | None = Field(default=None, description="The value must not be higher.")
     equals: float | str | None = Field(default=None, description="The value must equal this number.")
     needs_gpus: int = Field(default=0, ge=0, description="Applies to runs on at least this many GPUs.")
+    needs_seconds: float = Field(
+        default=0,
+        ge=0,
+        description="Least value of the parameter `seconds` for this measurement. A shorter run is unproven, "
+        "and does not start.",
+    )
     optional: bool = Field(
         default=False, description="True: a missing measurement is no finding (hardware without fp8)."
     )
@@ -319,6 +325,23 @@ class JudgeRule(WrittenRecord):
         if self.at_most is not None:
             return Direction.LOWER
         return self.direction if self.equals is None else None
+
+    def applies_to(self, parameters: Parameters) -> bool:
+        """Return whether a run at a point of the matrix has as many GPUs as the rule needs.
+
+        A point without the parameter ``gpus`` has 0 GPUs here.
+        """
+        used = parameters.get("gpus", 0)
+        # A parameter that is not a number, such as `all`, is not a reason to skip the rule.
+        return not isinstance(used, int) or used >= self.needs_gpus
+
+    def shortfall(self, parameters: Parameters) -> str:
+        """Return why a run at a point of the matrix is too short to measure this, or ""."""
+        seconds = parameters.get("seconds")
+        if not isinstance(seconds, int | float) or seconds >= self.needs_seconds:
+            return ""
+        least = f"{self.needs_seconds:g}"
+        return f"a run of {seconds:g} s is too short for {self.metric}: set `seconds` to {least} or more"
 
     def bound(self, source: str, parameters: Mapping[str, Scalar]) -> Reference | None:
         """Return the rule's own bound as a reference, or None for a rule without bound.
@@ -538,6 +561,8 @@ class Definition(WrittenRecord):
                 "result.judge: `needs_gpus` needs the parameter `gpus`, because without it no run has enough "
                 "GPUs for the rule: add `gpus` to the parameters, or remove `needs_gpus`"
             )
+        if "seconds" not in self.parameters and any(rule.needs_seconds for rule in self.result.judge):
+            raise ValueError("result.judge: `needs_seconds` needs the parameter `seconds`")
         try:
             self.check_bounds(self.parameters)
         except DefinitionError as error:

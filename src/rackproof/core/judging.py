@@ -401,12 +401,9 @@ def judge_rule(
 
     Returns:
         The judgements. There are none if the run has fewer GPUs than the rule needs, or if the rule is
-        optional, no measurement matches, and no reference of the SKU requires one. A point without the
-        parameter ``gpus`` has 0 GPUs here.
+        optional, no measurement matches, and no reference of the SKU requires one.
     """
-    used = parameters.get("gpus", 0)
-    # A parameter that is not a number, such as `all`, is not a reason to skip the rule.
-    if isinstance(used, int) and used < rule.needs_gpus:
+    if not rule.applies_to(parameters):
         return []
     matching = _matching_measurements(rule, measurements)
     lacking = _lacking_measurements(rule, matching, sku_references)
@@ -414,7 +411,7 @@ def judge_rule(
         # A rule without measurements does not pass, because the workload may no longer measure them.
         if rule.optional or lacking:
             return lacking
-        return [_unproven(rule, "the log has no such measurement")]
+        return [_unproven(rule, rule.shortfall(parameters) or "the log has no such measurement")]
     try:
         bound = rule.bound(source, parameters)
     except DefinitionError as error:

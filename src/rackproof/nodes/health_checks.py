@@ -75,7 +75,9 @@ from rackproof.nodes.night_evidence import (
     is_address,
     root_remedy,
 )
-from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, reboot_counter_key
+from rackproof.nodes.snapshot import reboot_counter_key
+from rackproof.nodes.snapshot_records import GpuSnapshot, NodeSnapshot
+from rackproof.nodes.usual_values import DISK_TYPES, memory_key, with_usual_values
 
 MOST_FINDINGS = 200
 """Largest number of findings in a node's record, which has the worst first."""
@@ -194,7 +196,12 @@ def check_node(
         idle: Whether no job runs. If so, used GPU memory is a leftover.
     """
     node = NodeSubject(
-        snapshot, previous, expected or Expectation(), majority or {}, limits or Limits(), idle
+        with_usual_values(snapshot, previous),
+        previous,
+        expected or Expectation(),
+        majority or {},
+        limits or Limits(),
+        idle,
     )
     findings = [
         *_lacking(node),
@@ -419,6 +426,29 @@ def _serial_number(node: NodeSubject) -> Iterator[HealthFinding]:
         yield node.finding("machine_changed", Verdict.UNPROVEN, "configure", evidence, "likely")
 
 
+def _lost_value(
+    subject: GpuSubject | NodeSubject,
+    code: str,
+    evidence: str,
+    action: Action = "inspect",
+    confidence: Confidence = "certain",
+) -> HealthFinding:
+    """Return the finding on a value that was better in an earlier night.
+
+    It fails until the value is back. In the night in which an operator accepts tonight's values, it is only
+    degraded.
+    """
+    verdict, action, evidence = _unless_accepted(subject.where()[0], evidence, action)
+    return subject.finding(code, verdict, action, evidence, confidence)
+
+
+def _unless_accepted(snapshot: NodeSnapshot, evidence: str, action: Action) -> tuple[Verdict, Action, str]:
+    """Return verdict, action and evidence of a value that was better in an earlier night."""
+    if snapshot.identity_accepted:
+        return Verdict.DEGRADED, "watch", f"{evidence}; accepted"
+    return Verdict.FAIL, action, f"{evidence}; if it is to stay so, {_ACCEPT}"
+
+
 def _changed_gpu(node: NodeSubject, gpu: GpuSnapshot, code: str, evidence: str) -> HealthFinding:
     """Return the finding on a new GPU, which is unproven until an operator accepts the GPU.
 
@@ -469,11 +499,11 @@ def _new_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _gpu_serials(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find GPUs with the UUID of earlier nights but another serial number."""
-    for gpu in {gpu.uuid: gpu for gpu in node.snapshot.gpus}.values():
-        before = node.gpu_changes.known.get(gpu.uuid)
-        if before and before.serial and gpu.serial and before.serial != gpu.serial:
-            evidence = f"serial {gpu.serial}, before {before.serial}"
-            yield GpuSubject(node, gpu).finding("gpu_serial_changed", Verdict.FAIL, "inspect", evidence)
+    for gpu in gpus_by_uuid(node.snapshot.gpus).values():
+        before = gpu.usual.serial
+        if gpu.serial and before != gpu.serial:
+            evidence = f"serial {gpu.serial}, before {before}"
+            yield _lost_value(GpuSubject(node, gpu), "gpu_serial_changed", evidence)
 
 
 def _gpu_count(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -667,14 +697,19 @@ def _gpus_alike(subject: GpuSubject) -> list[GpuSnapshot]:
 
 
 def _memory_of_gpu(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU with less memory than last night, or less than other GPUs of the same name."""
+    """Find a GPU with less memory than in earlier nights, or less than other GPUs of the same name."""
     now = subject.gpu.memory_total_bytes
-    gpus_alike = [*_gpus_alike(subject), subject.before or subject.gpu]
-    most = max((gpu.memory_total_bytes or 0 for gpu in gpus_alike), default=0)
+    if now is None:
+        return
+    beside = max((gpu.memory_total_bytes or 0 for gpu in _gpus_alike(subject)), default=0)
+    before = subject.gpu.usual.values.get(memory_key(subject.gpu), 0)
     # The driver reserves some memory, and the size varies by less than 2 % between versions.
-    if now is not None and now < 0.98 * most:
-        evidence = f"{size(now)} of memory, but {size(most)} last night or beside it"
+    if now < 0.98 * beside:
+        evidence = f"{size(now)} of memory, but {size(beside)} beside it"
         yield subject.finding("gpu_memory", Verdict.FAIL, "rma", evidence, "likely")
+    elif now < 0.98 * before:
+        evidence = f"{size(now)} of memory, {size(before)} before"
+        yield _lost_value(subject, "gpu_memory", evidence, "rma", "likely")
 
 
 def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -695,19 +730,29 @@ def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 def _pcie_link(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a PCIe link with lost lanes, or else with a lower generation or a contradictory width."""
-    gpu = subject.gpu
-    # If a slot is built with fewer lanes than the card, the SKU states their number. A worn contact also
-    # lowers the maximum, so last night's maximum counts, too.
-    usual = subject.before.pcie_width_max if subject.before else None
-    expected_width = subject.node.expected.pcie_width or max(gpu.pcie_width_max or 0, usual or 0)
-    if gpu.pcie_width is not None and expected_width and gpu.pcie_width < expected_width:
-        evidence = f"PCIe x{gpu.pcie_width} of x{expected_width}, generation {gpu.pcie_generation}"
-        # Report one finding per fault, because a link that lost lanes is often slow too.
-        yield subject.finding("pcie_width", Verdict.FAIL, "inspect", evidence)
+    # Report one finding per fault, because a link that lost lanes is often slow too.
+    if narrow := [*_pcie_width(subject)]:
+        yield from narrow
         return
     yield from _pcie_generation(subject)
     yield from _lower_pcie_generation(subject)
     yield from _pcie_contradictions(subject)
+
+
+def _pcie_width(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a PCIe link with fewer lanes than the SKU states, or else than the GPU has or had."""
+    gpu = subject.gpu
+    # If a slot is built with fewer lanes than the card, the SKU states their number. A worn contact also
+    # lowers the maximum, so the maximum of earlier nights counts, too.
+    wanted = subject.node.expected.pcie_width or gpu.pcie_width_max or 0
+    usual = 0 if subject.node.expected.pcie_width else gpu.usual.values.get("pcie_width_max", 0)
+    if gpu.pcie_width is None or gpu.pcie_width >= max(wanted, usual):
+        return
+    evidence = f"PCIe x{gpu.pcie_width} of x{max(wanted, usual):g}, generation {gpu.pcie_generation}"
+    if gpu.pcie_width < wanted:
+        yield subject.finding("pcie_width", Verdict.FAIL, "inspect", evidence)
+    else:
+        yield _lost_value(subject, "pcie_width", evidence)
 
 
 def _pcie_generation(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -719,12 +764,11 @@ def _pcie_generation(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _lower_pcie_generation(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU whose highest PCIe generation is lower than last night."""
-    highest = subject.gpu.pcie_generation_max
-    before = subject.before.pcie_generation_max if subject.before else None
-    if highest and before and highest < before:
-        evidence = f"PCIe generation {highest} at most, {before} last night"
-        yield subject.finding("pcie_generation", Verdict.FAIL, "inspect", evidence)
+    """Find a GPU whose highest PCIe generation is lower than in earlier nights."""
+    highest, before = subject.gpu.pcie_generation_max, subject.gpu.usual.values.get("pcie_generation_max", 0)
+    if highest and highest < before:
+        evidence = f"PCIe generation {highest} at most, {before:g} before"
+        yield _lost_value(subject, "pcie_generation", evidence)
 
 
 def _pcie_contradictions(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -943,18 +987,26 @@ def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
     if subject.gpu.mig and not subject.gpu.links:
         # "Nvlink queries are not supported for Devices in MIG mode", and no program uses links there.
         return
-    checks = (_nvlinks_down, _nvlinks_fewer_than_wanted, _nvlinks_fewer_than_others, _nvlinks_inactive)
+    checks = (
+        _nvlinks_down,
+        _nvlinks_fewer_than_wanted,
+        _nvlinks_fewer_than_others,
+        _nvlinks_fewer_than_before,
+        _nvlinks_inactive,
+    )
     findings = (finding for check in checks for finding in check(subject))
     yield from islice(findings, 1)
 
 
 def _nvlinks_down(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find NVLinks that were up last night, or that the SKU needs, and that are down."""
+    """Find NVLinks that were up in an earlier night, or that the SKU needs, and that are down."""
     links, down = subject.gpu.links, _links_down(subject.gpu)
-    lost = [link for link in down if subject.before and subject.before.links.get(link)]
-    if lost or (down and len(links) - len(down) < subject.node.expected.nvlinks):
-        evidence = f"NVLink {', '.join(lost or down)} down of {len(links)}"
+    lost = [link for link in down if subject.gpu.usual.was_up(link)]
+    evidence = f"NVLink {', '.join(lost or down)} down of {len(links)}"
+    if down and len(links) - len(down) < subject.node.expected.nvlinks:
         yield subject.finding("nvlink_down", Verdict.FAIL, "reset", evidence, "likely")
+    elif lost:
+        yield _lost_value(subject, "nvlink_down", evidence, "reset", "likely")
 
 
 def _nvlinks_fewer_than_wanted(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -978,6 +1030,17 @@ def _nvlinks_fewer_than_others(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("nvlink_missing", Verdict.FAIL, "reset", evidence, "likely")
 
 
+def _nvlinks_fewer_than_before(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find NVLinks that were up in an earlier night and are not listed, if the SKU states no number."""
+    node, links = subject.node, subject.gpu.links
+    if node.expected.nvlinks or node.snapshot.tools.get("nvlink_status") != "ok":
+        return
+    usual = [link for link, was_up in subject.gpu.usual.links.items() if was_up]
+    if gone := sorted((link for link in usual if link not in links), key=int):
+        evidence = f"NVLink {', '.join(gone)} not listed, {amount(len(usual), 'NVLink')} up before"
+        yield _lost_value(subject, "nvlink_missing", evidence, "reset", "likely")
+
+
 def _nvlinks_inactive(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find inactive NVLinks, if the SKU states no number."""
     links, down = subject.gpu.links, _links_down(subject.gpu)
@@ -998,14 +1061,22 @@ def _most_links(subject: GpuSubject) -> int:
 
 
 def _slow_nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find active NVLinks that are slower than the model's, than its neighbours' or than last night."""
-    now, reference_gpus = subject.gpu.link_gb_s, [*_gpus_alike(subject), *filter(None, (subject.before,))]
+    """Find active NVLinks that are slower than the model's, than its neighbours' or than before."""
     least = least_link_gb_s(subject.gpu.name)
-    fastest = max([least, *(speed for gpu in reference_gpus for speed in gpu.link_gb_s.values())])
-    slow = sorted((link for link, speed in now.items() if speed < SLOW_LINK_SHARE * fastest), key=int)
-    if slow:
-        evidence = f"NVLink {', '.join(slow)} at {number(now[slow[0]])} of {number(fastest)} GB/s"
-        yield subject.finding("nvlink_slow", Verdict.FAIL, "reset", evidence, "likely")
+    fastest = max([least, *(speed for gpu in _gpus_alike(subject) for speed in gpu.link_gb_s.values())])
+    if slow := _links_below(subject.gpu, fastest):
+        yield subject.finding("nvlink_slow", Verdict.FAIL, "reset", slow, "likely")
+    elif slow := _links_below(subject.gpu, subject.gpu.usual.values.get("link_gb_s", 0)):
+        yield _lost_value(subject, "nvlink_slow", slow, "reset", "likely")
+
+
+def _links_below(gpu: GpuSnapshot, fastest_gb_s: float) -> str:
+    """Return the active NVLinks that are slower than the fastest one, with their speed, or ""."""
+    now = gpu.link_gb_s
+    slow = sorted((link for link, speed in now.items() if speed < SLOW_LINK_SHARE * fastest_gb_s), key=int)
+    return (
+        f"NVLink {', '.join(slow)} at {number(now[slow[0]])} of {number(fastest_gb_s)} GB/s" if slow else ""
+    )
 
 
 def _nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -1262,8 +1333,10 @@ def _port_down(subject: PortSubject) -> Iterator[HealthFinding]:
     if port.lost_links:
         counter, count = port.lost_links
         evidence += f"; its link went down {amount(count, 'time')} ({counter})"
-    if port.was_active or port.lost_links or (needed and active < needed):
+    if port.lost_links or (needed and active < needed):
         yield subject.finding("port_down", Verdict.FAIL, evidence)
+    elif port.was_active:
+        yield _lost_port_value(subject, "port_down", evidence)
     elif not subject.node.expected.ports:
         evidence += "; it was never active: state in validate_expect how many ports the node needs (ports)"
         yield subject.finding("port_down", Verdict.UNPROVEN, evidence)
@@ -1271,20 +1344,18 @@ def _port_down(subject: PortSubject) -> Iterator[HealthFinding]:
 
 def _port_rate(subject: PortSubject, rate_gbps: float) -> Iterator[HealthFinding]:
     """Find a port that is slower than the SKU's rate or than its own rate in earlier nights."""
-    wanted_gbps = subject.expected_gbps
-    before = subject.before
     # The SKU states one rate for all ports of a use. A faster port is also compared with its earlier nights.
-    usual_gbps = (before.usual_gbps or before.rate_gbps or 0.0) if before else 0.0
-    if rate_gbps < usual_gbps:
+    wanted_gbps, usual_gbps = subject.expected_gbps, subject.port.usual_gbps or 0.0
+    wanted = f"{number(rate_gbps)} of {number(wanted_gbps)} Gb/s"
+    if rate_gbps < wanted_gbps and not _may_be_no_compute_port(subject):
+        yield subject.finding("port_slow", Verdict.FAIL, wanted)
+    elif rate_gbps < usual_gbps:
         evidence = f"{number(rate_gbps)} Gb/s, before {number(usual_gbps)}"
-        yield subject.finding("port_slow", Verdict.FAIL, evidence)
-    elif wanted_gbps and rate_gbps < wanted_gbps:
-        evidence, verdict = f"{number(rate_gbps)} of {number(wanted_gbps)} Gb/s", Verdict.FAIL
-        if _may_be_no_compute_port(subject):
-            evidence += "; enough other ports have this rate: if this one is no compute port, name the "
-            evidence += "compute ports in validate_expect (port_layer, port_devices)"
-            verdict = Verdict.UNPROVEN
-        yield subject.finding("port_slow", verdict, evidence)
+        yield _lost_port_value(subject, "port_slow", evidence)
+    elif rate_gbps < wanted_gbps:
+        wanted += "; enough other ports have this rate: if this one is no compute port, name the "
+        wanted += "compute ports in validate_expect (port_layer, port_devices)"
+        yield subject.finding("port_slow", Verdict.UNPROVEN, wanted)
 
 
 def _may_be_no_compute_port(subject: PortSubject) -> bool:
@@ -1293,6 +1364,12 @@ def _may_be_no_compute_port(subject: PortSubject) -> bool:
     if expected.port_layer or expected.port_devices or not expected.ports:
         return False
     return subject.node.fast_compute_ports >= expected.ports
+
+
+def _lost_port_value(subject: PortSubject, code: str, evidence: str) -> HealthFinding:
+    """Return the finding on a port that was better in an earlier night, as :func:`_lost_value` does."""
+    verdict, action, evidence = _unless_accepted(subject.node.snapshot, evidence, "inspect")
+    return subject.finding(code, verdict, evidence, action)
 
 
 def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:
@@ -1504,29 +1581,23 @@ def _is_in_memory(fstype: str, path: str) -> bool:
     return fstype in _IN_MEMORY and not _USUALLY_IN_MEMORY.match(path)
 
 
-_ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
-"""Types of file systems on disks. Others, such as squashfs, may be read-only by design."""
-
-
 def _read_only_mounts(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find disk file systems that are read-only because of an error, or since last night.
+    """Find disk file systems that are read-only because of an error, or that were writable before.
 
     Required mounts and file systems whose space is examined have checks of their own.
     """
+    table = node.snapshot.mount_table
     expected_paths = {mount.path for mount in expected_mounts(node.expected)} | set(node.snapshot.disk)
-    before = node.previous.mount_table if node.previous else {}
-    for path, mount in node.snapshot.mount_table.items():
-        if mount["type"] not in _ON_DISKS or path in expected_paths:
-            continue
-        system, options = mount["super_options"].split(","), mount["options"].split(",")
-        was = before.get(path, {}).get("options", "").split(",")
+    for path in (path for path, mount in table.items() if mount["type"] in DISK_TYPES):
+        system, options = (table[path][name].split(",") for name in ("super_options", "options"))
         # On an error, the kernel makes the file system read-only, but not the mount.
-        if "ro" in system and "rw" in options:
+        if path not in expected_paths and "ro" in system and "rw" in options:
             evidence = f"{path} is read-only: the kernel found an error of its file system"
             yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
-        elif "ro" in options and "rw" in was:
-            evidence = f"{path} is read-only; last night it was writable"
-            yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
+    for path in (path for path in node.snapshot.lost_mounts if path not in expected_paths):
+        # Removing a damaged file system from the list of mounts does not repair it.
+        present = "is read-only" if path in table else "was made read-only and is not mounted"
+        yield _lost_value(node, "mount_read_only", f"{path} {present}; it was writable before")
 
 
 def _disks(node: NodeSubject) -> Iterator[HealthFinding]:

@@ -27,7 +27,7 @@ from rackproof.core.gpu_models import (
 from rackproof.core.records import Record, Text, Verdict
 from rackproof.core.text import sanitize
 from rackproof.nodes.kernel_log import normalize_bus_id
-from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, PortSnapshot
+from rackproof.nodes.snapshot_records import GpuSnapshot, NodeSnapshot, PortSnapshot
 
 GIB = 1 << 30
 Action = Literal["none", "watch", "configure", "reset", "reboot", "isolate", "inspect", "rma"]

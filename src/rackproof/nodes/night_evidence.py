@@ -33,7 +33,8 @@ from rackproof.core.gpu_models import (
 from rackproof.core.records import Verdict
 from rackproof.core.untrusted import leading_number
 from rackproof.nodes.health_subjects import GpuSubject, NodeSubject, PortSubject, service_units
-from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
+from rackproof.nodes.snapshot_records import GpuSnapshot, NodeSnapshot
+from rackproof.nodes.usual_values import DRIVER_COMPONENTS, link_reading, version_reading
 
 _SMI = "nvidia-smi -q -x"
 _LINK_STATUS, _LINK_ERRORS = "nvidia-smi nvlink -s", "nvidia-smi nvlink -e"
@@ -158,7 +159,8 @@ def _smi_answers(node: NodeSubject) -> bool:
 
 def _has_links(node: NodeSubject) -> bool:
     """Return whether nvidia-smi must report NVLinks."""
-    known = any(gpu.links for gpu in node.previous.gpus) if node.previous else False
+    usual = [*(gpu.usual for gpu in node.snapshot.gpus), *node.snapshot.absent_gpus.values()]
+    known = any(gpu.links for gpu in usual)
     # If the SKU states no number of links, they need not be queried. A failed query is different.
     unasked = tool_state(node.snapshot, "nvlink_status") in (EvidenceState.NOT_ASKED, EvidenceState.ABSENT)
     return bool(node.expected.nvlinks) or known or (_is_judged(node) and not unasked)
@@ -205,8 +207,8 @@ def is_address(name: str) -> bool:
 
 
 def _knew_boot(node: NodeSubject) -> bool:
-    """Return whether the boot id was known last night."""
-    return bool(node.previous and node.previous.boot_id)
+    """Return whether an earlier night read the boot id, which is missing tonight."""
+    return "boot_id" in node.snapshot.lost_readings
 
 
 def _mounted_state(node: NodeSubject) -> EvidenceState:
@@ -230,22 +232,17 @@ def _seconds_state(node: NodeSubject) -> EvidenceState:
     return _state(node.snapshot.seconds.get("nvidia_smi_xml"))
 
 
-_OF_DRIVER = ("fabricmanager", "gsp", "module.nvidia")
-"""Components that belong to the driver, by their names in :attr:`NodeSnapshot.versions`."""
-
-
 def _versions_state(node: NodeSubject) -> EvidenceState:
     """Return the state of the versions of the driver and of its components.
 
-    The version of a component is only missing if last night knew it, because not every node has every
+    The version of a component is only missing if an earlier night read it, because not every node has every
     component.
     """
-    versions, before = node.snapshot.versions, node.previous.versions if node.previous else {}
-    if not versions.get("driver"):
+    if not node.snapshot.versions.get("driver"):
         return EvidenceState.ABSENT
     # If the SKU requires a version, the check that compares it also reports it as missing.
-    missed = (name for name in _OF_DRIVER if name not in node.expected.versions)
-    lost = any(before.get(name) and not versions.get(name) for name in missed)
+    missed = (name for name in DRIVER_COMPONENTS if name not in node.expected.versions)
+    lost = any(version_reading(name) in node.snapshot.lost_readings for name in missed)
     return EvidenceState.CUT if lost else EvidenceState.THERE
 
 
@@ -268,27 +265,31 @@ def _card_links_state(node: NodeSubject) -> EvidenceState:
 
     A value of 0 or without a number is missing.
     """
-    links, before = node.snapshot.links, node.previous.links if node.previous else {}
-    if not links:
+    if not node.snapshot.links:
         return EvidenceState.ABSENT
-    for address, link in links.items():
-        known = before.get(address, {})
-        for quantity in ("width", "speed"):
-            names = f"current_link_{quantity}", f"max_link_{quantity}"
-            current, highest = (_link_value(link, name) for name in names)
-            # The SKU's number of lanes is a maximum, too, if the system shows any value.
-            wanted = node.expected.card_pcie_width if quantity == "width" and link.get(names[0]) else 0
-            if not current and (highest or wanted or _link_value(known, names[0])):
-                return EvidenceState.CUT
-            if current and not current <= highest:
-                # Nothing is below such a maximum. A VM may show neither number.
-                return EvidenceState.DAMAGED
-    return EvidenceState.THERE
+    states = (
+        _card_link_state(node, address, quantity)
+        for address in node.snapshot.links
+        for quantity in ("width", "speed")
+    )
+    return next((state for state in states if state is not EvidenceState.THERE), EvidenceState.THERE)
 
 
-def _link_value(link: Mapping[str, str], name: str) -> float:
-    """Return the speed or width of a link, or 0 if it is missing or unreadable."""
-    return leading_number(link.get(name, "")) or 0.0
+def _card_link_state(node: NodeSubject, address: str, quantity: str) -> EvidenceState:
+    """Return the state of the width or speed of a network card's PCIe link."""
+    link = node.snapshot.links[address]
+    text = link.get(f"current_link_{quantity}", "")
+    current, highest = (
+        leading_number(value) or 0.0 for value in (text, link.get(f"max_link_{quantity}", ""))
+    )
+    if current:
+        # Nothing is below a maximum that is missing or not a number.
+        return EvidenceState.THERE if current <= highest else EvidenceState.DAMAGED
+    # The SKU's number of lanes is a maximum, too, if the system shows any value.
+    wanted = node.expected.card_pcie_width if quantity == "width" and text else 0
+    was_read = link_reading(address, quantity) in node.snapshot.lost_readings
+    # A VM may show neither number.
+    return EvidenceState.CUT if highest or wanted or was_read else EvidenceState.THERE
 
 
 def _statfs_state(node: NodeSubject) -> EvidenceState:
@@ -370,6 +371,8 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     _row("ports", _SYSFS_PORT, harmless="how many there are is compared with the SKU and earlier nights"),
     _kept("gone_gpus"),
     _kept("gone_ports"),
+    _kept("absent_gpus"),
+    _kept("lost_readings"),
     _row(
         "links",
         "/sys/bus/pci/devices of network cards",
@@ -405,6 +408,8 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     _by_tool("reaches_slurm", "slurm_controller"),
     _by_tool("slurm_name", "slurmd_status"),
     _row("mount_table", "/proc/self/mountinfo", "mounts_unknown"),
+    _kept("writable_mounts"),
+    _kept("lost_mounts"),
     _row("disk", "statvfs", state=_disk_state, needed=lambda node: bool(node.limits.disk_free)),
     _row(
         "memory_bytes",
@@ -549,14 +554,11 @@ def missing_readings(gpu: GpuSnapshot, readings: Iterable[str]) -> list[str]:
 
 
 def _is_reported(subject: GpuSubject, name: str) -> bool:
-    """Return whether the same driver reported a field last night, or reports it for another such GPU."""
-    node, now = subject.node, subject.gpu
-    alike = [gpu for gpu in node.snapshot.gpus if gpu.name == now.name and gpu.uuid != now.uuid]
-    driver = node.snapshot.versions.get("driver")
-    # Another driver version may report more.
-    if subject.before and node.previous and node.previous.versions.get("driver") in (driver, None):
-        alike.append(subject.before)
-    return any(getattr(gpu, name) not in (None, "", {}) for gpu in alike)
+    """Return whether the same driver reported a field in an earlier night, or now of another such GPU."""
+    now = subject.gpu
+    alike = (gpu for gpu in subject.node.snapshot.gpus if gpu.name == now.name and gpu.uuid != now.uuid)
+    is_lost = name in now.usual.lost_readings
+    return is_lost or any(getattr(gpu, name) not in (None, "", {}) for gpu in alike)
 
 
 def _is_asked_of_sku(subject: GpuSubject, name: str) -> bool:
@@ -733,6 +735,7 @@ GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
     _gpu_row("errors", harmless=_EMPTY_IS_WELL),
     _gpu_row("unknown_values", harmless=_EMPTY_IS_WELL),
     _gpu_row("lacking_beside", harmless=_EMPTY_IS_WELL),
+    _gpu_row("usual", "earlier nights", harmless="it is kept of earlier nights"),
 )
 """A row for each field of :class:`GpuSnapshot`."""
 
@@ -762,9 +765,7 @@ def _port_row(
 
 def _counters_state(subject: PortSubject) -> EvidenceState:
     """Return the state of the counters: cut if one of an earlier night is missing."""
-    before = subject.before.counters if subject.before else {}
-    lost = before.keys() - subject.port.counters.keys()
-    return EvidenceState.CUT if lost else EvidenceState.THERE
+    return EvidenceState.CUT if subject.port.lost_counters else EvidenceState.THERE
 
 
 def _may_manage_nvswitches(subject: PortSubject) -> bool:
@@ -785,5 +786,6 @@ PORT_EVIDENCE: tuple[RequiredEvidence[PortSubject], ...] = (
     _port_row("layer", "link_layer", needed=lambda subject: bool(subject.node.expected.port_layer)),
     _port_row("nvswitch", "device/vpd", needed=_may_manage_nvswitches),
     _port_row("counters", "counters", state=_counters_state),
+    _port_row("lost_counters", "earlier nights", harmless="each entry is a missing reading of counters"),
 )
 """A row for each field of :class:`PortSnapshot`."""

@@ -47,9 +47,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import Any, TypeVar
 
-from pydantic import Field
-
-from rackproof.core.records import Gpu, Node, Record, Verdict
+from rackproof.core.records import Gpu, Node, Verdict
 from rackproof.core.text import sanitize
 from rackproof.core.untrusted import (
     as_float,
@@ -82,6 +80,8 @@ from rackproof.nodes.kernel_log import (
     resolved_by_boot,
     without_known_lines,
 )
+from rackproof.nodes.snapshot_records import GpuSnapshot, NodeSnapshot, PortSnapshot
+from rackproof.nodes.usual_values import with_usual_values
 
 _Event = TypeVar("_Event", XidEvent, HardwareEvent)
 _VERSIONS = (
@@ -119,214 +119,6 @@ MOST_LINES = 100_000
 """Largest number of lines of an answer that are read. A damaged or hostile node may send any number."""
 
 
-class GpuSnapshot(Record):
-    """One GPU in a snapshot.
-
-    Where ``nvidia-smi`` gives no value, a number is None and a text is empty. Temperatures are in °C, power
-    in W, clocks in MHz, memory in bytes, use in percent.
-
-    Attributes:
-        module: The position of the GPU on its board.
-        sram_uncorrectable: Errors since the driver was loaded, as in ``dram_uncorrectable``. The correctable
-            ones are counted for the life of the GPU.
-        sram_threshold: Whether the driver reports more errors in SRAM than the vendor allows.
-        margin_c: The distance in °C to the temperature at which the GPU slows down or shuts down. It is
-            computed for GPUs that state only such temperatures.
-        mig: Whether MIG is on, or None if unknown.
-        mig_next: Whether MIG will be on after the next reset, or None if unknown.
-        throttled: The active reasons for throttling, without idling, or None if unknown.
-        links: Whether each NVLink is up, by its number.
-        link_errors: Sum of all error counters of the links, or None if there are none, or if those of an
-            active link cannot be read.
-    """
-
-    uuid: str
-    serial: str = ""
-    index: int = 0
-    bus_id: str = ""
-    module: str = ""
-    name: str = ""
-    vbios: str = ""
-    gsp: str = ""
-    sram_uncorrectable: int | None = None
-    sram_threshold: bool | None = None
-    sram_correctable: int | None = None
-    dram_uncorrectable: int | None = None
-    dram_correctable: int | None = None
-    ecc_enabled: bool | None = None
-    remap_pending: bool | None = None
-    remap_failure: bool | None = None
-    memory_unrepairable: bool | None = None
-    repairs_pending: tuple[str, ...] | None = None
-    """Parts that a reset will repair (channels, TPCs), or None if unknown."""
-    ecc_enabled_next: bool | None = None
-    """True if ECC will be on after the next reset, or None if unknown."""
-    mig: bool | None = None
-    mig_next: bool | None = None
-    memory_total_bytes: int | None = None
-    recovery_action: str = ""
-    pcie_generation: int | None = None
-    pcie_generation_max: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    pcie_replays: int | None = None
-    utilisation: float | None = None
-    throttled: tuple[str, ...] | None = ()
-    slowdown_s: dict[str, float] = Field(default={})
-    """Seconds of slowdown since the driver was loaded, by reason."""
-    temperature_c: float | None = None
-    margin_c: float | None = None
-    memory_c: float | None = None
-    power_limit_w: float | None = None
-    power_default_w: float | None = None
-    clock_max_mhz: float | None = None
-    memory_clock_max_mhz: float | None = None
-    applications_clock_mhz: float | None = None
-    applications_memory_clock_mhz: float | None = None
-    bar1_mib: float | None = None
-    compute_mode: str = ""
-    persistence_mode: str = ""
-    spent_banks: int | None = None
-    """Number of memory banks without a spare row."""
-    remapped_rows: int | None = None
-    memory_used_bytes: int | None = None
-    fabric_state: str = ""
-    fabric_status: str = ""
-    fabric_health: str = ""
-    fabric_clique: str = ""
-    fabric_cluster: str = ""
-    links: dict[str, bool] = Field(default={})
-    link_gb_s: dict[str, float] = Field(default={})
-    """Speed of each active NVLink, in GB/s per direction."""
-    link_errors: int | None = None
-    errors: tuple[str, ...] = ()
-    """Error texts of the driver in place of a value. Such a text is neither a value nor "N/A"."""
-    unknown_values: tuple[str, ...] = ()
-    """Textual values that no check recognizes, as ``path: words``."""
-    lacking_beside: tuple[str, ...] = ()
-    """Paths of what nvidia-smi prints of another GPU of this model, and not of this GPU."""
-
-    @property
-    def place(self) -> str:
-        """Return the GPU's index, bus address and module."""
-        module = f", module {self.module}" if self.module else ""
-        return f"GPU {self.index}, {self.bus_id}{module}"
-
-
-_LOST_LINK_COUNTERS = ("link_downed", "LinkDownedCounter")
-"""Counters of a port, in /sys and of perfquery, of how often its link went down since the driver started."""
-
-
-class PortSnapshot(Record):
-    """One port of a network card in a snapshot. ``rate_gbps`` is its signalling rate, or None if unknown.
-
-    ``device`` is the card's name, such as ``mlx5_0``. ``state`` is the logical state (``active``, ``down``),
-    and ``physical`` that of the link (``linkup``, ``polling``). ``layer`` is InfiniBand or Ethernet.
-    ``usual_gbps`` is the highest rate ever observed on the port, and ``was_active`` is whether the port was
-    ever active, as a night observed it or as a lost link proves. ``nvswitch`` is whether the port only
-    manages NVSwitches (HGX B200), or None if unknown.
-    """
-
-    device: str
-    port: str
-    state: str = ""
-    physical: str = ""
-    rate_gbps: float | None = None
-    usual_gbps: float | None = None
-    was_active: bool = False
-    layer: str = ""
-    nvswitch: bool | None = None
-    counters: dict[str, int] = Field(default={})
-
-    @property
-    def lost_links(self) -> tuple[str, int] | None:
-        """Return the counter of lost links with its value, or None if it is 0 or the card has none."""
-        counts = ((name, self.counters.get(name, 0)) for name in _LOST_LINK_COUNTERS)
-        return next((count for count in counts if count[1]), None)
-
-
-class NodeSnapshot(Record):
-    """The state of a node in one night.
-
-    ``tools`` gives the status of each tool's answer (ok, absent, empty, failed, hung, no_driver, not_asked),
-    and ``seconds`` the time that the tool took. ``truncated`` names the incomplete answers. ``reboots``
-    counts the reboots because of an XID, by ``GPU/XID``. ``gone_gpus`` and ``gone_ports`` were present in an
-    earlier night, and are listed until they are back or others replaced them. ``epoch`` and ``booted`` are in
-    seconds since 1970.
-    """
-
-    node: str
-    sku: str = ""
-    hardware_key: str
-    hostname: str = ""
-    serial: str = ""
-    identity_serial: str = ""
-    identity_gpus: tuple[str, ...] = ()
-    """The node's identity, which is its serial number and the UUIDs of its GPUs. They are those that its
-    first nights read, or as accepted, with the GPUs that were added later and replaced none."""
-    identity_accepted: bool = False
-    foreign_parts: tuple[str, ...] = ()
-    """Serial numbers and UUIDs that the node reported although they identify another node. No other
-    field contains them."""
-    epoch: float | None = None
-    booted: float | None = None
-    boot_id: str = ""
-    loaded: bool = False
-    asked_as_root: bool | None = None
-    """False if the query ran as another user, because that user may not read the kernel's log and serial
-    numbers."""
-    container: bool = False
-    """True if the node is a container. Its clock and services may belong to its host."""
-    gpus: tuple[GpuSnapshot, ...] = ()
-    attached_gpus: int | None = None
-    """Number of GPUs that the driver counts, independently of their list."""
-    unlisted_gpus: tuple[str, ...] = ()
-    """UUIDs that ``nvidia-smi nvlink`` reports, and that the list of ``nvidia-smi -q`` lacks."""
-    smi_remarks: tuple[str, ...] = ()
-    """Lines that nvidia-smi printed beside its answers. They are warnings with which it still succeeds."""
-    ports: tuple[PortSnapshot, ...] = ()
-    gone_gpus: tuple[GpuSnapshot, ...] = ()
-    gone_ports: tuple[PortSnapshot, ...] = ()
-    links: dict[str, dict[str, str]] = Field(default={})
-    """PCIe links of network cards, with current and maximum speed and width, by address."""
-    xids: tuple[XidEvent, ...] = ()
-    hardware_events: tuple[HardwareEvent, ...] = ()
-    declared_lines: tuple[str, ...] = ()
-    """Lines of the kernel log that an operator declared harmless, each with the reason."""
-    journal_lost_before: float | None = None
-    """The time before which the journal lost messages of the kernel that no snapshot has, or None if no
-    message was lost or the time is unknown."""
-    next_log_since: float | None = None
-    """The time by the node's clock from which the next night reads the kernel log. At that time, the last
-    gathering that read the log began. 0 means the whole boot. None is from an earlier version."""
-    late_lines: tuple[str, ...] = ()
-    """Digests of the kernel's lines since a minute before ``next_log_since`` that a night already judged."""
-    reboots: dict[str, int] = Field(default={})
-    versions: dict[str, str] = Field(default={})
-    tools: dict[str, str] = Field(default={})
-    seconds: dict[str, float] = Field(default={})
-    truncated: tuple[str, ...] = ()
-    mounts: tuple[str, ...] | None = None
-    failed_units: tuple[str, ...] | None = None
-    idle_units: tuple[str, ...] = ()
-    """Units that are enabled but not running."""
-    services: dict[str, str] | None = None
-    """State of each unit (active, inactive, masked, not-found, …). The state "condition" means that the
-    unit need not run."""
-    reaches_slurm: bool | None = None
-    """True if a Slurm controller answers the node, or None if unknown."""
-    slurm_name: str | None = None
-    """The name of the node in its slurmd, or None if unknown."""
-    mount_table: dict[str, dict[str, str]] = Field(default={})
-    """Source, type and options of each mount, and super_options of its file system, by path."""
-    disk: dict[str, dict[str, float]] = Field(default={})
-    memory_bytes: int = 0
-    memlock_bytes: int | None = None
-    shm_bytes: int | None = None
-    clock_offset_s: float | None = None
-    clock_synchronized: bool | None = None
-
-
 def build_snapshot(
     name: str,
     gathered: Mapping[str, Any],
@@ -348,9 +140,10 @@ def build_snapshot(
         previous: The last snapshot. XIDs without action stay open, and counts of reboots continue.
         about: The node's record, if already read. Reading it is most of a snapshot's cost.
         whole: Whether the answer is complete. An incomplete answer proves nothing.
-        accept_identity: Whether tonight's machine and GPUs become the node's identity.
-        was_repaired: Whether an operator had the node out of service. After a boot, this or an accepted
-            identity ends the faults of :func:`needs_repair`.
+        accept_identity: Whether tonight's machine and GPUs become the node's identity, and their present
+            values the usual ones.
+        was_repaired: Whether an operator had the node out of service for its faults. After a boot, this or an
+            accepted identity ends those of :func:`faults_to_repair`.
         declared: The kernel log lines that an operator declared harmless.
     """
     gathered, cut = bounded(gathered)
@@ -391,7 +184,7 @@ def build_snapshot(
         is_container=node.get("container") is True,
     )
     cards = mapping_at(health, "hca") or _ports_of_facts(facts)
-    ports = _with_best_states(_read_ports(cards), previous)
+    ports = _read_ports(cards)
     paths = {**mapping_at(facts, "paths"), **mapping_at(node, "space"), **mapping_at(health, "disk")}
     disk = _read_disks(paths, mapping_at(health, "disk"))
     failed_units = _failed_units(tools)
@@ -408,7 +201,7 @@ def build_snapshot(
     open_xids, open_hardware_events = _open_events(
         kernel, gpus, boot_id, previous, was_repaired=was_repaired or accept_identity
     )
-    return NodeSnapshot(
+    snapshot = NodeSnapshot(
         node=name,
         sku=sku,
         hostname=sanitize(facts.get("hostname") or "", 253),
@@ -458,6 +251,7 @@ def build_snapshot(
             stdout_of(tools, "clock"), container=bool(node.get("container"))
         ),
     )
+    return with_usual_values(snapshot, previous, accepted=accept_identity)
 
 
 def next_log_since(snapshot: NodeSnapshot | None) -> float:
@@ -580,27 +374,6 @@ def _gone_ports(ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None) 
     if len(present) >= len(known):
         return ()
     return tuple(port for key, port in known.items() if key not in present)[:MOST_GONE]
-
-
-def _with_best_states(
-    ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None
-) -> tuple[PortSnapshot, ...]:
-    """Return the ports with the highest rate and best state that each ever had.
-
-    A port that became slow or went down is therefore found every night.
-    """
-    before = {
-        (port.device, port.port): port
-        for port in ((*previous.gone_ports, *previous.ports) if previous else ())
-    }
-    updated = []
-    for port in ports:
-        known = before.get((port.device, port.port), port)
-        highest = max(known.usual_gbps or known.rate_gbps or 0.0, port.rate_gbps or 0.0)
-        # A link can only go down after it was up, but a reboot clears the counter.
-        was_active = known.was_active or "active" in (known.state, port.state) or port.lost_links is not None
-        updated.append(port.model_copy(update={"usual_gbps": highest or None, "was_active": was_active}))
-    return tuple(updated)
 
 
 def _read_gpus(
@@ -914,13 +687,11 @@ def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | 
     return sum(errors.values()) if counts_all else None
 
 
-def needs_repair(snapshot: NodeSnapshot | None) -> bool:
-    """Return whether a snapshot has open faults of the kernel log that a boot does not heal."""
-    if snapshot is None:
-        return False
-    return any(event.action == "isolate" for event in snapshot.xids) or any(
-        event.verdict is Verdict.FAIL and not is_healed_by_boot(event) for event in snapshot.hardware_events
-    )
+def faults_to_repair(snapshot: NodeSnapshot) -> frozenset[str]:
+    """Return the codes of the open faults of the kernel log that a boot does not heal."""
+    xids = (f"xid_{event.xid}" for event in snapshot.xids if event.action == "isolate")
+    failures = (event for event in snapshot.hardware_events if event.verdict is Verdict.FAIL)
+    return frozenset((*xids, *(event.code for event in failures if not is_healed_by_boot(event))))
 
 
 def _open_events(

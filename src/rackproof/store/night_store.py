@@ -29,7 +29,7 @@ from rackproof.core.judging import SkuReference, sku_references
 from rackproof.core.records import KEPT_RECORD, WORST_FIRST, LogFile, Node, Record, Verdict
 from rackproof.core.text import sanitize
 from rackproof.nodes.health_subjects import HealthFinding
-from rackproof.nodes.snapshot import NodeSnapshot
+from rackproof.nodes.snapshot_records import NodeSnapshot
 from rackproof.store.run_evidence import digest_file
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, read_file, stamp_of, write_file
 from rackproof.store.sealed_json import SealError, open_sealed, seal_json

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from rackproof.core import definitions
-from rackproof.core.definitions import DefinitionError, LoadedDefinition
+from rackproof.core.definitions import DefinitionError, JudgeRule, LoadedDefinition
 from rackproof.core.records import Gpu, Node, Run, Verdict
 from rackproof.jobs.bench import launch_slurm, mlperf_checks, planning
 from rackproof.jobs.bench.launch_slurm import Site
@@ -273,6 +273,31 @@ def test_a_plan_that_lacks_a_node_without_runs_is_not_continued(
     made, resumed = planning.resume_or_keep(of("n1", "n2"), tmp_path)
     assert not resumed
     assert made.unused == {"n2": "train: needs 1 GPU, n2 has 0"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "gpus", "optional", "why"),
+    [
+        (149, 2, False, "a run of 149 s is too short for sag: set `seconds` to 150 or more"),
+        (150, 2, False, ""),
+        (149, 0, False, ""),
+        (149, 2, True, ""),
+        ("", 2, False, ""),
+    ],
+)
+def test_a_run_that_is_too_short_to_be_judged_does_not_start(
+    train: LoadedDefinition, seconds: object, gpus: int, optional: bool, why: str
+) -> None:
+    rule = JudgeRule(metric="sag", at_most=0.02, needs_gpus=1, needs_seconds=150, optional=optional)
+    definition = train.definition.model_copy(
+        update={
+            "parameters": {**train.definition.parameters, "gpus": gpus, "seconds": seconds},
+            "result": train.definition.result.model_copy(update={"judge": (rule,)}),
+        }
+    )
+    made = plan(train.model_copy(update={"definition": definition}))
+    assert {run.unproven_because for run in made.runs} == {why}
+    assert (why in describe_plan(made)) is True
 
 
 def test_a_plan_is_continued_whatever_the_order_of_unreached_nodes(

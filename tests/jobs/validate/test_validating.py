@@ -1244,7 +1244,7 @@ def test_a_night_that_is_stored_prints_no_second_list(results: Path) -> None:
 
 
 UNCORRECTED = "EDAC MC1: 1 UE memory read error on DIMM#0\n"
-BY_OPERATOR = {"reason": "bad DIMM", "set_by": "ops@2026-11-20T10:00:00"}
+BY_OPERATOR = {"reason": "memory_error: bad DIMM", "set_by": "ops@2026-11-20T10:00:00"}
 
 
 @pytest.mark.parametrize(
@@ -1253,6 +1253,9 @@ BY_OPERATOR = {"reason": "bad DIMM", "set_by": "ops@2026-11-20T10:00:00"}
         ({}, "fail"),
         ({"drained_by": "ours"}, "pass"),
         ({"drained_by": "other"} | BY_OPERATOR, "pass"),
+        # A boot after other work repairs no memory.
+        ({"drained_by": "other"} | BY_OPERATOR | {"reason": "new firmware"}, "fail"),
+        ({"drained_by": "other"} | BY_OPERATOR | {"reason": "memory_errors"}, "fail"),
         ({"drained_by": "other", "reason": "Kill task failed"}, "fail"),
         ({"drained_by": "other", "reason": "Reboot ASAP", "set_by": "slurm@2026-11-20"}, "fail"),
         ({"drained_by": "other", "reason": "rackproof: provisioning"}, "fail"),
@@ -1262,7 +1265,7 @@ BY_OPERATOR = {"reason": "bad DIMM", "set_by": "ops@2026-11-20T10:00:00"}
 def test_a_fault_that_no_boot_heals_ends_after_the_node_was_out_of_service(
     results: Path, out: dict[str, str] | None, verdict: str
 ) -> None:
-    """The operator repaired and booted the node, and resumed it before the last night."""
+    """The operator booted the node, and resumed it before the last night. The drain was for the fault."""
     bad, booted = gathered(0, log=UNCORRECTED), gathered(0)
     booted["facts"]["boot_id"] = "after the repair"
     states = slurm()

@@ -28,6 +28,7 @@ from pydantic import Field, StringConstraints, field_validator
 from rackproof.core.definitions import (
     Definition,
     DefinitionError,
+    JudgeRule,
     LoadedDefinition,
     Matrix,
     Parameters,
@@ -695,7 +696,7 @@ class _Planner:
             **_definition_fields(loaded),
             launcher=launch.with_,
             setup=setup,
-            unproven_because=obstacle,
+            unproven_because=obstacle or _shortfall(definition.result.judge, point),
         )
 
     def _needs_whole_rack(self, loaded: LoadedDefinition) -> bool:
@@ -841,6 +842,12 @@ def _by_site(
         "result": result,
         **_definition_fields(loaded),
     }
+
+
+def _shortfall(rules: Iterable[JudgeRule], point: Parameters) -> str:
+    """Return why a run at a point is too short for a measurement that its verdict needs, or ""."""
+    needed = (rule for rule in rules if rule.applies_to(point) and not rule.optional)
+    return next((reason for rule in needed if (reason := rule.shortfall(point))), "")
 
 
 def _definition_fields(loaded: LoadedDefinition) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from rackproof.jobs.validate.messages import describe_drain_plan, drain_reason, 
 from rackproof.nodes.health_checks import check_node, check_sku, majority_versions, mark_fleetwide
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.slurm_states import check_slurm_state, missing_state
-from rackproof.nodes.snapshot import GpuSnapshot
+from rackproof.nodes.snapshot_records import GpuSnapshot
 from rackproof.store import night_store
 from rackproof.store.night_store import (
     Hold,

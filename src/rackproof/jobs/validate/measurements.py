@@ -30,7 +30,7 @@ from rackproof.jobs.validate.fleet.healing import PROGRAMS, SOAK
 from rackproof.jobs.validate.fleet.pair_runner import unproven_pairs
 from rackproof.jobs.validate.inventory import references_by_sku
 from rackproof.nodes.health_subjects import HealthFinding
-from rackproof.nodes.snapshot import GpuSnapshot
+from rackproof.nodes.snapshot_records import GpuSnapshot
 from rackproof.store import night_store
 from rackproof.store.night_store import NightReason, StoredSnapshot
 from rackproof.store.probe_results import BENCHMARK as PROBES_BENCHMARK

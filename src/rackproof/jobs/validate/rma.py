@@ -16,7 +16,7 @@ from rackproof.core.evidence import EvidenceState
 from rackproof.core.text import amount, sanitize
 from rackproof.jobs.validate.explain import explain_node
 from rackproof.nodes.night_evidence import WITHOUT_ROOT, tool_state
-from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
+from rackproof.nodes.snapshot_records import GpuSnapshot, NodeSnapshot
 from rackproof.store import night_store
 from rackproof.store.night_store import NightRecord, NodeNight, StoredSnapshot
 

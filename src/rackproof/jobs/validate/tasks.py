@@ -9,6 +9,7 @@ from the results of earlier tasks, such as the states of the nodes in Slurm. A n
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -25,13 +26,14 @@ from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
 from rackproof.jobs.validate.messages import describe_changes, describe_findings, summarize_night
-from rackproof.logs.declared_lines import DeclaredLinesError, read_declared
+from rackproof.logs.declared_lines import DeclaredLines, DeclaredLinesError, read_declared
 from rackproof.nodes.answer_seal import answer_is_whole
 from rackproof.nodes.clock import clock_offset
 from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.health_subjects import service_units
 from rackproof.nodes.slurm_states import drain_prefix, is_reason_of_slurm
-from rackproof.nodes.snapshot import build_snapshot, needs_repair, next_log_since
+from rackproof.nodes.snapshot import build_snapshot, faults_to_repair, next_log_since
+from rackproof.nodes.snapshot_records import NodeSnapshot
 from rackproof.store import host_claims, night_store
 from rackproof.store.history.client import History
 from rackproof.store.night_store import (
@@ -171,49 +173,31 @@ def store_snapshot(
         ValidateError: A value of the inventory is unusable, or the snapshot cannot be stored.
         ResultsError: The results folder cannot be listed.
     """
-    parse_node_expectation(node, expected or {})
-    parse_limits(node, limits or {})
-    try:
-        sku_references(sku, references)
-        declared = read_declared(
-            harmless_kernel_lines or (), datetime.now(UTC).date(), f"validate_harmless_kernel_lines of {node}"
-        )
-    except (SkuReferenceError, DeclaredLinesError) as error:
-        raise ValidateError(str(error)) from error
+    declared = _check_inventory(node, sku, expected or {}, limits or {}, references, harmless_kernel_lines)
     folders = night_store.night_folders(Path(begun.results), before=begun.night_id)
-    previous = night_store.last_snapshot(folders, node)
-    health, node_facts = mapping_at(gathered, "health"), dict(mapping_at(gathered, "node"))
-    begin, waited_s = as_float(health.get("begin")), as_float(mapping_at(health, "settled").get("waited_s"))
-    # A long wait before the answer would hide a clock that is behind by less than the wait.
-    begin = begin if begin is None else begin - (waited_s or 0.0)
-    offset = clock_offset(asked, answered, begin, health.get("epoch"))
-    # The node's own answer about both clocks is never used.
-    node_facts["clock"] = {} if offset is None else {"asked_at": asked, "epoch": asked + offset}
+    last = night_store.last_snapshot(folders, node)
+    previous = last.snapshot if last else None
+    identity = node_from_facts(node, mapping_at(gathered, "facts"), sku)
+    snapshot = build_snapshot(
+        node,
+        _with_clock(gathered, asked, answered),
+        sku=sku,
+        previous=previous,
+        about=identity,
+        whole=_is_whole(gathered),
+        accept_identity=accept_identity,
+        was_repaired=previous is not None and _was_repaired(previous, folders),
+        declared=declared,
+    )
+    stored = StoredSnapshot(
+        snapshot=snapshot,
+        about=identity,
+        rack=rack,
+        expected=dict(expected or {}),
+        limits=dict(limits or {}),
+        references=tuple(dict(reference) for reference in references),
+    )
     try:
-        identity = node_from_facts(node, mapping_at(gathered, "facts"), sku)
-        snapshot = build_snapshot(
-            node,
-            {**gathered, "node": node_facts},
-            sku=sku,
-            previous=previous.snapshot if previous else None,
-            about=identity,
-            whole=answer_is_whole(gathered)
-            and all(isinstance(gathered.get(part), Mapping) for part in ("facts", "node", "health")),
-            accept_identity=accept_identity,
-            # Reading a night's record takes long in a large fleet, and few nodes need it.
-            was_repaired=previous is not None
-            and needs_repair(previous.snapshot)
-            and _was_out_of_service(folders, node),
-            declared=declared,
-        )
-        stored = StoredSnapshot(
-            snapshot=snapshot,
-            about=identity,
-            rack=rack,
-            expected=dict(expected or {}),
-            limits=dict(limits or {}),
-            references=tuple(dict(reference) for reference in references),
-        )
         night_store.write_snapshot(Path(begun.folder), node, stored)
     except ResultsError as error:
         raise ValidateError(str(error)) from error
@@ -223,17 +207,62 @@ def store_snapshot(
     )
 
 
-def _was_out_of_service(folders: Sequence[Path], node: str) -> bool:
-    """Return whether a night or a person had a node out of service in the last night that knows it.
+def _check_inventory(
+    node: str,
+    sku: str,
+    expected: Mapping[str, Any],
+    limits: Mapping[str, float],
+    references: Sequence[Mapping[str, Any]],
+    harmless_kernel_lines: object,
+) -> DeclaredLines:
+    """Check a node's values of the inventory, and return the kernel lines that are declared harmless.
 
-    After such a fault, only a person resumes it. A drain by Slurm or by another job shows no repair.
+    Raises:
+        ValidateError: A value is unusable.
     """
-    node_night = night_store.last_known(folders, [node])[0].get(node)
+    parse_node_expectation(node, expected)
+    parse_limits(node, limits)
+    try:
+        sku_references(sku, references)
+        return read_declared(
+            harmless_kernel_lines or (), datetime.now(UTC).date(), f"validate_harmless_kernel_lines of {node}"
+        )
+    except (SkuReferenceError, DeclaredLinesError) as error:
+        raise ValidateError(str(error)) from error
+
+
+def _with_clock(gathered: Mapping[str, Any], asked: float, answered: float) -> dict[str, Any]:
+    """Return a node's answer with the offset of its clock. Its own answer about both clocks is never used."""
+    health, node_facts = mapping_at(gathered, "health"), dict(mapping_at(gathered, "node"))
+    begin, waited_s = as_float(health.get("begin")), as_float(mapping_at(health, "settled").get("waited_s"))
+    # A long wait before the answer would hide a clock that is behind by less than the wait.
+    begin = begin if begin is None else begin - (waited_s or 0.0)
+    offset = clock_offset(asked, answered, begin, health.get("epoch"))
+    node_facts["clock"] = {} if offset is None else {"asked_at": asked, "epoch": asked + offset}
+    return {**gathered, "node": node_facts}
+
+
+def _is_whole(gathered: Mapping[str, Any]) -> bool:
+    """Return whether a node's answer has its seal and all of its parts."""
+    parts = (gathered.get(part) for part in ("facts", "node", "health"))
+    return answer_is_whole(gathered) and all(isinstance(part, Mapping) for part in parts)
+
+
+def _was_repaired(previous: NodeSnapshot, folders: Sequence[Path]) -> bool:
+    """Return whether a person had a node out of service for its faults that no boot heals.
+
+    The last night that knows the node shows its drain. After a drain by a night, only a person resumes a node
+    with such a fault. A drain by a person is for other work unless its reason names the codes of all these
+    faults. A drain by Slurm or by another job shows no repair.
+    """
+    faults = faults_to_repair(previous)
+    # Reading a night's record takes long in a large fleet, and few nodes need it.
+    node_night = night_store.last_known(folders, [previous.node])[0].get(previous.node) if faults else None
     slurm = node_night.slurm if node_night else None
     if slurm is None or slurm.drained_by == "none":
         return False
     is_by_person = not drain_prefix(slurm.reason) and not is_reason_of_slurm(slurm.reason, slurm.set_by)
-    return slurm.drained_by == "ours" or is_by_person
+    return slurm.drained_by == "ours" or (is_by_person and faults <= {*re.findall(r"\w+", slurm.reason)})
 
 
 WATCHED_UNITS = (

@@ -25,7 +25,8 @@ from rackproof.nodes.health_checks import check_node, code_name, expected_mounts
 from rackproof.nodes.health_subjects import Expectation, PortUse, port_use, service_units
 from rackproof.nodes.night_evidence import missing_readings
 from rackproof.nodes.probe_slurm_jobs import PROBES
-from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, PortSnapshot
+from rackproof.nodes.snapshot_records import GpuSnapshot, NodeSnapshot, PortSnapshot
+from rackproof.nodes.usual_values import DISK_TYPES
 
 PROGRAMS = frozenset(probe.name for probe in PROBES)
 """The names of all programs that a night may run on a node."""
@@ -44,8 +45,6 @@ _DATA_COUNTERS = ("port_rcv_data", "port_xmit_data")
 _LEAST_WORDS = 250_000_000
 """Number of words (1 GB) that each port must send and receive to prove that packets arrive without errors. A
 measurement of a pair of nodes moves more."""
-_DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
-"""The types of file systems on a node's own disks."""
 
 
 @dataclass(frozen=True)
@@ -407,7 +406,7 @@ def _writable_mounts(node: DrainedNode) -> EvidenceState:
 
 def _disk_mounts(table: Mapping[str, Mapping[str, str]]) -> set[str]:
     """Return the paths of the file systems on disks."""
-    return {path for path, mount in table.items() if mount["type"] in _DISK_TYPES}
+    return {path for path, mount in table.items() if mount["type"] in DISK_TYPES}
 
 
 def _is_read_only(mount: Mapping[str, str]) -> bool:
