@@ -99,7 +99,7 @@ CHECK = """
 
 
 def check(root: Path, folder: Path, program: Path) -> subprocess.CompletedProcess[str]:
-    """Run the role's check of the program, for nights of the user nobody. Return the finished playbook."""
+    """Run the role's check of the program, as the user whose nights it is for. Return the finished playbook."""
     (folder / "play.yml").write_text(CHECK)
     given = {
         "nightly_user": "nobody",
