@@ -99,10 +99,10 @@ CHECK = """
 
 
 def check(root: Path, folder: Path, program: Path) -> subprocess.CompletedProcess[str]:
-    """Run the role's check of the program, as the user whose nights it is for. Return the finished playbook."""
+    """Run the role's check of the program, for nights of the user daemon. Return the finished playbook."""
     (folder / "play.yml").write_text(CHECK)
     given = {
-        "nightly_user": "nobody",
+        "nightly_user": "daemon",
         "nightly_checkout": str(program.parent),
         "nightly_program": str(program),
     }
@@ -133,7 +133,7 @@ def test_a_program_that_only_root_can_run_is_refused(root: Path, tmp_path: Path)
         done = check(root, tmp_path, program)
         said = " ".join(done.stdout.split())
         assert done.returncode == 2, done.stdout + done.stderr
-        assert f"nobody (nightly_user) cannot run {program} in {program.parent}" in said
+        assert f"daemon (nightly_user) cannot run {program} in {program.parent}" in said
         assert "Permission denied" in said
         program.chmod(0o755)
         done = check(root, tmp_path, program)

@@ -58,6 +58,8 @@ WAVE = """
           when: inventory_hostname == 'n1'
         - ansible.builtin.import_role: {name: provision, tasks_from: drain}
         - ansible.builtin.debug: {msg: "drained: {{ provision_drain_nodes | join(' ') }}."}
+        - ansible.builtin.include_vars: ROOT/roles/enroot_pyxis/vars/main.yml
+        - ansible.builtin.debug: {msg: "asks the registry: {{ enroot_pyxis_sound_nodes[:1] | join(' ') }}."}
       rescue:
         - ansible.builtin.debug: {msg: failed}
 """
@@ -96,9 +98,10 @@ def test_what_is_no_package_is_refused(root: Path, tmp_path: Path, packages: Any
 def test_a_node_that_failed_before_the_drain_is_not_drained(root: Path, tmp_path: Path) -> None:
     inventory, playbook = tmp_path / "inventory.yml", tmp_path / "playbook.yml"
     inventory.write_text(json.dumps({"all": {"hosts": dict.fromkeys(["n1", "n2", "n3"])}}))
-    playbook.write_text(WAVE.replace("PYTHON", sys.executable))
+    playbook.write_text(WAVE.replace("PYTHON", sys.executable).replace("ROOT", str(root)))
     printed = play_on(inventory, playbook, root)
     assert printed.count("drained: n2 n3.") == 2, printed
+    assert printed.count("asks the registry: n2.") == 2, printed
 
 
 @pytest.mark.parametrize(
