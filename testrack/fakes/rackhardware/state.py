@@ -283,6 +283,23 @@ def make(sku: str, seed: str, node_name: str = "") -> State:
     )
 
 
+def add_bluefield(state: State) -> None:
+    """Add the two Ethernet ports of a BlueField, which real nodes have beside their compute ports."""
+    first, template = len(state["hcas"]), state["hcas"][0]
+    for index in range(2):
+        state["hcas"].append(
+            {
+                **template,
+                "name": f"mlx5_{first + index}",
+                "bus_id": f"0006:03:00.{index}",
+                "guid": f"0x5c2573{int(template['guid'], 16) % (1 << 40) + 4096 + index:010x}",
+                "rate": 200,
+                "generation": "HDR",
+                "layer": "Ethernet",
+            }
+        )
+
+
 def log_to_kernel(state: State, text: str, level: int = 6) -> None:
     """Store a line for ``dmesg``, and send it to the node's journal under the name kernel."""
     state["kernel_log"].append({"at": time.time(), "level": level, "text": text})
