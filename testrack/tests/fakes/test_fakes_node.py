@@ -684,7 +684,6 @@ def test_ports_and_fabric_are_ready_some_time_after_a_boot(
 def test_the_fabric_manager_of_a_b200_needs_nvlsm_and_ib_umad(bare: Callable) -> None:
     node = bare.init("b200", "b200-r01-n01").drive()
     node.ok("modprobe mlx5_ib")
-    node("modprobe -r ib_umad")
 
     def start() -> tuple[int, str]:
         daemon = node.process(["nv-fabricmanager", "-c", "fabricmanager.cfg"])
@@ -751,3 +750,15 @@ def test_only_root_may_read_and_change_the_machine(
     assert (answer.rc, answer.out) == (1, "")
     assert words in answer.err
     assert "<access denied>" in node.ok("lspci -v -d 10de:")
+
+
+def test_ib_umad_is_loaded_at_boot_only_with_rdma_core(bare: Callable) -> None:
+    node = bare.init()
+    node.ok("hardware --boot")
+    assert "mlx5_ib" in node.ok("lsmod")
+    assert "ib_umad" not in node.ok("lsmod")
+    rules = node.root / "etc/rdma/modules/infiniband.conf"
+    rules.parent.mkdir(parents=True)
+    rules.write_text("ib_ipoib\nib_umad\n")
+    node.ok("hardware --boot")
+    assert "ib_umad" in node.ok("lsmod")
