@@ -433,6 +433,8 @@ def rmmod(argv: list[str]) -> int:
 
 def holders(module: str) -> list[str]:
     """Return the daemons that hold a module, as the persistence daemon does."""
+    if module == "ib_umad":
+        return ["nvlsm"] if running("nv-fabricmanager") and load().has_bridges else []
     if module != "nvidia":
         return []
     try:

@@ -111,6 +111,11 @@ class State(dict):
         missing = self.faulty("missing-gpu")
         return [gpu for gpu in self["gpus"] if gpu["minor"] not in missing]
 
+    @property
+    def has_bridges(self) -> bool:
+        """Return whether NVLSM manages the NVSwitches through bridges (HGX B200)."""
+        return any(hca.get("bridge") for hca in self["hcas"])
+
     def fault(self, name: str) -> dict | None:
         """Return a fault's settings, or None if it is off."""
         found = self["faults"].get(name)

@@ -697,6 +697,8 @@ def test_the_fabric_manager_of_a_b200_needs_nvlsm_and_ib_umad(bare: Callable) ->
     assert (status, "NV_WARN_NOTHING_TO_DO" in words) == (1, True)
     node.install("nvlsm", "2025.06.11")
     assert start() == (0, "")
+    # A restart of openibd would fail, or take the fabric down.
+    assert node("rmmod ib_umad").err == "rmmod: ERROR: Module ib_umad is in use\n"
     os.kill(int((node.root / "run/rack/holds-nvidia/nv-fabricmanager").read_text()), signal.SIGKILL)
 
 
