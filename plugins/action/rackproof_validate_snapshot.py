@@ -49,4 +49,5 @@ class ActionModule(NodeAction):
             accept_identity=options["accept_identity"],
             harmless_kernel_lines=options["harmless_kernel_lines"],
         )
-        return {"changed": False, "msg": summary + tasks.settling_summary(answer["gathered"])}
+        waited = tasks.settling_summary(answer["gathered"])
+        return {"changed": False, "msg": summary + waited, "waited": bool(waited)}

@@ -94,4 +94,8 @@ msg:
   returned: success
   type: str
   sample: 4 GPUs, 4 ports, 0 XIDs
+waited:
+  description: Whether the node was not ready at once. The message then says what the action waited for.
+  returned: success
+  type: bool
 """

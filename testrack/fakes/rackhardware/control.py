@@ -14,7 +14,7 @@ import sys
 from . import kernel
 from .faults import FAULTS, clear_fault, set_fault
 from .skus import SKUS
-from .state import at, changing, load, make, save, state_path
+from .state import add_bluefield, at, changing, load, make, save, state_path
 
 # Tools of the distribution that open a device, which a node lacks. Its ibstat and ibstatus work, because they
 # only read /sys, which is an overlay.
@@ -53,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", help="seed of UUIDs and serials: the same SKU, seed and name give the same ones"
     )
+    parser.add_argument(
+        "--bluefield", action="store_true", help="with --init: also two Ethernet ports of a BlueField"
+    )
     parser.add_argument("--node-name", default="", help="the node's name (default: the seed)")
     parser.add_argument(
         "--gpu", type=int, metavar="I", help="the GPU that a fault hits (default: 0, or with --off all)"
@@ -81,7 +84,10 @@ def hardware(argv: list[str]) -> int:
     if options.init:
         if not options.seed:
             parser.error("--init needs --seed, commonly the node's name")
-        save(make(options.init, options.seed, options.node_name))
+        state = make(options.init, options.seed, options.node_name)
+        if options.bluefield:
+            add_bluefield(state)
+        save(state)
         if kernel.booted():
             kernel.settle()
         print(f"{state_path()}: {options.init}, seed {options.seed}")

@@ -30,6 +30,17 @@ STATES = {
 """The state of a port and of its link, as ibstat, the kernel and ibv_devinfo write them."""
 
 
+def speed(state: State, hca: dict) -> tuple[int, str]:
+    """Return the rate of a card's port in Gb/s, and the name of its generation."""
+    model = state.sku["hca"]
+    return hca.get("rate", model["rate"]), hca.get("generation", model["generation"])
+
+
+def layer(hca: dict) -> str:
+    """Return the link layer of a card's port."""
+    return hca.get("layer", "InfiniBand")
+
+
 def _state(state: State, hca: dict) -> str:
     return state.port_state(state["hcas"].index(hca))
 
@@ -84,11 +95,11 @@ def ibstat(argv: list[str]) -> int:
         print("\tPort 1:")
         print(f"\t\tState: {words[0]}")
         print(f"\t\tPhysical state: {words[1]}")
-        print(f"\t\tRate: {10 if port == 'down' else model['rate']}")
+        print(f"\t\tRate: {10 if port == 'down' else speed(state, hca)[0]}")
         print(f"\t\tBase lid: {hca['lid'] if active else 65535}\n\t\tLMC: 0")
         print(f"\t\tSM lid: {1 if active else 0}")
         print("\t\tCapability mask: " + ("0xa751e848" if active else "0xa750e848"))
-        print(f"\t\tPort GUID: {_port_guid(hca)}\n\t\tLink layer: InfiniBand")
+        print(f"\t\tPort GUID: {_port_guid(hca)}\n\t\tLink layer: {layer(hca)}")
     return 0
 
 
@@ -103,7 +114,6 @@ def ibstatus(argv: list[str]) -> int:
             f"sys files not found (/sys/class/infiniband/{names[0] if names else '*'}/ports)"
         )
         return 255
-    model = state.sku["hca"]
     for hca in found:
         port = _state(state, hca)
         down, active = port == "down", port == "active"
@@ -114,8 +124,9 @@ def ibstatus(argv: list[str]) -> int:
         print(f"\tbase lid:\t 0x{lid:x}\n\tsm lid:\t\t 0x{1 if active else 0:x}")
         print(f"\tstate:\t\t {STATES[port][2]}")
         print(f"\tphys state:\t {STATES[port][3]}")
-        rate = "10 Gb/sec (4X SDR)" if down else f"{model['rate']} Gb/sec (4X {model['generation']})"
-        print(f"\trate:\t\t {rate}\n\tlink_layer:\t InfiniBand\n")
+        gbps, generation = speed(state, hca)
+        rate = "10 Gb/sec (4X SDR)" if down else f"{gbps} Gb/sec (4X {generation})"
+        print(f"\trate:\t\t {rate}\n\tlink_layer:\t {layer(hca)}\n")
     return 0
 
 
@@ -245,7 +256,7 @@ def ibv_devinfo(argv: list[str]) -> int:
             ("sm_lid", "1" if active else "0"),
             ("port_lid", str(hca["lid"]) if active else "65535"),
             ("port_lmc", "0x00"),
-            ("link_layer", "InfiniBand"),
+            ("link_layer", layer(hca)),
         ]
         if verbose:
             port += [

@@ -38,6 +38,8 @@ from .state import (
 
 LOADED = "/run/rack/modules.json"
 INSTALLED = "/usr/lib/rack/modules"
+RDMA_MODULES = "/etc/rdma/modules/infiniband.conf"
+"""File of the package rdma-core with the modules that it loads for an InfiniBand card."""
 CONFIGURED = ("/etc/modules-load.d", "/run/modules-load.d", "/usr/lib/modules-load.d")
 # Modules of a stock kernel, which exist without a package.
 STOCK = {
@@ -431,6 +433,8 @@ def rmmod(argv: list[str]) -> int:
 
 def holders(module: str) -> list[str]:
     """Return the daemons that hold a module, as the persistence daemon does."""
+    if module == "ib_umad":
+        return ["nvlsm"] if running("nv-fabricmanager") and load().has_bridges else []
     if module != "nvidia":
         return []
     try:
@@ -528,7 +532,9 @@ def boot() -> int:
 
         kernel_files.lay()
     # A driver is loaded because its device is there.
-    drivers = ("nvidia", "nvidia_modeset", "nvidia_drm", "nvidia_uvm", "mlx5_ib", "ib_umad")
+    drivers = ["nvidia", "nvidia_modeset", "nvidia_drm", "nvidia_uvm", "mlx5_ib"]
+    # No device needs this one. A rule of rdma-core loads it, and so does OFED's openibd.
+    drivers += ["ib_umad"] if os.path.exists(at(RDMA_MODULES)) else []
     new, _absent = load_modules([name for name in drivers if installed(name) is not None])
     if not new:
         settle()

@@ -167,14 +167,15 @@ def _pci(device: dict) -> dict[str, str]:
 
 def _card(state: State, index: int) -> dict[str, str]:
     """Return the files of a network card in /sys/class/infiniband, with their content."""
-    from .infiniband import STATES, colons
+    from .infiniband import STATES, colons, layer, speed
 
     hca, model = state["hcas"][index], state.sku["hca"]
     now = state.port_state(index)
     down, active = now == "down", now == "active"
     folder = f"/sys/class/infiniband/{hca['name']}"
     port = f"{folder}/ports/1"
-    rate = "10 Gb/sec (4X SDR)" if down else f"{model['rate']} Gb/sec (4X {model['generation']})"
+    gbps, generation = speed(state, hca)
+    rate = "10 Gb/sec (4X SDR)" if down else f"{gbps} Gb/sec (4X {generation})"
     found = {
         f"{folder}/fw_ver": hca["firmware"],
         f"{folder}/hca_type": model["ca_type"],
@@ -187,7 +188,7 @@ def _card(state: State, index: int) -> dict[str, str]:
         f"{port}/state": STATES[now][2],
         f"{port}/phys_state": STATES[now][3],
         f"{port}/rate": rate,
-        f"{port}/link_layer": "InfiniBand",
+        f"{port}/link_layer": layer(hca),
         f"{port}/lid": f"0x{hca['lid']:x}" if active else "0xffff",
         f"{port}/lid_mask_count": "0",
         f"{port}/sm_lid": "0x1" if active else "0x0",

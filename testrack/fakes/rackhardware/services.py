@@ -217,7 +217,7 @@ def _reaches_switches(state: State) -> bool:
 
     The switches of an HGX B200 have no PCI device. NVLSM programs them through bridges.
     """
-    if not any(hca.get("bridge") for hca in state["hcas"]):
+    if not state.has_bridges:
         return True
     if "ib_umad" not in kernel.loaded():
         complain(

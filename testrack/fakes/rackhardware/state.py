@@ -111,6 +111,11 @@ class State(dict):
         missing = self.faulty("missing-gpu")
         return [gpu for gpu in self["gpus"] if gpu["minor"] not in missing]
 
+    @property
+    def has_bridges(self) -> bool:
+        """Return whether NVLSM manages the NVSwitches through bridges (HGX B200)."""
+        return any(hca.get("bridge") for hca in self["hcas"])
+
     def fault(self, name: str) -> dict | None:
         """Return a fault's settings, or None if it is off."""
         found = self["faults"].get(name)
@@ -281,6 +286,23 @@ def make(sku: str, seed: str, node_name: str = "") -> State:
         faults={},
         kernel_log=[],
     )
+
+
+def add_bluefield(state: State) -> None:
+    """Add the two Ethernet ports of a BlueField, which real nodes have beside their compute ports."""
+    first, template = len(state["hcas"]), state["hcas"][0]
+    for index in range(2):
+        state["hcas"].append(
+            {
+                **template,
+                "name": f"mlx5_{first + index}",
+                "bus_id": f"0006:03:00.{index}",
+                "guid": f"0x5c2573{int(template['guid'], 16) % (1 << 40) + 4096 + index:010x}",
+                "rate": 200,
+                "generation": "HDR",
+                "layer": "Ethernet",
+            }
+        )
 
 
 def log_to_kernel(state: State, text: str, level: int = 6) -> None:

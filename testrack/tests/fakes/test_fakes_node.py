@@ -684,7 +684,6 @@ def test_ports_and_fabric_are_ready_some_time_after_a_boot(
 def test_the_fabric_manager_of_a_b200_needs_nvlsm_and_ib_umad(bare: Callable) -> None:
     node = bare.init("b200", "b200-r01-n01").drive()
     node.ok("modprobe mlx5_ib")
-    node("modprobe -r ib_umad")
 
     def start() -> tuple[int, str]:
         daemon = node.process(["nv-fabricmanager", "-c", "fabricmanager.cfg"])
@@ -698,6 +697,8 @@ def test_the_fabric_manager_of_a_b200_needs_nvlsm_and_ib_umad(bare: Callable) ->
     assert (status, "NV_WARN_NOTHING_TO_DO" in words) == (1, True)
     node.install("nvlsm", "2025.06.11")
     assert start() == (0, "")
+    # A restart of openibd would fail, or take the fabric down.
+    assert node("rmmod ib_umad").err == "rmmod: ERROR: Module ib_umad is in use\n"
     os.kill(int((node.root / "run/rack/holds-nvidia/nv-fabricmanager").read_text()), signal.SIGKILL)
 
 
@@ -751,3 +752,15 @@ def test_only_root_may_read_and_change_the_machine(
     assert (answer.rc, answer.out) == (1, "")
     assert words in answer.err
     assert "<access denied>" in node.ok("lspci -v -d 10de:")
+
+
+def test_ib_umad_is_loaded_at_boot_only_with_rdma_core(bare: Callable) -> None:
+    node = bare.init()
+    node.ok("hardware --boot")
+    assert "mlx5_ib" in node.ok("lsmod")
+    assert "ib_umad" not in node.ok("lsmod")
+    rules = node.root / "etc/rdma/modules/infiniband.conf"
+    rules.parent.mkdir(parents=True)
+    rules.write_text("ib_ipoib\nib_umad\n")
+    node.ok("hardware --boot")
+    assert "ib_umad" in node.ok("lsmod")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,21 @@ def test_a_healthy_node_has_no_finding(sound: Rig, before: NodeSnapshot) -> None
     assert len(before.gpus) == 4
     assert len(before.ports) == 4
     assert {len(gpu.links) for gpu in before.gpus} == {18}
+
+
+def test_a_node_with_ports_of_a_bluefield_is_healthy_and_they_replace_no_compute_port(rig: Rig) -> None:
+    assert rig.run("hardware --init gb300 --seed gb300-r01-n01 --bluefield")["rc"] == 0
+    expected = replace(EXPECTED, port_layer="InfiniBand")
+    snapshot = build_snapshot("gb300-r01-n01", rig.gather(), sku="gb300")
+    assert [(one.rate_gbps, one.layer) for one in snapshot.ports][3:] == [
+        (800.0, "InfiniBand"),
+        *[(200.0, "Ethernet")] * 2,
+    ]
+    assert check_node(snapshot, expected=expected) == ()
+    rig.run("hardware --fault hca-port-down --hca 2")
+    down = build_snapshot("gb300-r01-n01", rig.gather(), sku="gb300")
+    found = [(one.code, one.name) for one in check_node(down, expected=expected) if one.part == "port"]
+    assert found == [("port_down", f"{down.ports[2].device}/1")]
 
 
 # Each row has the fault, the codes that must be found, the part that all findings name (kind, and index of
