@@ -165,6 +165,7 @@ def rack(fleet: Any) -> Rack:
         (tasks / "resolve.yml").write_text("[]\n")
     (folder / "roles/slurm/tasks/controller.yml").write_text("[]\n")
     (folder / "roles/imex/tasks/option.yml").write_text("[]\n")
+    (folder / "roles/node_tuning/tasks/prove.yml").write_text("[]\n")
     shutil.copy(ROOT / "roles/apt_mirror/tasks/answer.yml", folder / "roles/apt_mirror/tasks/answer.yml")
     validate_fleet.program(folder / "renew", RENEW.format(folder=folder))
     path = folder / "hosts.yml"

@@ -125,7 +125,7 @@ def make_runs(root: Path, folder: Path, lost: str, after_setup: bool, stage: boo
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=550,
     )
     calls = folder / "calls"
     assert calls.exists(), done.stdout + done.stderr
