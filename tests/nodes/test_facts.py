@@ -397,8 +397,9 @@ def test_a_node_without_nvidia_smi_has_none_of_the_gpus_it_should_have() -> None
     ("answer", "fails"),
     [
         ({"status": "absent"}, True),
-        # nvidia-smi fails if a GPU is lost or the driver does not answer.
-        ({"status": "failed", "rc": 15, "stdout": "GPU is lost"}, True),
+        # nvidia-smi fails if a GPU is lost, which is a finding of its own, or if the driver does not answer.
+        ({"status": "failed", "rc": 15, "stdout": "GPU is lost"}, False),
+        ({"status": "failed", "rc": 1, "stdout": ""}, True),
         ({"status": "no_driver", "rc": 9, "stdout": ""}, True),
         (ok("No devices were found"), True),
         (ok("<nvidia_smi_log></nvidia_smi_log>"), True),

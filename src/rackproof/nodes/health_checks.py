@@ -1274,18 +1274,19 @@ def _port_rate(subject: PortSubject, rate_gbps: float) -> Iterator[HealthFinding
     """Find a port that is slower than the SKU's rate or than its own rate in earlier nights."""
     wanted_gbps = subject.expected_gbps
     before = subject.before
-    # The SKU states one rate for all ports of a use. A faster port is also compared with its earlier nights.
+    # The SKU states one rate for ports of a use. A faster port is also compared with its earlier nights.
     usual_gbps = (before.usual_gbps or before.rate_gbps or 0.0) if before else 0.0
-    if rate_gbps < usual_gbps:
+    is_below = bool(wanted_gbps) and rate_gbps < wanted_gbps
+    evidence = f"{number(rate_gbps)} of {number(wanted_gbps)} Gb/s"
+    if is_below and not _may_be_no_compute_port(subject):
+        yield subject.finding("port_slow", Verdict.FAIL, evidence)
+    elif rate_gbps < usual_gbps:
         evidence = f"{number(rate_gbps)} Gb/s, before {number(usual_gbps)}"
         yield subject.finding("port_slow", Verdict.FAIL, evidence)
-    elif wanted_gbps and rate_gbps < wanted_gbps:
-        evidence, verdict = f"{number(rate_gbps)} of {number(wanted_gbps)} Gb/s", Verdict.FAIL
-        if _may_be_no_compute_port(subject):
-            evidence += "; enough other ports have this rate: if this one is no compute port, name the "
-            evidence += "compute ports in validate_expect (port_layer, port_devices)"
-            verdict = Verdict.UNPROVEN
-        yield subject.finding("port_slow", verdict, evidence)
+    elif is_below:
+        evidence += "; enough other ports have this rate: if this one is no compute port, name the compute "
+        evidence += "ports in validate_expect (port_layer, port_devices)"
+        yield subject.finding("port_slow", Verdict.UNPROVEN, evidence)
 
 
 def _may_be_no_compute_port(subject: PortSubject) -> bool:
