@@ -399,6 +399,7 @@ def test_a_node_without_nvidia_smi_has_none_of_the_gpus_it_should_have() -> None
         ({"status": "absent"}, True),
         # Because of one lost GPU, nvidia-smi may list none. The code gpu_lost then fails the node.
         ({"status": "failed", "rc": 15, "stdout": "GPU is lost"}, False),
+        ({"status": "failed", "rc": 1, "stdout": ""}, True),
         ({"status": "no_driver", "rc": 9, "stdout": ""}, True),
         (ok("No devices were found"), True),
         (ok("<nvidia_smi_log></nvidia_smi_log>"), True),

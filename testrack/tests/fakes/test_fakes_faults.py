@@ -27,6 +27,7 @@ pytestmark = pytest.mark.slow
 CSV = "nvidia-smi --format=csv,noheader --query-gpu="
 # Each row: the fault, the tool, and a pattern that matches the tool's output only with the fault.
 SHOWN = [
+    ("lost-gpu --gpu 1", "dmesg", r"NVRM: Xid \(PCI:0009:06:00\): 79, .*GPU has fallen off the bus\."),
     ("missing-gpu --gpu 1", "nvidia-smi -q", r"Attached GPUs +: 3\n"),
     ("missing-gpu --gpu 1", "nvidia-smi -q -x", r"<attached_gpus>3</attached_gpus>"),
     ("missing-gpu --gpu 1", f"{CSV}count", r"\A3\n3\n3\n\Z"),
