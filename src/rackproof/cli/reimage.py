@@ -71,10 +71,9 @@ def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_jso
     if as_json:
         print_json([json_value(node) for node in statuses])
     # A node that was named explicitly is shown in any state.
-    shown_statuses = statuses if show_all or names else [node for node in statuses if _is_in_progress(node)]
-    if shown_statuses and not as_json:
-        _print_status(shown_statuses, last_inventory(results))
-    elif not as_json and not names:
+    elif shown := [node for node in statuses if show_all or names or _is_in_progress(node)]:
+        _print_status(shown, last_inventory(results))
+    elif not names:
         place = sanitize(results, 4000)
         click.echo("no node is being imaged" if statuses else f"no node was ever imaged from {place}")
     refuse_unknown_names(names, [node.node for node in read_progress(results)], "never imaged from here")

@@ -441,9 +441,10 @@ def _judge_width(log: Log, gpu: GpuReadings, at: int | None, alike: Iterable[Gpu
     alike = list(alike)
     beside = max((other.width or 0 for other in alike), default=0)
     most = max((other.width_max or 0 for other in alike), default=0)
-    shown = f"{gpu.label}: PCIe x{gpu.width:g} of x{gpu.width_max or most:g}"
-    if gpu.width < min(beside, gpu.width_max or beside) and gpu.name:
+    own_most = gpu.width_max or 0
+    shown = f"{gpu.label}: PCIe x{gpu.width:g} of x{own_most or most:g}"
+    if gpu.name and gpu.width < (min(beside, own_most) if own_most else beside):
         log.find("pcie_width", f"{shown}, x{beside:g} beside it", Verdict.FAIL, line=at)
-    elif gpu.width != (gpu.width_max or gpu.width) or (gpu.width_max or most) < most:
+    elif own_most and (gpu.width != own_most or own_most < most):
         message = f"{shown}: reseat the GPU, or see how many lanes its slot has"
         log.find("pcie_width_unproven", message, Verdict.UNPROVEN, line=at)

@@ -485,7 +485,7 @@ def test_a_failure_of_a_lost_night_is_not_forgotten(
     for _ in range(3):
         faulty = _drained_night(results, {1: _worse_gpus(lost)}, drained_for)
         assert (faulty.plan, faulty.hold and faulty.hold.passes) == ("", 0), faulty.why
-    assert f"stays drained: {lost}" in faulty.why
+    assert faulty.why.startswith(f"stays drained: {lost} GPU 0")
     plans = [_drained_night(results, {}, drained_for).plan for _ in range(3)]
     assert "return" in plans
 
@@ -572,6 +572,14 @@ def test_what_runs_of_the_day_measured_is_judged_with_health(results: Path) -> N
     (good, *_) = read_night(night_folders(results)[0]).nodes
     assert {one.metric.partition(" ")[0] for one in good.reasons} == {"gemm_best", "latency"}
     assert {one.check for one in good.reasons} == {"reference"}
+    (step, *_) = explain.explain_node(results, "r1-n01").next
+    assert step.startswith("rackproof history --results")
+    assert "--node r1-n01  # no reference yet: gemm_best, latency; look at the report" in step
+    assert "`rackproof accept --results" in step
+    lines = summarize_night(read_night(night_folders(results)[0]), [])
+    (line,) = [line for line in lines if line.startswith("no reference yet")]
+    assert line.startswith("no reference yet for gemm_best, latency of r1-n[01-02]: ")
+    assert "rackproof explain r1-n01" in line
     # With bench_require_references=false, a missing reference does not gate.
     a_night(results, {}, policy=night_policy(require_references=False))
     assert verdicts(results)[0] == "pass"

@@ -15,7 +15,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from rackproof.analysis.certificate.models import (
     EARLIEST,
@@ -206,14 +208,13 @@ class Gathered:
             except ResultsError as error:
                 yield self._damaged(folder.name, str(error))
                 continue
-            node_nights = [node for node in night.nodes if node.node in missing]
+            newest = [node for node in night.nodes if node.node in missing]
             failed = [node for node in night.nodes if node.node in unreached and _failed(node)]
             lost = self._lost_nodes(folder, night, missing)
-            if node_nights or lost or failed:
-                yield self._night_piece(folder, night, [*node_nights, *failed], sorted(lost))
-            unreached -= _names(node for node in night.nodes if not node.unreached)
-            unreached |= _names(node for node in node_nights if node.unreached)
-            missing -= lost | _names(node_nights)
+            if newest or lost or failed:
+                yield self._night_piece(folder, night, [*newest, *failed], sorted(lost))
+            unreached = (unreached | _names(newest)) - _names(filter(_is_reached, night.nodes))
+            missing -= lost | _names(newest)
 
     def _lost_nodes(self, folder: Path, night: NightRecord, missing: set[str]) -> set[str]:
         """Return the nodes that a night may have lost when it was altered.
@@ -232,8 +233,8 @@ class Gathered:
         ``node_nights`` are these nodes. ``lost`` are requested nodes that the night may have had before it
         was altered. These are unproven.
         """
-        names = dict.fromkeys(node_night.node for node_night in node_nights)
-        snapshots = ((name, night_store.read_snapshot(folder, name)) for name in names)
+        verdicts = {node_night.node: node_night.verdict for node_night in node_nights}
+        snapshots = ((name, night_store.read_snapshot(folder, name)) for name in verdicts)
         nodes = {name: snapshot for name, snapshot in snapshots if snapshot}
         recorded_run = self._known(night.night_id)
         objections = (*_night_doubts(recorded_run, node_nights, nodes), *_doubts(recorded_run, folder))
@@ -243,15 +244,15 @@ class Gathered:
             kind="night",
             moment=_bounded(night.ended),
             command=("ansible-playbook", "validate.yml"),
-            nodes=tuple(nodes[name].about if name in nodes else Node(name=name) for name in (*names, *lost)),
-            verdict=worst(
-                [*(node_night.verdict for node_night in node_nights), *(Verdict.UNPROVEN for _ in lost)]
+            nodes=tuple(
+                nodes[name].about if name in nodes else Node(name=name) for name in (*verdicts, *lost)
             ),
-            verdicts={node_night.node: node_night.verdict for node_night in node_nights},
-            findings=tuple(finding for node_night in node_nights for finding in _night_findings(node_night)),
-            reads={name: _reads(snapshot) for name, snapshot in nodes.items()},
-            expected={name: snapshot.expected for name, snapshot in nodes.items()},
-            limits={name: _changed_limits(snapshot) for name, snapshot in nodes.items()},
+            verdict=worst(
+                [*(node_night.verdict for node_night in node_nights), *[Verdict.UNPROVEN] * len(lost)]
+            ),
+            verdicts=verdicts,
+            findings=tuple(chain.from_iterable(map(_night_findings, node_nights))),
+            **_snapshot_fields(nodes),
             measured=tuple(node_night.node for node_night in node_nights if node_night.measured),
             files=tuple(
                 _files(folder, recorded_run, [folder / night_store.NIGHT_FILE, *_snapshots(folder, nodes)])
@@ -345,9 +346,23 @@ def _names(node_nights: Iterable[NodeNight]) -> set[str]:
     return {node_night.node for node_night in node_nights}
 
 
+def _snapshot_fields(nodes: Mapping[str, StoredSnapshot]) -> dict[str, Any]:
+    """Return the fields of a piece of evidence that come from the snapshots of nodes, each by node."""
+    return {
+        "reads": {name: _reads(snapshot) for name, snapshot in nodes.items()},
+        "expected": {name: snapshot.expected for name, snapshot in nodes.items()},
+        "limits": {name: _changed_limits(snapshot) for name, snapshot in nodes.items()},
+    }
+
+
+def _is_reached(node_night: NodeNight) -> bool:
+    """Return whether a night reached a node."""
+    return not node_night.unreached
+
+
 def _failed(node_night: NodeNight) -> bool:
     """Return whether a night reached a node, and the node failed."""
-    return not node_night.unreached and node_night.verdict is Verdict.FAIL
+    return _is_reached(node_night) and node_night.verdict is Verdict.FAIL
 
 
 def _moment_of(run: Run) -> datetime:

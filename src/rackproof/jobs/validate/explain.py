@@ -20,7 +20,7 @@ from rackproof.core.text import amount, moment, percent, sanitize, shell_word, s
 from rackproof.jobs.validate.fleet.drain_policy import DRAINING_OFF, NO_SLURM
 from rackproof.jobs.validate.fleet.healing import SOAK, lacking_for
 from rackproof.jobs.validate.inventory_advice import inventory_advice
-from rackproof.jobs.validate.messages import ACT_NAMES
+from rackproof.jobs.validate.messages import ACT_NAMES, metrics_without_reference
 from rackproof.logs.kernel_events import RECOVERY_ACTION_CHANGED, requested_action, verdict_of
 from rackproof.nodes.health_checks import LIMIT_BY_CODE
 from rackproof.nodes.health_subjects import HealthFinding, Limits
@@ -283,7 +283,7 @@ def _next_commands(node_night: NodeNight) -> list[str]:
     if node_night.unreached:
         return [f"ssh {node_night.node} true; then: ansible-playbook validate.yml -l {node_night.node}"]
     retry_command = f"ansible-playbook validate.yml -l {node_night.node}"
-    steps = [_out_of_service_step(node_night), *_finding_steps(node_night)]
+    steps = [_out_of_service_step(node_night), *_finding_steps(node_night), _reference_step(node_night)]
     faults = (Verdict.FAIL, Verdict.DEGRADED)
     if fault := next((reason for reason in node_night.reasons if reason.verdict in faults), None):
         steps.append(
@@ -297,6 +297,17 @@ def _next_commands(node_night: NodeNight) -> list[str]:
     # The soak is a night, too. It replaces the night without a load, which would not count for heat.
     steps.append(_soak_step(node_night) or (retry_command if any(steps) else ""))
     return list(dict.fromkeys(filter(None, steps)))
+
+
+def _reference_step(node_night: NodeNight) -> str:
+    """Return how the speeds of a node without a reference get one, or "" if each has one."""
+    metrics = metrics_without_reference(node_night)
+    if not metrics:
+        return ""
+    return (
+        f"rackproof history --node {node_night.node}  # no reference yet: {', '.join(metrics)}; look at the "
+        "report of the run that measured this, then type `rackproof accept RUN` with its id"
+    )
 
 
 def _finding_steps(node_night: NodeNight) -> list[str]:

@@ -11,6 +11,7 @@ returns the text that Slurm stores with a drain. A summary begins like this::
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from rackproof.core.advised_commands import add_results_everywhere
@@ -50,6 +51,7 @@ def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
     for verdict in (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED):
         lines += _describe_nodes(verdict, nodes_by_verdict[verdict])
     lines += describe_unmeasured(night)
+    lines += _describe_unreferenced(night)
     lines += describe_drain_plan(night)
     lines += [f"{node.node}: {node.did}" for node in night.nodes if node.did]
     return lines
@@ -96,6 +98,30 @@ def describe_unmeasured(night: NightRecord) -> list[str]:
     if not unmeasured:
         return []
     return [f"{HEALTH_ONLY}, nothing was measured in 24 hours: {compress_hostlist(unmeasured)}"]
+
+
+def metrics_without_reference(node_night: NodeNight) -> tuple[str, ...]:
+    """Return the metrics of a node that are unproven because no run or SKU gives a reference for them."""
+    # For a pair of nodes, no run can be accepted. Its reason states what it needs.
+    metrics = (
+        reason.metric.partition(" ")[0]
+        for reason in node_night.reasons
+        if reason.check == "reference" and "+" not in reason.part
+    )
+    return tuple(dict.fromkeys(filter(None, metrics)))
+
+
+def _describe_unreferenced(night: NightRecord) -> list[str]:
+    """Return a line with the command for nodes whose speeds have no reference yet, or nothing."""
+    lacking = {node.node: names for node in night.nodes if (names := metrics_without_reference(node))}
+    if not lacking:
+        return []
+    metrics = list(dict.fromkeys(chain.from_iterable(lacking.values())))
+    more = f" and {len(metrics) - _MOST_PRINTED} more" if len(metrics) > _MOST_PRINTED else ""
+    return [
+        f"no reference yet for {', '.join(metrics[:_MOST_PRINTED])}{more} of {compress_hostlist(lacking)}: "
+        f"rackproof explain {next(iter(lacking))} names the commands with which you accept a good run"
+    ]
 
 
 def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[str]:

@@ -36,6 +36,7 @@ from threading import Thread
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from rackproof.core.advised_commands import add_results_everywhere
 from rackproof.core.child_environment import NIGHTLY_SECRETS, environment_of_playbook
 from rackproof.core.errors import RackproofError
 from rackproof.core.hostlist import compress_hostlist
@@ -502,7 +503,8 @@ def _outcome(
         lines += played.tail
         return NightlyOutcome(EXIT_TOOL, night, tuple(lines))
     results = settings.results
-    lines = messages.summarize_night(night, tasks.changes_since_last_night(results, night))
+    summary = messages.summarize_night(night, tasks.changes_since_last_night(results, night))
+    lines = [add_results_everywhere(line, results) for line in summary]
     lines += probe_scheduler.describe_probes(probe_results.read_probes(results / night.night_id))
     page = f"{settings.link.rstrip('/')}/{night.night_id}/index.html" if settings.link else ""
     lines += [*(f"note: {remark}" for remark in remarks), f"took {duration(took)}"]

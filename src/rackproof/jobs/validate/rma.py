@@ -89,36 +89,16 @@ def _hardware_lines(stored: StoredSnapshot | None, node_night: NodeNight) -> lis
     """Return the sections on the machine, its GPUs, their errors and links, and its versions."""
     if stored is None:
         return ["## GPUs", "", f"{_NOT_READ}: no night has a snapshot of the node", ""]
-    hardware, snapshot = stored.about, stored.snapshot
+    snapshot = stored.snapshot
     gpus = (*snapshot.gpus, *snapshot.gone_gpus)
     none = "none" if _is_read(snapshot, "nvidia_smi_xml") else _unread(snapshot, "nvidia_smi_xml")
     return [
-        *_markdown_table(
-            ("what", "value"),
-            [
-                ("product", hardware.product or _NOT_READ),
-                ("node's serial", hardware.serial or _without_root(snapshot)),
-                ("chassis' serial", hardware.chassis_serial or _without_root(snapshot)),
-                ("SKU", hardware.sku or "not in the inventory"),
-                ("rack", stored.rack or "not in the inventory"),
-            ],
-        ),
+        *_markdown_table(("what", "value"), _machine_rows(stored)),
         "## GPUs",
         "",
         *_markdown_table(
             ("suspect", "slot", "bus", "UUID", "serial", "VBIOS", "module"),
-            [
-                (
-                    _suspect(snapshot, node_night, gpu),
-                    gpu.index,
-                    gpu.bus_id or _NOT_READ,
-                    gpu.uuid or _NOT_READ,
-                    gpu.serial or _NOT_READ,
-                    gpu.vbios or _NOT_READ,
-                    gpu.module or _NOT_READ,
-                )
-                for gpu in gpus
-            ],
+            [(_suspect(snapshot, node_night, gpu), gpu.index, *_names_of(gpu)) for gpu in gpus],
             none,
         ),
         "## ECC and NVLinks",
@@ -132,6 +112,23 @@ def _hardware_lines(stored: StoredSnapshot | None, node_night: NodeNight) -> lis
         "",
         *_markdown_table(("what", "version"), sorted(snapshot.versions.items()), _NOT_READ),
     ]
+
+
+def _machine_rows(stored: StoredSnapshot) -> list[tuple[str, str]]:
+    """Return the rows on the machine: its product, serial numbers, SKU and rack."""
+    hardware = stored.about
+    return [
+        ("product", hardware.product or _NOT_READ),
+        ("node's serial", hardware.serial or _without_root(stored.snapshot)),
+        ("chassis' serial", hardware.chassis_serial or _without_root(stored.snapshot)),
+        ("SKU", hardware.sku or "not in the inventory"),
+        ("rack", stored.rack or "not in the inventory"),
+    ]
+
+
+def _names_of(gpu: GpuSnapshot) -> list[str]:
+    """Return a GPU's bus address, UUID, serial number, VBIOS and module."""
+    return [name or _NOT_READ for name in (gpu.bus_id, gpu.uuid, gpu.serial, gpu.vbios, gpu.module)]
 
 
 def _suspect(snapshot: NodeSnapshot, node_night: NodeNight, gpu: GpuSnapshot) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rackproof import __version__
+from rackproof.core.advised_commands import add_results
 from rackproof.core.judging import SkuReferenceError, sku_references
 from rackproof.core.records import Direction, Judgement, LogFile, Measurement, Record, Run, Verdict
 from rackproof.core.text import amount, duration, sanitize
@@ -374,10 +375,11 @@ def close_night(
             page = str(write_night_pages(results, night, changes))
         except (ResultsError, OSError) as error:
             raise ValidateError(str(error)) from error
+    summary = (add_results(line, results) for line in summarize_night(night, changes))
     return NightSummary(
         verdict=night.verdict,
         gates=night.verdict.gates,
-        message=(*summarize_night(night, changes), *probed, *([f"Report: {page}"] if page else [])),
+        message=(*summary, *probed, *([f"Report: {page}"] if page else [])),
         verdicts={node_night.node: node_night.verdict for node_night in night.nodes},
         page=page,
         history=history,
