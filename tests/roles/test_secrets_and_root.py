@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def tasks_in(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield from tasks_in(entry.get(key) or [])
 
 
+@cache
 def secret_variables() -> set[str]:
     """Return the secret options of all roles, and the variables that roles make from them."""
     names: set[str] = {"ngc_api_key"}
