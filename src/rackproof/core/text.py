@@ -120,7 +120,7 @@ def shell_command(words: Iterable[str]) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that a text of a log or record writes with ASCII digits, or None if it is none.
+    """Return the whole number in a text of a log or record, or None if it has other characters than 0 to 9.
 
     A number has at most 17 digits. More may not fit into 64 bits, and int() refuses thousands of digits.
     """
