@@ -173,6 +173,7 @@ def test_the_inventories_of_the_checkout_have_no_unknown_variable() -> None:
     check_misspelt_prefixes(given, KNOWN, PREFIXES)
 
 
+@pytest.mark.playbook
 @pytest.mark.parametrize(
     ("playbook", "given", "near"),
     [
@@ -321,6 +322,7 @@ def test_choices_that_contradict_each_other_are_refused(names: tuple[str, ...]) 
     check_given({names[0]: "gemm"}, ROOT, "bench")
 
 
+@pytest.mark.playbook
 @pytest.mark.parametrize(
     ("old", "new", "once"),
     [

@@ -565,9 +565,12 @@ def no_tool(name: str) -> Callable[[Answer], None]:
     return lambda answer: answer["health"]["tools"].pop(name) and None
 
 
-def in_smi_of(code: str, good: str, bad: str, absent: str) -> Any:
+SLOW = pytest.mark.slow
+
+
+def in_smi_of(code: str, good: str, bad: str, absent: str, *marks: pytest.MarkDecorator) -> Any:
     """Return a case: a code, the fault in nvidia-smi's answer, and the answer that lacks the reading."""
-    return pytest.param(code, in_smi(good, bad), in_smi(good, absent), id=f"{code} {absent}")
+    return pytest.param(code, in_smi(good, bad), in_smi(good, absent), id=f"{code} {absent}", marks=marks)
 
 
 def link_down(answer: Answer) -> None:
@@ -680,23 +683,31 @@ def test_the_soak_of_a_night_counts_if_it_found_no_fault(
     assert soaked_gpus([], probed, kept)["n1"] == frozenset()  # type: ignore[arg-type]
 
 
+# Each case judges seven nights or more. The fast tests have one case of each kind of reading.
 @pytest.mark.parametrize(
     ("code", "fault", "absence"),
     [
         in_smi_of("fabric_unhealthy", "<summary>Healthy", "<summary>Unhealthy", "<summary>N/A"),
-        in_smi_of("fabric_unhealthy", "<summary>Healthy</summary>", "<summary>Bad</summary>", ""),
-        in_smi_of("memory_temperature", "<memory_temp>40 C", "<memory_temp>110 C", "<memory_temp>N/A"),
-        in_smi_of("mig_on", "<current_mig>Disabled", "<current_mig>Enabled", "<current_mig>N/A"),
-        in_smi_of("ecc_off", "<pending_ecc>Enabled", "<pending_ecc>Disabled", "<pending_ecc>N/A"),
-        in_smi_of("gpu_memory", "<total>284208 MiB", "<total>142104 MiB", "<total>N/A"),
         in_smi_of("temperature", "<gpu_temp_tlimit>48 C", "<gpu_temp_tlimit>-1 C", "<gpu_temp_tlimit>N/A"),
-        ("throttled", in_smi(f"{HW}Not Active", f"{HW}Active"), in_smi(f"{SW}Not Active", f"{SW}N/A")),
         ("gpu_missing", without_gpus(1), without_gpus(4)),
-        ("gpu_missing", without_gpus(2), without_gpus(2)),
         ("xid_79", log("NVRM: Xid (PCI:0008:06:00): 79, GPU has fallen off the bus."), no_log),
-        ("kernel_error", log("BUG: unable to handle page fault for address: ffff"), no_log),
         ("port_down", port_down, lambda answer: answer["health"].pop("hca")),
         ("nvlink_down", link_down, no_tool("nvlink_status")),
+        in_smi_of("fabric_unhealthy", "<summary>Healthy</summary>", "<summary>Bad</summary>", "", SLOW),
+        in_smi_of("memory_temperature", "<memory_temp>40 C", "<memory_temp>110 C", "<memory_temp>N/A", SLOW),
+        in_smi_of("mig_on", "<current_mig>Disabled", "<current_mig>Enabled", "<current_mig>N/A", SLOW),
+        in_smi_of("ecc_off", "<pending_ecc>Enabled", "<pending_ecc>Disabled", "<pending_ecc>N/A", SLOW),
+        in_smi_of("gpu_memory", "<total>284208 MiB", "<total>142104 MiB", "<total>N/A", SLOW),
+        pytest.param(
+            "throttled",
+            in_smi(f"{HW}Not Active", f"{HW}Active"),
+            in_smi(f"{SW}Not Active", f"{SW}N/A"),
+            marks=SLOW,
+        ),
+        pytest.param("gpu_missing", without_gpus(2), without_gpus(2), marks=SLOW),
+        pytest.param(
+            "kernel_error", log("BUG: unable to handle page fault for address: ffff"), no_log, marks=SLOW
+        ),
     ],
 )
 def test_a_node_returns_by_what_was_read_and_never_by_what_was_not(
