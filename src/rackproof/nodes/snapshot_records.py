@@ -21,7 +21,7 @@ class GpuUsual(Record):
     """The highest value of each quantity: ``pcie_width_max``, ``pcie_generation_max``, ``link_gb_s`` of the
     fastest NVLink, and the memory by ECC mode (:func:`memory_key`)."""
     links: dict[str, bool] = Field(default={})
-    """Whether each NVLink was ever up, by its number."""
+    """The NVLinks by their numbers, each with whether it was ever up."""
     lost_readings: tuple[str, ...] = ()
     """Fields that this driver reported of the GPU in an earlier night, and does not report now."""
     driver: str = ""
