@@ -211,7 +211,8 @@ def test_the_database_has_no_password_to_leak(files: Files) -> None:
 class Script:
     """A script that runs with fakes of some commands, such as nvidia-smi and logger, first on its path.
 
-    It acts in a lock and in shared memory of the test, because the epilog removes a user's files.
+    Its lock, its temporary file and its shared memory are in the folder, because the epilog removes a user's
+    files, and only root may write to /run.
     """
 
     def __init__(self, folder: Path, content: str, name: str) -> None:
@@ -221,6 +222,7 @@ class Script:
         self.path = folder / name
         self.variables: dict[str, str] = {}
         content = content.replace("/run/rackproof-scratch.lock", f"{folder}/scratch.lock")
+        content = content.replace("/run/rackproof-prolog.", f"{folder}/answer.")
         # The temporary files of the tests may be in /dev/shm, too, so only this command is changed.
         content = content.replace("find /dev/shm ", f"find {self.memory} ")
         self.path.write_text(content.replace("PATH=/usr/local/sbin", f"PATH={folder}:/usr/local/sbin"))
