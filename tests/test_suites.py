@@ -104,20 +104,7 @@ def test_the_files_and_modules_that_a_suite_names_exist(root: Path, suite: Suite
         ("docs/using/cli.md", {"processes"}, {"trainings", "nights", "fuzz", "scenarios"}),
         ("molecule/upgrade/converge.yml", {"scenarios"}, {"provisioning", "trainings", "playbooks"}),
         ("constraints.txt", set(TABLE), set()),
-    ],
-)
-def test_a_change_makes_the_suites_stale_that_depend_on_it(
-    root: Path, inputs: dict[str, set[str]], changed: str, stale: set[str], not_stale: set[str]
-) -> None:
-    assert (root / changed).is_file()
-    depend = {name for name, files in inputs.items() if changed in files}
-    assert depend >= stale
-    assert not depend & not_stale
-
-
-@pytest.mark.parametrize(
-    ("changed", "stale", "not_stale"),
-    [
+        # Helpers and data of tests.
         ("tests/e2e/rack/rack_faults.py", {"nights", "provisioning"}, {"trainings", "rack", "bundle"}),
         ("tests/e2e/reimage/conftest.py", {"vm", "four-jobs", "imaging"}, {"nights", "rack"}),
         ("tests/e2e/canaries.py", {"imaging", "playbooks"}, {"nights", "rack"}),
@@ -127,7 +114,7 @@ def test_a_change_makes_the_suites_stale_that_depend_on_it(
         ("tests/e2e/bench/definitions/toy.yml", {"playbooks"}, {"nights", "vm", "fuzz"}),
     ],
 )
-def test_a_helper_makes_the_suites_stale_whose_tests_use_it(
+def test_a_change_makes_the_suites_stale_that_depend_on_it(
     root: Path, inputs: dict[str, set[str]], changed: str, stale: set[str], not_stale: set[str]
 ) -> None:
     assert (root / changed).is_file()
