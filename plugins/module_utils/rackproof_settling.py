@@ -19,6 +19,8 @@ STARTING_PORT = ("INIT", "ARMED")
 SWITCH_MANAGEMENT = "SW_MNG"
 VPD_BYTES = 4096
 PAUSE_S = 3.0
+READ_VPD: dict[str, str] = {}
+"""Product data by path. A card takes long to answer, and does not change while the module runs."""
 
 
 def manages_nvswitches(device):
@@ -27,10 +29,14 @@ def manages_nvswitches(device):
     On an HGX B200 or B300, the switches have no PCI device. Bridges that look like network cards manage them.
     NVIDIA's start script of the fabric manager finds them by the same mark.
     """
-    path = os.path.join(device, "vpd")
+    path = os.path.realpath(os.path.join(device, "vpd"))
     if not os.path.exists(path):
         return False
-    text = read(path, VPD_BYTES)
+    if path not in READ_VPD:
+        READ_VPD[path] = read(path, VPD_BYTES)
+    text = READ_VPD[path]
+    if not text:
+        del READ_VPD[path]
     return SWITCH_MANAGEMENT in text if text else None
 
 
@@ -39,7 +45,7 @@ def settle(wanted, cards, booted, timeout_s):
 
     Args:
         wanted: What to wait for: C(seconds), C(after) (``boot`` or ``now``), C(fabric), C(ports),
-            C(port_layer) and C(port_devices).
+            C(port_layer), C(port_devices) and C(other_ports).
         cards: The folder of network cards in sysfs.
         booted: The time of the boot in seconds since 1970.
         timeout_s: Seconds that nvidia-smi may take.
@@ -82,12 +88,12 @@ def unready_ports(wanted, cards):
             continue
         for port in list_folder(os.path.join(cards, card, "ports")):
             folder = os.path.join(cards, card, "ports", port)
+            is_counted = is_wanted(card, read(os.path.join(folder, "link_layer"), 64), wanted)
             # The kernel writes "4: ACTIVE".
             state = read(os.path.join(folder, "state"), 64).rpartition(":")[2].strip()
-            active += state == "ACTIVE" and is_wanted(
-                card, read(os.path.join(folder, "link_layer"), 64), wanted
-            )
-            if state in STARTING_PORT:
+            active += is_counted and state == "ACTIVE"
+            # A port without a subnet manager never becomes active, so it is waited for only if it is needed.
+            if state in STARTING_PORT and (is_counted or wanted.get("other_ports")):
                 starting.append(f"{card}/{port}")
     needed = int(wanted.get("ports") or 0)
     if active < needed:
@@ -96,7 +102,7 @@ def unready_ports(wanted, cards):
 
 
 def is_wanted(card, layer, wanted):
-    """Return whether a port is one of those that are counted."""
-    patterns = wanted.get("port_devices") or ["*"]
-    wanted_layer = wanted.get("port_layer") or layer
-    return layer.lower() == wanted_layer.lower() and any(fnmatchcase(card, pattern) for pattern in patterns)
+    """Return whether a port is one of those that are counted, as port_use() of the package decides."""
+    patterns, wanted_layer = wanted.get("port_devices") or ["*"], wanted.get("port_layer")
+    is_layer = not (wanted_layer and layer) or layer.lower() == wanted_layer.lower()
+    return is_layer and any(fnmatchcase(card, pattern) for pattern in patterns)

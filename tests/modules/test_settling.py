@@ -87,6 +87,10 @@ def test_ports_are_waited_for_until_as_many_are_active_as_the_sku_has(
     [
         ([ACTIVE, ("1: DOWN", "InfiniBand")], ["1 of 2 ports are active"]),
         ([ACTIVE, ACTIVE, ("3: ARMED", "InfiniBand")], ["ports mlx5_2/1"]),
+        # A port without a readable layer counts, as it does when the node is judged.
+        ([ACTIVE, ("4: ACTIVE", "")], []),
+        # No subnet manager may ever make this port of another network active.
+        ([ACTIVE, ACTIVE, ("2: INIT", "Ethernet")], []),
     ],
 )
 def test_the_wait_ends_and_names_what_is_not_ready(
@@ -99,6 +103,27 @@ def test_the_wait_ends_and_names_what_is_not_ready(
     smi(monkeypatch, settling, "Completed\n")
     wanted = {**WANTED, "seconds": 0.1}
     assert settling.settle(wanted, cards(tmp_path, *ports), time.time(), 5)["unready"] == unready
+
+
+def test_starting_ports_of_other_networks_are_waited_for_if_the_sku_has_some(
+    settling: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    smi(monkeypatch, settling, "Completed\n")
+    wanted = {**WANTED, "seconds": 0.1, "other_ports": 1}
+    folder = cards(tmp_path, ACTIVE, ACTIVE, ("2: INIT", "Ethernet"))
+    assert settling.settle(wanted, folder, time.time(), 5)["unready"] == ["ports mlx5_2/1"]
+
+
+def test_the_product_data_of_a_card_is_read_once(
+    settling: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    vpd = tmp_path / "vpd"
+    vpd.write_text("")
+    assert settling.manages_nvswitches(str(tmp_path)) is None
+    vpd.write_text("SW_MNG")
+    assert settling.manages_nvswitches(str(tmp_path)) is True
+    monkeypatch.setattr(settling, "read", lambda *_: pytest.fail("read again"))
+    assert settling.manages_nvswitches(str(tmp_path)) is True
 
 
 def test_a_node_that_has_been_up_for_longer_is_not_waited_for(

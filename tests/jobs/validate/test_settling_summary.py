@@ -39,6 +39,7 @@ def test_a_node_waits_for_what_its_sku_needs() -> None:
     assert wanted == {
         **expected,
         "port_devices": [],
+        "other_ports": 0,
         "seconds": 300,
         "after": "boot",
     }
