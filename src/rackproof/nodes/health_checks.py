@@ -546,14 +546,14 @@ def _smi_remarks(node: NodeSubject) -> Iterator[HealthFinding]:
     by_bus = {normalize_bus_id(gpu.bus_id): gpu for gpu in (*earlier, *node.snapshot.gpus)}
     for remark in node.snapshot.smi_remarks:
         if (lost := lost_address(remark)) is not None:
-            yield _lost_gpu(node, remark, lost, by_bus.get(normalize_bus_id(lost)))
+            yield _lost_gpu(node, remark, lost, by_bus.get(normalize_bus_id(lost)) if lost else None)
             continue
         address = inforom_address(remark)
         if address is None:
             evidence = f"nvidia-smi prints an unknown warning: {remark}"
             yield node.finding("tool_warning", Verdict.UNPROVEN, "watch", evidence, "hint")
             continue
-        gpu = by_bus.get(normalize_bus_id(address))
+        gpu = by_bus.get(normalize_bus_id(address)) if address else None
         subject = GpuSubject(node, gpu) if gpu else node
         evidence = f"nvidia-smi: {remark}: {INFOROM_REMEDY}"
         yield subject.finding("inforom_corrupted", Verdict.FAIL, "inspect", evidence, "likely")
@@ -1294,9 +1294,9 @@ def _lacking_ports(node: NodeSubject, use: PortUse) -> int:
 def _port_count(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a node with fewer ports than its SKU, unless each missing port is a finding already."""
     uses: tuple[tuple[PortUse, str], ...] = (("compute", "HCA ports"), ("other", "other ports"))
+    lost_ports = [port_use(node.known_ports[port], node.expected) for port in _lost_ports(node)]
     for use, words in uses:
-        lost = [port for port in _lost_ports(node) if port_use(node.known_ports[port], node.expected) == use]
-        if len(lost) < _lacking_ports(node, use):
+        if lost_ports.count(use) < _lacking_ports(node, use):
             evidence = f"{len(node.ports_by_use[use])} of {expected_ports(node.expected, use)} {words}"
             yield node.finding("ports_missing", Verdict.FAIL, "inspect", evidence)
 
@@ -1587,14 +1587,16 @@ def _read_only_mounts(node: NodeSubject) -> Iterator[HealthFinding]:
     Required mounts and file systems whose space is examined have checks of their own.
     """
     table = node.snapshot.mount_table
-    expected_paths = {mount.path for mount in expected_mounts(node.expected)} | set(node.snapshot.disk)
+    # The space of a path is also read if nothing is mounted there any more.
+    checked = {mount.path for mount in expected_mounts(node.expected)} | (node.snapshot.disk.keys() & table)
     for path in (path for path, mount in table.items() if mount["type"] in DISK_TYPES):
         system, options = (table[path][name].split(",") for name in ("super_options", "options"))
         # On an error, the kernel makes the file system read-only, but not the mount.
-        if path not in expected_paths and "ro" in system and "rw" in options:
+        if path not in checked and "ro" in system and "rw" in options:
             evidence = f"{path} is read-only: the kernel found an error of its file system"
             yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
-    for path in (path for path in node.snapshot.lost_mounts if path not in expected_paths):
+            checked.add(path)
+    for path in (path for path in node.snapshot.lost_mounts if path not in checked):
         # Removing a damaged file system from the list of mounts does not repair it.
         present = "is read-only" if path in table else "was made read-only and is not mounted"
         yield _lost_value(node, "mount_read_only", f"{path} {present}; it was writable before")

@@ -20,9 +20,11 @@ from rackproof.core.gpu_models import (
     HOTTEST_GPU_C,
     HOTTEST_MEMORY_C,
     LEAST_MARGIN_C,
+    MODELS_WITH_SWITCH_BRIDGES,
     MOST_DRAM_CORRECTED,
     MOST_SLOWDOWN_S,
     MOST_SRAM_CORRECTED,
+    is_one_of,
 )
 from rackproof.core.records import Record, Text, Verdict
 from rackproof.core.text import sanitize
@@ -299,6 +301,11 @@ class NodeSubject(Subject):
         for port in self.snapshot.ports:
             ports[port_use(port, self.expected)].append(port)
         return ports
+
+    @cached_property
+    def has_switch_bridges(self) -> bool:
+        """Return whether ports of the node may only manage its NVSwitches, as on an HGX B200."""
+        return any(is_one_of(gpu.name, MODELS_WITH_SWITCH_BRIDGES) for gpu in self.snapshot.gpus)
 
     @cached_property
     def active_ports(self) -> Mapping[PortUse, int]:

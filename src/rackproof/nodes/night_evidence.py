@@ -26,7 +26,6 @@ from rackproof.core.gpu_models import (
     DRIVER_WITH_REPAIRS,
     MODELS_WITH_ALL,
     MODELS_WITH_REPAIRS,
-    MODELS_WITH_SWITCH_BRIDGES,
     MODELS_WITHOUT_REPAIRS,
     is_one_of,
 )
@@ -770,9 +769,8 @@ def _counters_state(subject: PortSubject) -> EvidenceState:
 
 def _may_manage_nvswitches(subject: PortSubject) -> bool:
     """Return whether a port counts as a compute port, but may only manage the NVSwitches of an HGX."""
-    gpus = subject.node.snapshot.gpus
-    has_bridges = any(is_one_of(gpu.name, MODELS_WITH_SWITCH_BRIDGES) for gpu in gpus)
-    return has_bridges and bool(subject.node.expected.ports) and subject.use == "compute"
+    node = subject.node
+    return bool(node.expected.ports) and subject.use == "compute" and node.has_switch_bridges
 
 
 PORT_EVIDENCE: tuple[RequiredEvidence[PortSubject], ...] = (

@@ -47,7 +47,7 @@ def with_usual_values(
             "ports": _ports(snapshot, previous, accepted),
             **_disks(snapshot, previous, accepted),
             "lost_readings": _lost(
-                (previous.lost_readings, _node_readings(previous)) if previous else (),
+                (_earlier_readings(previous, snapshot),) if previous else (),
                 snapshot.lost_readings,
                 _node_readings(snapshot),
                 snapshot.identity_accepted,
@@ -164,25 +164,41 @@ def _disks(snapshot: NodeSnapshot, previous: NodeSnapshot | None, accepted: bool
     """Return the paths of the file systems on disks that are writable, and of those that no longer are."""
     earlier = snapshot if previous is None else previous
     # A snapshot of an earlier version has only the table.
-    writable = {*earlier.writable_mounts, *_disks_with(earlier, "rw")}
+    writable = {*earlier.writable_mounts, *_disks_that(earlier, can_be_written=True)}
     lost = {*snapshot.lost_mounts, *earlier.lost_mounts}
     if snapshot.mount_table:
-        lost = (lost | (writable & _disks_with(snapshot, "ro"))) - _disks_with(snapshot, "rw")
+        writable_now = _disks_that(snapshot, can_be_written=True)
+        lost = (lost | (writable & _disks_that(snapshot, can_be_written=False))) - writable_now
         lost = set() if accepted else lost
-        writable = _disks_with(snapshot, "rw")
+        writable = writable_now
     return {
         "writable_mounts": tuple(sorted(writable)[:MOST_KEPT]),
         "lost_mounts": tuple(sorted(lost)[:MOST_KEPT]),
     }
 
 
-def _disks_with(snapshot: NodeSnapshot, option: str) -> set[str]:
-    """Return the paths of the file systems on disks that are mounted with an option."""
+def _disks_that(snapshot: NodeSnapshot, *, can_be_written: bool) -> set[str]:
+    """Return the paths of the file systems on disks that can be written, or of those that cannot."""
     return {
         path
         for path, mount in snapshot.mount_table.items()
-        if mount["type"] in DISK_TYPES and option in mount["options"].split(",")
+        if mount["type"] in DISK_TYPES and is_read_only(mount) is not can_be_written
     }
+
+
+def is_read_only(mount: Mapping[str, str]) -> bool:
+    """Return whether a mount or its file system can only be read. On an error, the latter is read-only."""
+    return "ro" in (*mount["options"].split(","), *mount["super_options"].split(","))
+
+
+def _earlier_readings(previous: NodeSnapshot, snapshot: NodeSnapshot) -> set[str]:
+    """Return the readings of earlier nights that the node must have tonight."""
+    readings = {*previous.lost_readings, *_node_readings(previous)}
+    before, driver = previous.versions.get("driver"), snapshot.versions.get("driver")
+    if before and driver and before != driver:
+        # Another driver version may have fewer components, as it may report less of a GPU.
+        readings -= {version_reading(name) for name in DRIVER_COMPONENTS}
+    return readings
 
 
 def _node_readings(snapshot: NodeSnapshot) -> set[str]:

@@ -66,6 +66,12 @@ def read_only(answer: Answer) -> None:
     files["mountinfo"] = files["mountinfo"].replace("/data rw", "/data ro")
 
 
+def in_error(answer: Answer) -> None:
+    """Make the file system at /data read-only, as the kernel does on an error. The mount stays writable."""
+    files = answer["facts"]["files"]
+    files["mountinfo"] = files["mountinfo"].replace("/dev/sdb1 rw", "/dev/sdb1 ro")
+
+
 def unmounted(answer: Answer) -> None:
     """Mount /data not at all."""
     files = answer["facts"]["files"]
@@ -252,6 +258,9 @@ def test_another_driver_may_report_less() -> None:
     # Also after a night in which the new driver did not run yet.
     for found in (nights(healthy(), other, other), nights(healthy(), unread(), other)[1:]):
         assert found[1:] == [()] * (len(found) - 1)
+    # Without a version of the kernel module, as a driver without GSP firmware has no version of that.
+    other["node"]["modules"] = {}
+    assert nights(healthy(), other, other)[1:] == [(), ()]
 
 
 def test_memory_that_ecc_takes_is_no_loss() -> None:
@@ -264,10 +273,13 @@ def test_memory_that_ecc_takes_is_no_loss() -> None:
     assert {one.code for one in found[2]} == {"gpu_memory"}
 
 
-def test_a_mount_that_became_read_only_and_is_gone_is_no_pass() -> None:
-    gone = healthy()
+@pytest.mark.parametrize("lose", [read_only, in_error])
+def test_a_mount_that_became_read_only_and_is_gone_is_no_pass(lose: Callable[[Answer], None]) -> None:
+    gone, damaged = healthy(), healthy()
     unmounted(gone)
-    found = nights(healthy(), lost("mount"), gone, gone, healthy(), gone)
+    lose(damaged)
+    found = nights(healthy(), damaged, gone, gone, healthy(), gone)
+    assert [len(night) for night in found] == [0, 1, 1, 1, 0, 0]
     codes = [{one.code for one in night} for night in found]
     # A file system that is only unmounted is not compared, because no SKU requires it.
     assert codes == [set(), *[{"mount_read_only"}] * 3, set(), set()]

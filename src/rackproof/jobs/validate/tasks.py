@@ -237,7 +237,8 @@ def _with_clock(gathered: Mapping[str, Any], asked: float, answered: float) -> d
     health, node_facts = mapping_at(gathered, "health"), dict(mapping_at(gathered, "node"))
     begin, waited_s = as_float(health.get("begin")), as_float(mapping_at(health, "settled").get("waited_s"))
     # A long wait before the answer would hide a clock that is behind by less than the wait.
-    begin = begin if begin is None else begin - (waited_s or 0.0)
+    waited_s = min(max(waited_s or 0.0, 0.0), answered - asked)
+    begin = begin if begin is None else begin - waited_s
     offset = clock_offset(asked, answered, begin, health.get("epoch"))
     node_facts["clock"] = {} if offset is None else {"asked_at": asked, "epoch": asked + offset}
     return {**gathered, "node": node_facts}
@@ -300,6 +301,7 @@ def settling(node: str, expected: Mapping[str, Any], *, seconds: float, after: s
         "ports": wanted.ports,
         "port_layer": wanted.port_layer,
         "port_devices": list(wanted.port_devices),
+        "other_ports": wanted.other_ports,
     }
 
 

@@ -26,7 +26,7 @@ from rackproof.nodes.health_subjects import Expectation, PortUse, port_use, serv
 from rackproof.nodes.night_evidence import missing_readings
 from rackproof.nodes.probe_slurm_jobs import PROBES
 from rackproof.nodes.snapshot_records import GpuSnapshot, NodeSnapshot, PortSnapshot
-from rackproof.nodes.usual_values import DISK_TYPES
+from rackproof.nodes.usual_values import DISK_TYPES, is_read_only
 
 PROGRAMS = frozenset(probe.name for probe in PROBES)
 """The names of all programs that a night may run on a node."""
@@ -325,8 +325,12 @@ def _idle_memory(node: DrainedNode) -> EvidenceState:
 def _ports(node: DrainedNode) -> EvidenceState:
     """Return whether as many ports of each use were read as are required, or else as were there before."""
 
+    # Snapshots of earlier versions do not tell which ports manage NVSwitches.
+    bridges = {(port.device, port.port) for port in node.tonight.ports if port.nvswitch}
+
     def count(ports: Iterable[PortSnapshot], use: PortUse) -> int:
-        return len({(port.device, port.port) for port in ports if port_use(port, node.expected) == use})
+        of_use = {(port.device, port.port) for port in ports if port_use(port, node.expected) == use}
+        return len(of_use - bridges)
 
     read = [port for port in node.tonight.ports if port.state and port.rate_gbps]
     earlier_others = [count(snapshot.ports, "other") for snapshot in node.earlier]
@@ -394,11 +398,11 @@ def _writable_mounts(node: DrainedNode) -> EvidenceState:
     expected = expected_mounts(node.expected)
     read_only = {mount.path for mount in expected if "ro" in mount.options}
     if node.before is not None:
-        read_only |= {path for path, mount in node.before.mount_table.items() if _is_read_only(mount)}
+        read_only |= {path for path, mount in node.before.mount_table.items() if is_read_only(mount)}
     expected_paths = {mount.path for mount in expected}.union(
         *(_disk_mounts(snapshot.mount_table) for snapshot in node.earlier)
     )
-    damaged = {path for path, mount in table.items() if _is_read_only(mount)} - read_only
+    damaged = {path for path, mount in table.items() if is_read_only(mount)} - read_only
     return _state(
         expected_paths - read_only <= table.keys() and not damaged & (expected_paths | _disk_mounts(table))
     )
@@ -407,11 +411,6 @@ def _writable_mounts(node: DrainedNode) -> EvidenceState:
 def _disk_mounts(table: Mapping[str, Mapping[str, str]]) -> set[str]:
     """Return the paths of the file systems on disks."""
     return {path for path, mount in table.items() if mount["type"] in DISK_TYPES}
-
-
-def _is_read_only(mount: Mapping[str, str]) -> bool:
-    """Return whether a mount or its file system can only be read."""
-    return "ro" in (*mount["options"].split(","), *mount["super_options"].split(","))
 
 
 def _disks(node: DrainedNode) -> EvidenceState:
