@@ -260,7 +260,7 @@ def _plan_waves(
     reasons = {name: reason for listed in partitions.values() for name, reason in listed.items()}
     # A node that Slurm does not list may serve users in another way.
     serves = any(reasons.get(name, IN_SERVICE) == IN_SERVICE for name in todo)
-    first = [name for name in todo if reasons.get(name, "").startswith(lifecycle.PREFIX)]
+    first = {name for name in todo if reasons.get(name, "").startswith(lifecycle.PREFIX)}
     groups = {
         name: {
             "per_rack": list(nodes[name]),
@@ -393,11 +393,12 @@ def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
     folder, results = Path(run.folder), Path(run.results)
     request = read_run_file(folder)
     progress = {name: _final_progress(run, name) for name in request.nodes}
-    not_started = [
+    # A dictionary keeps the order, and finds a name at once in a large fleet.
+    not_started = dict.fromkeys(
         name
         for name in request.nodes
         if name not in run.refused and run_files.is_untouched(journal_path(folder, name))
-    ]
+    )
     hardware_records: list[Node] = []
     for name in request.nodes:
         try:
@@ -423,7 +424,7 @@ def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
                 sanitize(_not_started_line(name) if name in not_started else _summary_line(name, node), 1500)
                 for name, node in progress.items()
             ),
-            *_stopped_line(progress, not_started),
+            *_stopped_line(progress, {*run.refused}, not_started),
         ),
         history=history,
     )
@@ -434,9 +435,15 @@ def _not_started_line(node: str) -> str:
     return f"{node}: not started, and as it was before"
 
 
-def _stopped_line(progress: Mapping[str, NodeProgress], not_started: Collection[str]) -> Iterator[str]:
+def _stopped_line(
+    progress: Mapping[str, NodeProgress], refused: Collection[str], not_started: Collection[str]
+) -> Iterator[str]:
     """Yield the command that continues after failures ended the waves, if they did."""
-    failed = [name for name, node in progress.items() if node.state != "returned" and name not in not_started]
+    failed = [
+        name
+        for name, node in progress.items()
+        if node.state != "returned" and name not in refused and name not in not_started
+    ]
     if failed and not_started:
         yield (
             f"{amount(len(failed), 'node')} failed, so no further wave started (reimage_max_failures). Look "
