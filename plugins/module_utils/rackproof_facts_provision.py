@@ -233,7 +233,7 @@ def file_checksums(patterns):
     """Return the checksums of the files that paths and patterns name, their modes with owners, and times.
 
     The checksum is None for a path without a readable file of at most LARGEST_FILE bytes. The time is that of
-    the last change of the content, in seconds since 1970.
+    the last change of the content, in seconds since 1970, and is left out if it lies in the future.
     """
     sums: dict[str, str | None] = {}
     modes, times = {}, {}
@@ -250,7 +250,9 @@ def file_checksums(patterns):
                 with open(path, "rb") as stream:
                     sums[path] = hashlib.sha256(stream.read(LARGEST_FILE)).hexdigest()
                 modes[path] = f"{state.st_mode & 0o7777:04o} {state.st_uid}:{state.st_gid}"
-                times[path] = state.st_mtime
+                # A file that was written while the clock was ahead would be newer than every start of a unit.
+                if state.st_mtime <= time.time():
+                    times[path] = state.st_mtime
             except OSError:
                 sums[path] = None
     return sums, modes, times
@@ -310,19 +312,17 @@ def imex_channel(params):
 
 def kernel_tuning():
     """Return the settings of the kernel and the limits that affect performance."""
-    sysctl = {name: read("/proc/sys/" + name.replace(".", "/"), 256) for name in SYSCTLS}
     given = sysctl_names(read(SYSCTL_FILE))
-    from_file = {name: sysctl_value(sysctl_paths(name)) for name in given}
+    sysctl = {name: sysctl_value(sysctl_paths(name)) for name in dict.fromkeys([*SYSCTLS, *given])}
     governors = glob.glob("/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")
     hugepages = {
         path.split("/")[-2].split("-")[1]: read(path, 32)
         for path in glob.glob("/sys/kernel/mm/hugepages/hugepages-*/nr_hugepages")
     }
     return {
+        # None is a name of the role's file that the kernel does not know.
         "sysctl": {
-            **{name: " ".join(value.split()) for name, value in sysctl.items() if value},
-            # None is a name of the role's file that the kernel does not know.
-            **{name: value for name, value in from_file.items() if value != ""},
+            name: value for name, value in sysctl.items() if value or (value is None and name in given)
         },
         "sysctl_files": sysctl_files(given),
         "governors": sorted({read(path, 64) for path in governors}),
