@@ -32,12 +32,11 @@ def manages_nvswitches(device):
     path = os.path.realpath(os.path.join(device, "vpd"))
     if not os.path.exists(path):
         return False
-    if path not in READ_VPD:
-        READ_VPD[path] = read(path, VPD_BYTES)
-    text = READ_VPD[path]
+    text = READ_VPD.get(path) or read(path, VPD_BYTES)
     if not text:
-        del READ_VPD[path]
-    return SWITCH_MANAGEMENT in text if text else None
+        return None
+    READ_VPD[path] = text
+    return SWITCH_MANAGEMENT in text
 
 
 def settle(wanted, cards, booted, timeout_s):
