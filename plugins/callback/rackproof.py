@@ -30,10 +30,12 @@ from rackproof_ansible.bounded_answers import bound_answers
 from rackproof_ansible.harmless_output import clean_display
 from rackproof_ansible.playbook_events import EventReporter, EventWriter, open_events
 from rackproof_ansible.playbook_summary import ChangeTable, RunTable, describe_left_out
+from rackproof_ansible.unreachable_nodes import fail_unreachable_nodes
 
 # Do this before the first task, because Ansible itself may show a task's output.
 clean_display()
 bound_answers()
+fail_unreachable_nodes()
 
 DOCUMENTATION = """
 name: rackproof
@@ -46,6 +48,8 @@ description:
   - Names the requested hosts on which no task ran. With such hosts a playbook does not end with status 0.
   - Removes terminal escapes from all output of Ansible, and cuts messages of more than 262,144 characters.
   - Ends a command or module whose answer over ssh has more than 64 MiB. Only this node's task fails.
+  - In plays with the variable C(rackproof_unreachable_fails), a task fails on a node that cannot be reached.
+    Otherwise, Ansible would end the playbook if this happens to all nodes of a wave.
   - Adds every node that a task drained or resumed in Slurm to C(audit.jsonl) in the results folder, with
     user, reason and playbook. Stores the changes of a provisioning by node in C(provisions), and as a run
     with a page. In check mode, it stores nothing.

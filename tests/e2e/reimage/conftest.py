@@ -51,6 +51,13 @@ STORAGE = """
     test ! -e {folder}/{{{{ inventory_hostname }}}}/broken'
   changed_when: false
 """
+# Replaces the role storage, too: ssh does not reach the node from there on.
+SILENT = """
+- name: Mount the storage
+  ansible.builtin.ping:
+  vars: {ansible_connection: ssh, ansible_host: 192.0.2.1, ansible_ssh_common_args: "-o ConnectTimeout=1"}
+  when: inventory_hostname == 'NODE'
+"""
 
 
 def _load() -> Any:
@@ -83,6 +90,10 @@ class Rack:
         path = self.folder / node / word
         path.parent.mkdir(exist_ok=True)
         path.write_text("") if on else path.unlink(missing_ok=True)
+
+    def silence(self, node: str) -> None:
+        """Make a node unreachable in the middle of provisioning."""
+        (self.folder / "roles/storage/tasks/main.yml").write_text(SILENT.replace("NODE", node))
 
     @property
     def renewed(self) -> list[str]:

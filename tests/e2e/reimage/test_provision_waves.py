@@ -67,6 +67,17 @@ def test_a_bad_node_ends_the_waves_and_the_others_stay_in_service(rack: Rack) ->
     assert rack.drained() == {}
 
 
+def test_an_unreachable_canary_counts_as_a_failed_one(rack: Rack) -> None:
+    rack.silence("n01")
+    done = rack.play("provision.yml", "-l", "n01,n02")
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert drains(rack) == [["n01"]]
+    assert set(rack.drained()) == {"n01"}
+    assert "n01 is not provisioned and stays drained: Mount the storage: n01 cannot be reached: " in said
+    assert "Failed: n01. Not started, and as they were: n02." in said
+
+
 def test_as_many_nodes_may_fail_as_the_operator_allows(rack: Rack) -> None:
     rack.fleet.hardware("n01", "--fault", "row-remap-pending", "--gpu", "1")
     rack.fleet.hardware("n03", "--fault", "row-remap-pending", "--gpu", "1")

@@ -98,6 +98,22 @@ def test_a_bad_image_is_tried_on_one_node_and_the_others_stay_in_service(rack: R
     assert rack.drained() == {}
 
 
+def test_an_unreachable_node_that_tries_the_image_counts_as_a_failed_one(rack: Rack) -> None:
+    rack.silence("n01")
+    done = rack.reimage("-l", "n01,n02")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert rack.renewed == ["n01"]
+    assert rack.drained() == {"n01": OURS}
+    (left,) = tasks.read_progress(rack.results)
+    assert (left.node, left.progress.state, left.progress.step) == ("n01", "failed", "provision")
+    assert left.progress.reason.startswith("Mount the storage: n01 cannot be reached: ")
+    unchanged = "n02: not started, and as it was before"
+    assert unchanged in " ".join(done.stdout.split())
+    kept = read_run(run_files.run_folders(rack.results)[0])
+    assert kept.verdict.value == "fail"
+    assert kept.reasons[1:] == (unchanged,)
+
+
 @pytest.mark.parametrize("other", ["", "another-controller"])
 def test_nodes_of_two_controllers_are_refused_before_one_is_drained(rack: Rack, other: str) -> None:
     path = rack.folder / "hosts.yml"

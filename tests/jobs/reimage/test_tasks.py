@@ -165,10 +165,11 @@ def test_the_next_run_continues_where_a_killed_run_stopped(tmp_path: Path, last:
     assert found["n2"].progress.state == "waiting"
     # The run is killed, and its claims on hosts end with the process.
     (tmp_path / run_files.CLAIMS / host_claims.CLAIMS).unlink()
-    (mine,) = tasks.read_progress(tmp_path, ["n1"])
+    now = datetime.now(UTC)
+    (mine,) = tasks.read_progress(tmp_path, ["n1"], now)
     # A name that can be no file was never imaged.
     for name in ("a/b", "", ".hidden", "x" * 300, "a\0b"):
-        assert tasks.read_progress(tmp_path, [name, "n1"]) == [mine]
+        assert tasks.read_progress(tmp_path, [name, "n1"], now) == [mine]
         assert tasks.unfinished_imaging(tmp_path, [name]) == {}
     assert (mine.progress.state, mine.progress.step) == ("interrupted", last)
     assert mine.next_command == "ansible-playbook reimage.yml -l n1"
@@ -207,6 +208,7 @@ def test_another_method_and_reimage_again_start_from_the_first_step(
     for node in ("n1", "n2"):
         with pytest.raises(ReimageError, match=f"{node} does not state which boot this is"):
             hardware.check_first_boot(second, node, facts() | {"boot_id": ""})
+    write_step(second, "n1", "begun", Step.DRAIN)
     path = hardware.boot_id_path(Path(second.folder), "n1")
     path.unlink()
     path.mkdir()
@@ -445,14 +447,15 @@ def test_the_command_status_shows_unfinished_nodes_and_the_next_command(tmp_path
     assert "n1" not in text
     assert "failed at record" in text
     assert "its jobs do not end" in text
-    assert "next: ansible-playbook reimage.yml -l n2,n3" in text
+    # The run began nothing on n3, which is as it was.
+    assert "n3" not in text
+    assert "next: ansible-playbook reimage.yml -l n2\n" in text
     assert "returned to service" in status_output(tmp_path, "--all")[1]
     assert "n9: never imaged from here" in status_output(tmp_path, "n1", "n9")[1]
     found = json.loads(status_output(tmp_path, "--json")[1])
     assert [(one["node"], one["progress"]["state"]) for one in found] == [
         ("n1", "returned"),
         ("n2", "failed"),
-        ("n3", "interrupted"),
     ]
 
 
@@ -494,6 +497,7 @@ def test_a_run_whose_request_was_deleted_is_still_unfinished(tmp_path: Path, dam
     path = run_files.journal_path(Path(run.folder), "n1")
     path.write_bytes(damage + path.read_bytes())
     Path(run.folder, run_files.RUN_FILE).unlink()
+    (tmp_path / run_files.CLAIMS / host_claims.CLAIMS).unlink()
     assert set(tasks.unfinished_imaging(tmp_path, NODES)) == {"n1"}
     again = started(tmp_path)
     assert "-e reimage_again=true" in again.refused["n1"]
@@ -501,11 +505,21 @@ def test_a_run_whose_request_was_deleted_is_still_unfinished(tmp_path: Path, dam
     assert started(tmp_path, owner_pid=None, again=True).todo == dict.fromkeys(NODES, STEPS)
 
 
-def test_a_run_that_was_killed_before_its_request_began_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_request", [True, False])
+def test_a_killed_run_began_nothing_on_nodes_without_a_step(tmp_path: Path, has_request: bool) -> None:
+    earlier = started(tmp_path, {"n2": ["r1"]})
+    work(earlier, "n2", *STEPS[:2])
     run = started(tmp_path)
-    Path(run.folder, run_files.RUN_FILE).unlink()
-    assert tasks.unfinished_imaging(tmp_path, NODES) == {}
-    assert started(tmp_path).todo == dict.fromkeys(NODES, STEPS)
+    assert set(tasks.unfinished_imaging(tmp_path, NODES)) == set(NODES)
+    (tmp_path / run_files.CLAIMS / host_claims.CLAIMS).unlink()
+    if not has_request:
+        Path(run.folder, run_files.RUN_FILE).unlink()
+    # On n2, the earlier run is unfinished.
+    (left,) = tasks.read_progress(tmp_path, NODES)
+    assert (left.node, left.run_id, left.progress.step) == ("n2", earlier.run_id, Step.BOOT)
+    # Each new run continues with the steps and the record of the earlier one.
+    for _ in range(2):
+        assert started(tmp_path).todo == {"n1": STEPS, "n2": (Step.DRAIN, *STEPS[2:]), "n3": STEPS}
 
 
 @pytest.mark.parametrize(("which", "content"), [("after", b"{"), ("after", b""), ("before", b"[]")])

@@ -28,7 +28,7 @@ import errno
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -154,11 +154,18 @@ def run_folders(results: Path) -> list[Path]:
     return [results / name for name in sorted(names, reverse=True)]
 
 
-def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[str, Path]:
+def newest_journals(
+    results: Path, wanted: Iterable[str] | None = None, living: Collection[str] = ()
+) -> dict[str, Path]:
     """Return the newest journal of each node, or only of the given nodes.
 
-    In a run without a request (``reimage.json``), a journal with no entry but ``adopted`` is skipped, because
-    a run that was killed before it wrote its request started nothing.
+    A journal with no entry but ``adopted`` is skipped, because its run ended before it began a step on the
+    node, and an older journal has the node's progress.
+
+    Args:
+        results: The results folder.
+        wanted: The names of the nodes, or None for all.
+        living: The nodes that a running playbook re-images. It may still begin with them.
 
     Raises:
         ReimageError: The results folder cannot be listed.
@@ -169,14 +176,16 @@ def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[
     for folder in run_folders(results):
         if nodes_left is not None and not nodes_left:
             break
-        names = _nodes_with_journal(folder, nodes_left)
-        if not (folder / RUN_FILE).is_file():
-            names = [name for name in names if _has_begun(journal_path(folder, name))]
-        for name in names:
-            # Folders come newest first, so an existing entry is newer.
-            journals.setdefault(name, journal_path(folder, name))
+        # Folders come newest first, so a journal that was found already is newer.
+        found = {
+            name: journal_path(folder, name)
+            for name in _nodes_with_journal(folder, nodes_left)
+            if name not in journals
+        }
+        found = {name: path for name, path in found.items() if name in living or _has_begun(path)}
+        journals |= found
         if nodes_left is not None:
-            nodes_left.difference_update(names)
+            nodes_left -= found.keys()
     return journals
 
 

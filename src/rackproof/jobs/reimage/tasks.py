@@ -565,7 +565,7 @@ def read_progress(
     moment = now or datetime.now(UTC)
     living = host_claims.claimed_hosts(results / CLAIMS)
     statuses = []
-    for name, path in sorted(newest_journals(results, wanted).items()):
+    for name, path in sorted(newest_journals(results, wanted, living).items()):
         progress = _read_node_progress(path, alive=name in living)
         statuses.append(
             NodeStatus(
