@@ -56,8 +56,11 @@ def settle(wanted, cards, booted, timeout_s):
     if wanted.get("after") == "boot":
         limit_s -= time.time() - booted
     waiting, awaited, waited_s, begin = [], [], 0.0, time.monotonic()
+    asks_fabric = bool(wanted.get("fabric"))
     while limit_s > 0:
-        waiting = unready(wanted, cards, timeout_s)
+        fabric = unready_fabric(timeout_s) if asks_fabric else []
+        asks_fabric = asks_fabric and fabric is not None
+        waiting = [*(fabric or []), *unready_ports(wanted, cards)]
         waited_s = time.monotonic() - begin
         if not waiting or waited_s >= limit_s:
             break
@@ -66,14 +69,15 @@ def settle(wanted, cards, booted, timeout_s):
     return {"waited_s": waited_s, "awaited": awaited, "unready": waiting}
 
 
-def unready(wanted, cards, timeout_s):
-    """Return in words what is not ready yet. A tool that does not answer is left to the health checks."""
-    return [*(unready_fabric(timeout_s) if wanted.get("fabric") else []), *unready_ports(wanted, cards)]
-
-
 def unready_fabric(timeout_s):
-    """Return in words how many GPUs are not yet members of their NVLink fabric."""
+    """Return in words how many GPUs are not yet members of their NVLink fabric.
+
+    A tool that does not answer is left to the health checks. Return None if it is stuck in the driver, where
+    a second one would be stuck, too.
+    """
     answer = ask(FABRIC, timeout_s)
+    if answer.get("stuck"):
+        return None
     states = [line.strip() for line in answer.get("stdout", "").splitlines()]
     starting = sum(state in STARTING_FABRIC for state in states) if answer["status"] == "ok" else 0
     return [f"the NVLink fabric of {starting} of {len(states)} GPUs"] if starting else []
@@ -81,27 +85,30 @@ def unready_fabric(timeout_s):
 
 def unready_ports(wanted, cards):
     """Return in words which ports are not active yet."""
-    active, starting = 0, []
+    active, starting = {"ports": 0, "other_ports": 0}, []
     for card in list_folder(cards):
         if manages_nvswitches(os.path.join(cards, card, "device")):
             continue
         for port in list_folder(os.path.join(cards, card, "ports")):
             folder = os.path.join(cards, card, "ports", port)
-            is_counted = is_wanted(card, read(os.path.join(folder, "link_layer"), 64), wanted)
+            layer = read(os.path.join(folder, "link_layer"), 64)
             # The kernel writes "4: ACTIVE".
             state = read(os.path.join(folder, "state"), 64).rpartition(":")[2].strip()
-            active += is_counted and state == "ACTIVE"
-            # A port without a subnet manager never becomes active, so it is waited for only if it is needed.
-            if state in STARTING_PORT and (is_counted or wanted.get("other_ports")):
+            active["ports" if is_compute(card, layer, wanted) else "other_ports"] += state == "ACTIVE"
+            # A port that the SKU does not need is waited for, too, because it may have been active before.
+            if state in STARTING_PORT:
                 starting.append(f"{card}/{port}")
-    needed = int(wanted.get("ports") or 0)
-    if active < needed:
-        return [f"{active} of {needed} ports are active"]
-    return ["ports " + ", ".join(starting)] if starting else []
+    needed = {use: int(wanted.get(use) or 0) for use in active}
+    lacking = [
+        f"{count} of {needed[use]} {use.replace('_', ' ')} are active"
+        for use, count in active.items()
+        if count < needed[use]
+    ]
+    return lacking or (["ports " + ", ".join(starting)] if starting else [])
 
 
-def is_wanted(card, layer, wanted):
-    """Return whether a port is one of those that are counted, as port_use() of the package decides."""
+def is_compute(card, layer, wanted):
+    """Return whether a port is a compute port, as port_use() of the package decides."""
     patterns, wanted_layer = wanted.get("port_devices") or ["*"], wanted.get("port_layer")
     is_layer = not (wanted_layer and layer) or layer.lower() == wanted_layer.lower()
     return is_layer and any(fnmatchcase(card, pattern) for pattern in patterns)

@@ -102,8 +102,9 @@ options:
     description:
       - Only V(health). What to wait for before the health is gathered, because ports and the NVLink fabric
         are not ready at once after a boot. With C(fabric), it is the fabric of all GPUs. C(ports) is the
-        number of active ports, of the cards in C(port_devices) and with the link layer C(port_layer). With
-        C(other_ports), other ports that are starting are waited for, too.
+        number of active ports, of the cards in C(port_devices) and with the link layer C(port_layer), and
+        C(other_ports) that of the other active ports. Every port that waits for a subnet manager is waited
+        for.
       - C(seconds) is the longest wait, from the node's boot if C(after) is V(boot), otherwise from now on.
       - By default, it waits for nothing.
     type: dict

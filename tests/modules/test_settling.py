@@ -89,8 +89,6 @@ def test_ports_are_waited_for_until_as_many_are_active_as_the_sku_has(
         ([ACTIVE, ACTIVE, ("3: ARMED", "InfiniBand")], ["ports mlx5_2/1"]),
         # A port without a readable layer counts, as it does when the node is judged.
         ([ACTIVE, ("4: ACTIVE", "")], []),
-        # No subnet manager may ever make this port of another network active.
-        ([ACTIVE, ACTIVE, ("2: INIT", "Ethernet")], []),
     ],
 )
 def test_the_wait_ends_and_names_what_is_not_ready(
@@ -105,13 +103,30 @@ def test_the_wait_ends_and_names_what_is_not_ready(
     assert settling.settle(wanted, cards(tmp_path, *ports), time.time(), 5)["unready"] == unready
 
 
-def test_starting_ports_of_other_networks_are_waited_for_if_the_sku_has_some(
-    settling: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("port", "other_ports", "unready"),
+    [
+        # A port of Ethernet is never in a starting state, so the active ones are counted.
+        (("1: DOWN", "Ethernet"), 1, ["0 of 1 other ports are active"]),
+        (("1: DOWN", "Ethernet"), 0, []),
+        (ETHERNET, 1, []),
+        # It may have been active in earlier nights, although the SKU does not need it.
+        (("2: INIT", "InfiniBand"), 0, ["ports mlx5_2/1"]),
+    ],
+)
+def test_ports_of_other_networks_are_waited_for(
+    settling: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    port: tuple[str, str],
+    other_ports: int,
+    unready: list[str],
 ) -> None:
     smi(monkeypatch, settling, "Completed\n")
-    wanted = {**WANTED, "seconds": 0.1, "other_ports": 1}
-    folder = cards(tmp_path, ACTIVE, ACTIVE, ("2: INIT", "Ethernet"))
-    assert settling.settle(wanted, folder, time.time(), 5)["unready"] == ["ports mlx5_2/1"]
+    devices = ["mlx5_0", "mlx5_1"]
+    wanted = {**WANTED, "seconds": 0.1, "other_ports": other_ports, "port_devices": devices}
+    folder = cards(tmp_path, ACTIVE, ACTIVE, port)
+    assert settling.settle(wanted, folder, time.time(), 5)["unready"] == unready
 
 
 def test_the_product_data_of_a_card_is_read_once(
@@ -142,3 +157,19 @@ def test_a_tool_without_an_answer_is_not_waited_for(
     smi(monkeypatch, settling, "", status="hung")
     settled = settling.settle(WANTED, cards(tmp_path, ACTIVE, ACTIVE), time.time(), 5)
     assert (settled["awaited"], settled["unready"]) == ([], [])
+
+
+def test_a_tool_that_is_stuck_in_the_driver_is_run_once(
+    settling: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls: list[str] = []
+
+    def hang(argv: list[str], _timeout_s: float) -> dict[str, Any]:
+        calls.append(argv[0])
+        return {"status": "hung", "stuck": True, "stdout": ""}
+
+    monkeypatch.setattr(settling, "ask", hang)
+    wanted = {**WANTED, "seconds": 0.1}
+    settled = settling.settle(wanted, cards(tmp_path, ACTIVE), time.time(), 5)
+    assert settled["unready"] == ["1 of 2 ports are active"]
+    assert calls == ["nvidia-smi"]
