@@ -233,7 +233,7 @@ def file_checksums(patterns):
     """Return the checksums of the files that paths and patterns name, their modes with owners, and times.
 
     The checksum is None for a path without a readable file of at most LARGEST_FILE bytes. The time is that of
-    the last change of the content, in seconds since 1970, and is left out if it lies in the future.
+    the last change of the content, in seconds since 1970. It is left out as long as it lies in the future.
     """
     sums: dict[str, str | None] = {}
     modes, times = {}, {}
@@ -250,7 +250,8 @@ def file_checksums(patterns):
                 with open(path, "rb") as stream:
                     sums[path] = hashlib.sha256(stream.read(LARGEST_FILE)).hexdigest()
                 modes[path] = f"{state.st_mode & 0o7777:04o} {state.st_uid}:{state.st_gid}"
-                # A file that was written while the clock was ahead would be newer than every start of a unit.
+                # A file that was written while the clock was ahead is newer than every start of a unit, so
+                # each playbook would restart the unit. After that time, one restart is enough.
                 if state.st_mtime <= time.time():
                     times[path] = state.st_mtime
             except OSError:
@@ -328,7 +329,6 @@ def kernel_tuning():
         "governors": sorted({read(path, 64) for path in governors}),
         "hugepages": {size: int(count) for size, count in hugepages.items() if count.isdigit()},
         "transparent_hugepages": read("/sys/kernel/mm/transparent_hugepage/enabled", 64),
-        "numa_balancing": sysctl["kernel.numa_balancing"] not in ("", "0"),
         "limits": soft_limits(),
     }
 

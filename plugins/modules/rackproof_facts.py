@@ -279,7 +279,9 @@ ansible_facts:
         files: {description: By path the SHA-256 or null., type: dict, returned: always}
         modes: {description: 'By path, mode and owner as in C(0644 0:0).', type: dict, returned: always}
         changed_at:
-          description: By path, when the content of the file last changed, in seconds since 1970.
+          description:
+            - By path, when the content of the file last changed, in seconds since 1970. A time in the future
+              is left out.
           type: dict
           returned: always
         names: {description: By name the addresses that it has for this node., type: dict, returned: always}
@@ -291,7 +293,7 @@ ansible_facts:
           returned: always
         tuning:
           description:
-            - C(sysctl), C(governors), C(hugepages), C(transparent_hugepages), C(numa_balancing), C(limits).
+            - C(sysctl), C(governors), C(hugepages), C(transparent_hugepages), C(limits).
             - C(sysctl) has a few names, and those of role node_tuning's file, with null for a name that the
               kernel does not know. C(sysctl_files) has the other files that set a name of that file.
           type: dict

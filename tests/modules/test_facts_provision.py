@@ -398,6 +398,29 @@ def test_other_files_that_set_a_name_of_sysctl(node: types.ModuleType, tmp_path:
     assert found == {"vm.swappiness": [str(tmp_path / "99-site.conf")]}
 
 
+def test_a_name_that_the_kernel_does_not_know_is_listed_if_the_role_sets_it(
+    node: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "90-rackproof.conf").write_text("net.rackproof_no = 1\nkernel.ostype = x\n")
+    monkeypatch.setattr(node, "SYSCTL_FILE", str(tmp_path / "90-rackproof.conf"))
+    monkeypatch.setattr(node, "SYSCTLS", ("kernel.rackproof_no", "kernel.panic"))
+    found = node.kernel_tuning()["sysctl"]
+    assert found.keys() == {"kernel.panic", "net.rackproof_no", "kernel.ostype"}
+    assert (found["net.rackproof_no"], found["kernel.ostype"]) == (None, "Linux")
+
+
+def test_a_file_of_the_future_restarts_a_unit_only_after_its_time(
+    node: types.ModuleType, tmp_path: Path
+) -> None:
+    now = time.time()
+    for name, at in (("past", now - 60), ("future", now + 3600)):
+        (tmp_path / name).write_text("text\n")
+        os.utime(tmp_path / name, (at, at))
+    sums, modes, times = node.file_checksums([f"{tmp_path}/*"])
+    assert len(sums) == len(modes) == 2
+    assert list(times) == [str(tmp_path / "past")]
+
+
 def test_the_driver_s_parameters_show_an_imex_channel(node: types.ModuleType) -> None:
     if Path(node.IMEX_CHANNEL).exists():
         pytest.skip("this machine has nvidia-smi")
