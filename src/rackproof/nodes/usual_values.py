@@ -194,11 +194,18 @@ def is_read_only(mount: Mapping[str, str]) -> bool:
 def _earlier_readings(previous: NodeSnapshot, snapshot: NodeSnapshot) -> set[str]:
     """Return the readings of earlier nights that the node must have tonight."""
     readings = {*previous.lost_readings, *_node_readings(previous)}
-    before, driver = previous.versions.get("driver"), snapshot.versions.get("driver")
-    if before and driver and before != driver:
+    driver, before = snapshot.versions.get("driver", ""), _last_drivers(previous)
+    if driver and before and driver not in before:
         # Another driver version may have fewer components, as it may report less of a GPU.
         readings -= {version_reading(name) for name in DRIVER_COMPONENTS}
     return readings
+
+
+def _last_drivers(previous: NodeSnapshot) -> set[str]:
+    """Return the version of the driver of an earlier night, or of those that last reported the GPUs."""
+    # In a night without a driver, nothing has its version.
+    driver = previous.versions.get("driver")
+    return {driver} if driver else {usual.driver for usual in _known_gpus(previous).values()} - {""}
 
 
 def _node_readings(snapshot: NodeSnapshot) -> set[str]:

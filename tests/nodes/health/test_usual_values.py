@@ -261,6 +261,10 @@ def test_another_driver_may_report_less() -> None:
     # Without a version of the kernel module, as a driver without GSP firmware has no version of that.
     other["node"]["modules"] = {}
     assert nights(healthy(), other, other)[1:] == [(), ()]
+    assert nights(healthy(), unread(), unread(), other, other)[3:] == [(), ()]
+    # The same driver must report what it reported before.
+    same = lost("version of the fabric manager")
+    assert {one.code for one in nights(healthy(), unread(), same)[2]} == {"system_unknown"}
 
 
 def test_memory_that_ecc_takes_is_no_loss() -> None:
