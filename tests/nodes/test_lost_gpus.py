@@ -64,6 +64,15 @@ def test_a_lost_gpu_fails_its_node_and_is_named(line: str, place: str, rc: int) 
     ]
 
 
+def test_a_lost_gpu_without_an_address_is_not_taken_for_one_whose_address_was_not_read() -> None:
+    snapshot = build_snapshot("n1", healthy_answer(0), sku="h200")
+    unread = snapshot.gpus[0].model_copy(update={"bus_id": ""})
+    remark = "GPU is lost. Reboot the system to recover this GPU"
+    tonight = snapshot.model_copy(update={"gpus": (unread, *snapshot.gpus[1:]), "smi_remarks": (remark,)})
+    (found,) = (one for one in check_node(tonight, expected=Expectation(gpus=2)) if one.code == "gpu_lost")
+    assert (found.name, found.place) == ("", "")
+
+
 def test_parse_names_the_lost_gpu() -> None:
     parsed = logs.parse(io.BytesIO(f"{next(iter(LINES))}\n".encode()))
     assert parsed.verdict is Verdict.FAIL

@@ -121,6 +121,20 @@ def test_a_node_that_was_not_started_is_as_it_was_and_is_neither_failed_nor_unfi
     assert not list(Path(run.folder, "journal").glob(".n[23]*"))
 
 
+def test_a_refused_node_is_none_of_those_that_ended_the_waves(tmp_path: Path) -> None:
+    earlier = started(tmp_path, {"n1": ["r1"]})
+    run_files.journal_path(Path(earlier.folder), "n1").write_bytes(b"0 nothing\n")
+    run = started(tmp_path)
+    assert list(run.refused) == ["n1"]
+    assert "no further wave started" not in " ".join(end_run(run).message)
+    run = started(tmp_path)
+    write_step(run, "n2", "begun", Step.DRAIN)
+    write_step(run, "n2", "failed", reason="the image is bad")
+    last = end_run(run).message[-1]
+    assert last.startswith("1 node failed, so no further wave started (reimage_max_failures)")
+    assert last.endswith("ansible-playbook reimage.yml -l n2,n3")
+
+
 def test_a_run_of_which_nothing_was_started_is_unproven(tmp_path: Path) -> None:
     ended = end_run(started(tmp_path, {"n1": ["r1"]}))
     assert (ended.verdict, ended.gates) == (Verdict.UNPROVEN, True)

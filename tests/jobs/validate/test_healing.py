@@ -377,6 +377,16 @@ def test_errors_of_packets_do_not_heal_without_counters_of_data_or_the_night_tha
     assert not heals("port_port_rcv_errors", node(failed=None))
 
 
+def test_ports_that_turn_out_to_manage_nvswitches_are_not_awaited() -> None:
+    # The snapshots of an earlier version took the port for a compute port.
+    port = SOUND.ports[0].model_copy(update={"device": "mlx5_9", "nvswitch": None})
+    before = BEFORE.model_copy(update={"ports": (*BEFORE.ports, port)})
+    bridge = port.model_copy(update={"nvswitch": True})
+    drained = {"failed": before, "before": before, "expected": Expectation(gpus=4, nvlinks=18)}
+    assert heals("port_down", node(SOUND.model_copy(update={"ports": (*SOUND.ports, bridge)}), **drained))
+    assert not heals("port_down", node(**drained))
+
+
 def tools(**statuses: str) -> NodeSnapshot:
     return SOUND.model_copy(update={"tools": SOUND.tools | statuses})
 

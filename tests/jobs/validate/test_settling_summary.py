@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rackproof.jobs.validate.tasks import settling, settling_summary
+from rackproof.jobs.validate.tasks import _with_clock, settling, settling_summary
 
 
 def answer(**settled: Any) -> dict[str, Any]:
@@ -43,3 +43,21 @@ def test_a_node_waits_for_what_its_sku_needs() -> None:
         "seconds": 300,
         "after": "boot",
     }
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "begin", "offset"),
+    [
+        (None, 1000.0, 0.0),
+        (8.0, 1008.0, 0.0),
+        # The clock is 5 s behind, which the wait of 8 s must not hide.
+        (8.0, 1003.0, -5.0),
+        # No wait is negative, or longer than the answer took.
+        (-100.0, 950.0, -50.0),
+        (1e9, 1010.0, 0.0),
+    ],
+)
+def test_a_wait_hides_no_clock_that_is_behind(waited_s: object, begin: float, offset: float) -> None:
+    health = {"begin": begin, "epoch": begin, "settled": {"waited_s": waited_s}}
+    found = _with_clock({"health": health}, 1000.0, 1010.0)
+    assert found["node"]["clock"] == {"asked_at": 1000.0, "epoch": 1000.0 + offset}

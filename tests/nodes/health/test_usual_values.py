@@ -289,6 +289,15 @@ def test_a_mount_that_became_read_only_and_is_gone_is_no_pass(lose: Callable[[An
     assert codes == [set(), *[{"mount_read_only"}] * 3, set(), set()]
 
 
+def test_a_disk_whose_space_is_read_is_no_pass_if_it_became_read_only_and_is_gone() -> None:
+    gone, damaged = healthy(), lost("mount")
+    unmounted(gone)
+    for answer in (gone, damaged):
+        # The space of a path is also read if nothing is mounted there.
+        answer["health"]["disk"]["/data"] = answer["health"]["disk"]["/"]
+    assert "mount_read_only" in {one.code for one in nights(healthy(), damaged, gone)[2]}
+
+
 def test_snapshots_of_earlier_versions_have_no_usual_values() -> None:
     fields = ("usual", "lost_counters", "absent_gpus", "writable_mounts", "lost_mounts", "lost_readings")
     stored = build_snapshot("n1", healthy()).model_dump(mode="json")

@@ -7,9 +7,14 @@ show which of the operator's versions the flavour does not use, so that the role
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.roles.a.typed_playbook import play_on
 
 from .conftest import SYSTEMS, Renderer, node
 
@@ -196,3 +201,22 @@ def test_what_else_is_seen(rendered: dict[str, dict[str, Any]]) -> None:
     # The unit runs, but is not enabled at boot. A unit that the node does not have is not required.
     assert rendered["idle"]["lambda_stack_idle_units"] == ["nvidia-persistenced.service"]
     assert rendered["volatile"]["lambda_stack_persists"] is False
+
+
+def test_a_kernel_without_ib_umad_fails_with_the_remedy(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modprobe = tmp_path / "modprobe"
+    modprobe.write_text('#!/bin/sh\necho "modprobe: FATAL: Module $1 not found" >&2\nexit 1\n')
+    modprobe.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, **provisioned()}
+    (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": {"n1": host}}}))
+    role = {"name": "lambda_stack", "rolespec_validate": False}
+    play = {"hosts": "all", "gather_facts": False, "tasks": [{"ansible.builtin.import_role": role}]}
+    (tmp_path / "play.json").write_text(json.dumps([play]))
+    # The tasks before would write to this machine.
+    options = ("--start-at-task", "Load ib_umad", "-e", '{"lambda_stack_umad_due": true}')
+    printed = " ".join(play_on(tmp_path / "hosts.json", tmp_path / "play.json", root, *options).split())
+    assert "cannot be loaded: modprobe: FATAL: Module ib_umad not found." in printed
+    assert "install its package linux-modules-extra, and run provision.yml again." in printed
