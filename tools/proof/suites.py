@@ -187,7 +187,8 @@ def digest_without_words(name: str, content: bytes) -> bytes:
     """Return the SHA-256 of a file. In Python and YAML files, comments and docstrings do not count.
 
     A change of such words therefore makes no suite stale. The fast tests check all that shows a
-    docstring: the help of the commands, the schema and docs/. A file that cannot be parsed counts with all its bytes.
+    docstring: the help of the commands, the schema and docs/. A file that cannot be parsed counts with all
+    its bytes.
     """
     # A first line such as `#!/usr/bin/env python3` or `#cloud-config` is a comment that has an effect.
     first = re.match(rb"#[^#\s].*", content)

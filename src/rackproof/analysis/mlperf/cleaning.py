@@ -31,8 +31,8 @@ from rackproof.logs.opening import LogStream, open_log
 # Longer lines are read in parts of this many bytes, so that memory does not grow with the length of a line.
 _MAX_LINE = 1 << 20
 # Lengths are in characters. The tool needs 20 ms for a line of 8,000, and 0.4 s for one of 32,000. In an
-# event above _LONG_EVENT, texts are cut to _MAX_STRING, and lists to _MAX_LIST entries, because no rule reads long
-# ones. If the event is then still above _MAX_EVENT, it counts as damaged.
+# event above _LONG_EVENT, texts are cut to _MAX_STRING, and lists to _MAX_LIST entries, because no rule reads
+# long ones. If the event is then still above _MAX_EVENT, it counts as damaged.
 _LONG_EVENT = 8_000
 _DEEPEST = 50
 """Deepest nesting of a readable event. The tool's parser recurses, and published events have a depth of 3."""
