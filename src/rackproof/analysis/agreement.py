@@ -55,8 +55,8 @@ _NO_NAME = Doubt(Verdict.UNPROVEN, "it is not a name that could be compared")
 _VERSION = re.compile(r"[0-9]{1,9}(?:[.-][0-9]{1,9})*")
 # A description may list several versions: "12.4; 12.6", "12.4 or 12.6".
 _ALTERNATIVES = re.compile(r"[;,/]| or ")
-# Matches the name of a GPU model (h100, gb200, mi300x), but not that of its form or link (sxm5, pcie5, x16),
-# its chip (gh100) or the version of its instructions (sm90).
+# Matches the name of a GPU model (h100, gb200, mi300x), but not the name of its form or link (sxm5, pcie5,
+# x16), its chip (gh100) or the version of its instructions (sm90).
 _OTHER_MODEL = re.compile(
     r"(?!sxm|nvl|pcie|gen|oam|x[0-9]|sm[0-9]|g[ah]10[0-9]|ad10[0-9]|gb(?:10|20(?!0))[0-9]?)"
     r"[a-z]{1,3}[0-9]{2,4}[a-z]{0,2}"
@@ -140,7 +140,7 @@ def _capacities(text: str, *, all_modules: bool = False) -> set[float]:
 def same_version(described: str, seen: str) -> Doubt | None:
     """Return a doubt unless one version is the other or its beginning: 12.4 and 12.4.1 agree both ways.
 
-    A description may list several versions, of which one must agree. Texts without a version are unproven,
+    A description may list several versions. One of them must agree. Texts without a version are unproven,
     unless they are equal.
     """
     seen_version = _version(seen)

@@ -72,7 +72,7 @@ _HEAD_BYTES = 4096
 _TAGS_OF_BENCHMARK = ("submission_benchmark", "benchmark", "network")
 """Tags in which logs name their benchmark. The first that a log has is used."""
 _MLPERF = frozenset({"mllog", "mll06", "mlp05"})
-"""Formats of MLPerf's own lines: ``:::MLLOG`` since round 0.7, and those of rounds 0.6 and 0.5."""
+"""Formats of MLPerf's own lines: ``:::MLLOG`` since round 0.7, and the older forms of rounds 0.6 and 0.5."""
 _COURSE_OF_A_RUN = frozenset(
     {"time_to_train", "startup_time", "samples_per_second", "epochs", "train_loss", "seconds_per_epoch"}
     | {"wall_time"}
@@ -168,8 +168,8 @@ def find_files(
 ) -> Iterator[Path]:
     """Yield the files in a folder, except links, hidden files and the results.
 
-    The files of a folder come before those of its subfolders. Files with shorter names come first, so that
-    run_2 is before run_10. Subfolders are in alphabetical order.
+    The files of a folder come before the files of its subfolders. Files with shorter names come first, so
+    that run_2 is before run_10. Subfolders are in alphabetical order.
 
     Args:
         place: The folder, or a single file, which is yielded even if it is hidden or a link.
@@ -397,7 +397,7 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
 def _ended(log: ParsedLog) -> datetime | None:
     """Return the time of a log's last event or, without one, of the run's end, last step or start, or None.
 
-    The first of these that the log states is returned, so the time may be only that of the start.
+    The first of these that the log states is returned, so the time may be the start of the run.
     """
     ended = _moment(log, "ended", "end_time", "last_step_time", "started", "start_time", "submission_start")
     if log.last_event_s is not None:
@@ -480,7 +480,7 @@ def _reasons(log: ParsedLog) -> tuple[str, ...]:
 def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
     """Return the parameters that a log states.
 
-    Every log may state the batch size. Those of Rackproof's workloads and tf_cnn_benchmarks state more.
+    Every log may state the batch size. The logs of Rackproof's workloads and tf_cnn_benchmarks state more.
     """
     tags = log.tags
     point: dict[str, str | int | float | bool | None] = {}

@@ -208,7 +208,7 @@ def _study(runs: Sequence[Run], where: str) -> Study:
     if rates:
         points = {point.devices: point for point in scaling_efficiency(rates, confidence=CONFIDENCE)}
     base = min(rates, default=None)
-    # The clocks of other sizes are compared with those of the first run of the base that counts.
+    # The clocks of other sizes are compared with the clocks of the first run of the base that counts.
     base_runs = sizes.get(base or -1, ())
     reference = next((run for run in base_runs if _counted(run, unit) is not None), None)
     return Study(

@@ -128,7 +128,7 @@ def means_table(comparison: SystemComparison, kind: Kind) -> Table:
     """Return the table of means, with ratio, interval and conclusion of each system but the first.
 
     A row is a benchmark at a point. With two systems, the ratio has columns, and with more it is a note below
-    the value. ``kind`` is that of the rows to show, such as ``throughput``.
+    the value. ``kind`` is the kind of the rows to show, such as ``throughput``.
     """
     epochs = {(row.benchmark, row.point): row for row in comparison.rows if row.kind == "epochs"}
     base = sanitize(comparison.systems[0], 40)
@@ -418,7 +418,7 @@ def comparison_markdown(
 ) -> str:
     """Return title, summary, remarks and tables as GitHub-flavoured Markdown.
 
-    The arguments are those of :func:`comparison_page`.
+    The arguments are the same as for :func:`comparison_page`.
     """
     parts = [f"# {escape(_title(comparison, several))}", escape(summary_sentence(comparison))]
     remarks = () if several else table_remarks(comparison)

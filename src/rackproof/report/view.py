@@ -793,7 +793,7 @@ def _natural(value: object) -> tuple[int, float, str]:
 def sweep_table(runs: Sequence[Run]) -> Table:
     """Return the table of a training sweep, with one row per run, by model, batch size and number of GPUs.
 
-    The columns are those of published MNIST comparisons. Times with and without start-up are separate.
+    Published MNIST comparisons have these columns. Times with and without start-up are separate.
     """
     points = [run for run in runs if "batch_size" in run.parameters]
     columns = (

@@ -155,7 +155,7 @@ class EvidencePiece(Record):
         expected: What the inventory of a night expected of each node (``validate_expect``).
         limits: The limits of each node that differed from the defaults in a night (``validate_limits``), or
             None if the snapshot does not have them.
-        measured: The nodes of which a night had measurements of the last 24 hours.
+        measured: The nodes with measurements of the last 24 hours in the night.
         objections: The reasons why the piece proves nothing, such as a changed file or a missing folder.
         gone: Whether its record is missing, altered or unreadable. Then only the history's row counts, or
             only the folder's name if the history has no row.

@@ -91,7 +91,7 @@ def split_page(page: bytes) -> PageParts:
     """Return the parts of a page.
 
     Raises:
-        CertificateError: The page is not that of a certificate.
+        CertificateError: The page is not a certificate's.
     """
     try:
         text = page.decode()

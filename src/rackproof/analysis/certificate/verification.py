@@ -111,7 +111,7 @@ def _disagreements(parts: PageParts, beside: Mapping[str, bytes], certificate: C
 def _other_text(
     parts: PageParts, certificate: Certificate, render: Callable[[Certificate], str] | None
 ) -> Iterator[str]:
-    """Yield an objection if the text that people read is not that of the JSON."""
+    """Yield an objection if the text that people read is not the text of the JSON."""
     # A signer can write a page by hand, and its digest into the JSON. Only the same version of Rackproof
     # writes the same page.
     if render and certificate.rackproof_version == __version__ and render(certificate) != parts.shell:

@@ -239,9 +239,9 @@ def side_of(run: Run) -> Side:
 def compare(first: Run, second: Run) -> Comparison:
     """Compare two runs.
 
-    Measurements are matched by name and labels, and the remaining ones again without the UUIDs of
-    GPUs, so that GPU 0 of one node is compared with GPU 0 of another. A match must be unique on
-    both sides. The order is that of the first run.
+    Measurements are matched by name and labels, and the remaining ones again without the UUIDs of GPUs, so
+    that GPU 0 of one node is compared with GPU 0 of another. A match must be unique on both sides. The order
+    is the order of the first run.
     """
     first_remaining, second_remaining = list(first.measurements), list(second.measurements)
     # Find exact matches first. They are then removed, so that the other measurements can be unique without

@@ -159,7 +159,7 @@ def _is_place_of_logs(name: str) -> bool:
 
 
 def _may_be_system(name: str, results: Path) -> bool:
-    """Return whether a name may be that of a system in the results folder."""
+    """Return whether a name may belong to a system in the results folder."""
     # A run with exactly this id comes before a system of that name. A path is neither.
     if not name or "/" in name or os.path.exists(name):
         return False

@@ -38,7 +38,7 @@ class SeveralRuns(Record):
 
     runs: tuple[Side, ...]
     measurements: tuple[MeasurementOfRuns, ...]
-    """The measurements in the order of the runs, those of the first run first."""
+    """The measurements in the order of the runs, with the first run first."""
 
 
 _Key = tuple[object, ...]

@@ -1,11 +1,11 @@
 """Compare systems side by side, by the mean of each metric over the repeats of a benchmark.
 
-A system is a set of runs with a name, such as those of one node or folder. Several runs of one benchmark at
-one point are repeats, and a cell is their mean. A run that shows a failure, or does not prove that it ended
-well, is never part of a mean (:func:`exclusion_reason`). The comparison lists that run with the reason and
-the line.
+A system is a set of runs with a name, such as the runs of one node or folder. Several runs of one benchmark
+at one point are repeats, and a cell is their mean. A run that shows a failure, or does not prove that it
+ended well, is never part of a mean (:func:`exclusion_reason`). The comparison lists that run with the reason
+and the line.
 
-A published system is a system, too. Its cells are published minutes and throughputs, of which the number of
+A published system is a system, too. Its cells are published minutes and throughputs. The number of their
 repeats is unknown. :mod:`rackproof.core.judging` judges each cell of a system against the system's published
 counterpart, if any.
 

@@ -2,8 +2,8 @@
 
 :mod:`rackproof.jobs.bench.record` calls this module after each repeat, while the rack is still in use. The
 input is the log of the launcher (run.sub) and the parsed logs. The output is findings and measurements.
-:func:`score_repeats` scores all repeats of a result together, for the report of a plan. Rules (a ruleset) are
-those of one round, such as ``5.1.0``. A reference is the published convergence of MLCommons' own code, as the
+:func:`score_repeats` scores all repeats of a result together, for the report of a plan. A ruleset has the
+rules of one round, such as ``5.1.0``. A reference is the published convergence of MLCommons' own code, as the
 mean number of samples for each global batch size.
 """
 

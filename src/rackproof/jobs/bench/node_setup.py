@@ -45,7 +45,7 @@ _INTERFACE = re.compile(r"^\d+:\s+(\S+)\s+inet\s+([0-9.]{7,15})/", re.MULTILINE)
 # Kinds of interfaces, as ``ip`` names them, that are not the network of the host.
 _TUNNELS = ("vxlan", "ipip", "geneve", "wireguard", "gre", "tun")
 _OWN = ("lo", "docker", "virbr", "veth", "cni", "flannel", "cali", "vxlan", "rackproof")
-"""Prefixes of interfaces that do not connect nodes, such as those of containers and of Rackproof."""
+"""Prefixes of interfaces that do not connect nodes, such as the interfaces of containers and of Rackproof."""
 
 
 class Storage(Record):

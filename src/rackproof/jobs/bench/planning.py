@@ -349,7 +349,7 @@ def make_plan(
         nodes: The nodes that answered, by inventory name.
         variables: The values for definitions (``bench_data`` …), by node.
         suite: The suite whose matrix is used, or "" for each benchmark's own.
-        overrides: The operator's values, which replace those of the matrices.
+        overrides: The operator's values, which replace values of the matrices.
         unreached: The requested nodes that did not answer.
         assumed: The nodes that did not answer but are planned as the inventory describes them. With
             these, a dry run can show a rack's plan before its nodes exist.

@@ -60,9 +60,10 @@ from rackproof.store.run_folder import write_run
 # Matches a seed in a log. Eighteen digits fit into 64 bits and into the columns of the history.
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
-# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md), with their meanings. Like those of
-# the next two tables, they prove neither success nor failure. Any other status except 0 means that something
-# failed while the workload ran. For a site's own program, run_command.py replaces every other status by 1.
+# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md), with their meanings. Like the
+# codes of the next two tables, they prove neither success nor failure. Any other status except 0 means that
+# something failed while the workload ran. For a site's own program, run_command.py replaces every other
+# status by 1.
 COULD_NOT_RUN = {
     4: "a GPU that was requested is absent",
     5: "the data is missing or damaged",

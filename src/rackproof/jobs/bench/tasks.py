@@ -663,7 +663,7 @@ def _usable_sku_references(raw: Sequence[Mapping[str, Any]]) -> tuple[list[SkuRe
     try:
         return _sku_references(raw), []
     except BenchError as error:
-        # The references checked at the start were those of one host. The run is made and must not be lost.
+        # At the start, the references of only one host were checked. The run is made and must not be lost.
         finding = Finding(code="sku_references", verdict=Verdict.UNPROVEN, message=str(error)[:4000])
         return [], [finding]
 
@@ -803,7 +803,7 @@ def _scores(
 def _repeat_groups(
     plan: Plan, names: Mapping[str, str], given_up: Mapping[str, str]
 ) -> list[list[PlannedRun]]:
-    """Return the repeats of each result that can still become valid. The names are those of the results."""
+    """Return the repeats of each result that can still become valid. ``names`` has each run's result."""
     groups: dict[tuple[str, tuple[str, ...], str], list[PlannedRun]] = {}
     for run in plan.runs:
         if run.repeats > 1 and names[run.run_id] not in given_up:

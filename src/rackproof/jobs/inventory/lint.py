@@ -1,10 +1,11 @@
 """Find mistakes in an inventory before a playbook runs, without contacting a node.
 
 ``rackproof lint-inventory`` and ``rackproof adopt`` call :func:`list_inventory`, which starts the program
-``ansible-inventory``, and then :func:`lint_inventory`. Both return mistakes, for example a variable that no
-role has, a value of a wrong type, or a node without a SKU. The caller can pass the checks with which the jobs
-read nested values (:data:`ValueCheck`). A new check is a function that yields :class:`InventoryMistake`, and
-that :func:`lint_inventory` calls.
+``ansible-inventory``, and then :func:`lint_inventory`. Both functions return mistakes, for example a variable
+that no role has, a value of a wrong type, or a node without a SKU. The caller can pass the checks with which
+the jobs read nested values (:data:`ValueCheck`). ``rackproof evidence`` only lists the inventory. To add a
+check, write a function that yields :class:`InventoryMistake`, and call the function in
+:func:`lint_inventory`.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Inventory:
 
     Attributes:
         hosts: The variables of each host. Templates are not evaluated.
-        groups: The hosts of each group, including those of its child groups.
+        groups: The hosts of each group, including the hosts of its child groups.
         files: The files and folders in group_vars, by the name of the group that each is for.
     """
 

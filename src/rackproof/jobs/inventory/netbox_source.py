@@ -1,8 +1,8 @@
 """Read devices from a NetBox through its REST API, page by page and without redirects.
 
-``rackproof adopt --netbox`` calls :func:`read_token` and :func:`read_netbox_nodes`. The forms of the answers
-are those of NetBox 3.7 and 4.6. A list has the keys ``count``, ``next``, ``previous`` and ``results``. A
-device in a list is::
+``rackproof adopt --netbox`` calls :func:`read_token` and :func:`read_netbox_nodes`. The answers have the
+forms of NetBox 3.7 and 4.6. A list has the keys ``count``, ``next``, ``previous`` and ``results``. A device
+in a list is::
 
     {"id": 7, "name": "n07", "role": {"slug": "gpu-node"}, "device_type": {"model": "DGX H100"},
      "rack": {"id": 3, "name": "A1"}, "primary_ip": {"address": "10.0.0.7/24"}, ...}

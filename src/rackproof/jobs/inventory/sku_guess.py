@@ -161,8 +161,8 @@ def guess_sku(
 ) -> SkuGuess:
     """Return the SKU of a node. No I/O.
 
-    The first of these that gives a SKU decides: the rules, the SKU that a source states, and the texts that
-    name a GPU model. Without any of them, a node with 0 GPUs has no SKU, and any other node gets a skeleton.
+    The first of these that gives a SKU decides: the rules, the SKU of a source, and the texts with a GPU
+    model. Without any of them, a node with 0 GPUs has no SKU, and any other node gets a skeleton.
 
     Args:
         node: The node, with the data of its sources.

@@ -403,7 +403,7 @@ def _record_before(
     path = _record_path(folder, "before", node)
     if node_record is not None and not path.exists():
         _write(path, _to_json(node_record))
-    # Store the boot id for each attempt. That of the next boot must differ from it.
+    # Store the boot id for each attempt. The boot id of the next boot must differ from it.
     boot_id = sanitize(facts.get("boot_id") or "", 64) if facts is not None else ""
     _write(boot_id_path(folder, node), boot_id.encode())
     return tuple(remarks)
@@ -414,7 +414,7 @@ def _hardware_before(
 ) -> tuple[Node | None, list[str]]:
     """Return a node's current hardware.
 
-    If the node does not answer, return that of its last night or None, with a remark.
+    If the node does not answer, return the snapshot of its last night or None, with a remark.
 
     Raises:
         ReimageError: The nights cannot be read.

@@ -469,7 +469,7 @@ def _run_record(
         *(Verdict.FAIL for _ in failures),
         *(Verdict.UNPROVEN for _ in not_started),
     ]
-    # Only some of the reasons are kept, so those of failed nodes come first.
+    # Only some of the reasons are kept, so the reasons of failed nodes come first.
     reasons = [*failures, *map(_not_started_line, not_started)]
     return Run(
         run_id=request.run_id,

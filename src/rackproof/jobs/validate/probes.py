@@ -234,7 +234,7 @@ def _failed_night(
 def nodes_with_parts_of_others(earlier: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]) -> set[str]:
     """Return the nodes that report parts which another node has tonight or had in an earlier night.
 
-    If an operator accepted the parts of a node, those of earlier nights do not count.
+    If an operator accepted the parts of a node, its parts in earlier nights do not count.
 
     Args:
         earlier: The folders of earlier nights, newest first.

@@ -4,7 +4,7 @@ The actions ``rackproof_validate_*`` call :func:`begin_night`, then :func:`store
 at the end :func:`close_night`. Before the end, ``probes`` measures the nodes and ``judge`` judges them. The
 actions turn an error of these functions into a failed task. The other public functions prepare the arguments
 from the results of earlier tasks, such as the states of the nodes in Slurm. A night's folder is a run folder,
-``results/NIGHT_ID/``, and the history stores the night's numbers like those of any run.
+``results/NIGHT_ID/``, and the history stores the night's numbers like the numbers of any run.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _context(night_id: str, folder: Path, results: Path, inventory: Sequence[str
 
 
 def _next_id(results: Path) -> str:
-    """Return an id that is later than those of all finished nights, even if the clock was set back."""
+    """Return an id that is later than the ids of all finished nights, even if the clock was set back."""
     now, newest = datetime.now(UTC), next(iter(night_store.night_folders(results)), None)
     latest = stamp_of(newest.name) if newest else None
     return new_run_id(night_store.BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)

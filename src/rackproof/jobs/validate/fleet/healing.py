@@ -540,7 +540,7 @@ a name of its own (:func:`healed_evidence`)."""
 
 _OF_KERNEL_LOG = ("kernel_log", "booted")
 """The evidence that an error in the kernel log is over: the log was read, and the node was booted since."""
-# Codes of port errors: those of the link, and those of packets, which occur only with traffic. Of each
+# Codes of port errors: errors of the link, and errors of packets, which occur only with traffic. Of each
 # counter, two names are known.
 _PORT_COUNTERS = (
     *("port_symbol_error", "port_symbolerrorcounter", "port_link_error_recovery"),

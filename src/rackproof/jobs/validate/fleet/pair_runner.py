@@ -48,9 +48,10 @@ def pairs_tonight(
     turns: Mapping[str, int],
     past: Sequence[ProbeNight],
 ) -> dict[str, tuple[Pair, ...]]:
-    """Return tonight's pairs, by rack and SKU: those of the tournament's round, and pairs of the other nodes.
+    """Return tonight's pairs, by rack and SKU.
 
-    The pairs that were measured longest ago, or never, come first.
+    These are the pairs of the tournament's round, and pairs of the other nodes. The pairs that were measured
+    longest ago, or never, come first.
 
     Args:
         targets: All nodes. The rounds must be the same, whichever nodes are idle.
