@@ -708,7 +708,7 @@ def _fleet_tables(
         return
     good, night = fleet.goodness(rows), readings.night[rows]
     series = fleet.series()[rows]
-    # The numbers of series are dense, so this table of those that occur is faster than np.unique.
+    # The numbers of series are dense, so a table of the occurring numbers is faster than np.unique.
     occurs = np.zeros(len(fleet.parts) * len(fleet.quantities), bool)
     occurs[series] = True
     keys, series = np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[series]
@@ -1196,7 +1196,7 @@ def _duration_and_odds(nights: int, odds: float) -> str:
 
 
 def quantity_name(measured: Measured) -> str:
-    """Return the metric of a quantity with its labels, except those that name hardware."""
+    """Return the metric of a quantity with its labels, except labels that name hardware."""
     labels = [f"{name}={value}" for name, value in measured.labels.items() if value != "*"]
     return " ".join([measured.metric, *labels])
 

@@ -800,7 +800,7 @@ def _node_evidence(
         members = np.bincount(index)
         joint *= family.weight(members)[:, None]
         part_evidence = _log_sum(joint + evidence.shares)
-        # Estimate the number of GPUs (or nodes), including those that were not suspicious.
+        # Estimate the number of GPUs (or nodes), including GPUs (or nodes) that were not suspicious.
         count = max(tests / members.mean(), 1.0)
         shares.append(np.log(0.2) + float(_log_sum(part_evidence[None, :])[0]) - np.log(count))
     return float(_log_sum(np.array([shares]))[0])

@@ -69,6 +69,7 @@ _QUOTING_NAME = re.compile(
     r"|c|cc|cpp|css|cuh?|go|h|hpp|java|js|pl|pyi?|rs|ts)$"
 )
 _HEAD_BYTES = 4096
+"""Number of bytes at the beginning of a file that show whether it is a binary program."""
 _TAGS_OF_BENCHMARK = ("submission_benchmark", "benchmark", "network")
 """Tags in which logs name their benchmark. The first that a log has is used."""
 _MLPERF = frozenset({"mllog", "mll06", "mlp05"})
@@ -238,7 +239,7 @@ def _is_read_anyway(link: Path, place: Path, results_folder: Path | None) -> boo
 
 
 def _may_link_log(link: Path) -> bool:
-    """Return whether a link may lead to a log, by its name, the target's, and those in a linked folder."""
+    """Return whether a link may lead to a log, by the names of link, target, and files in a linked folder."""
     if os.path.isdir(link):
         return _may_hold(link, _may_be_text_of_tool)
     return _may_be_text_of_tool(link) or _may_be_text_of_tool(Path(os.path.realpath(link)))
@@ -395,7 +396,7 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
 
 
 def _ended(log: ParsedLog) -> datetime | None:
-    """Return the time of a log's last event or, without one, of the run's end, last step or start, or None.
+    """Return the time of a log's last event, or else of the run's end, last step or start, or None.
 
     The first of these that the log states is returned, so the time may be the start of the run.
     """
@@ -558,7 +559,7 @@ def read_runs(
 ) -> Iterator[tuple[Run, Path]]:
     """Yield the run of each log with the log's path. Files that are no logs give no run.
 
-    Of logs with identical bytes, all but the first are at best unproven.
+    If logs have identical bytes, all but the first of them are at best unproven.
 
     Args:
         files: The files to read.

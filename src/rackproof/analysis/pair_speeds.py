@@ -86,7 +86,7 @@ def _why_no_result(log: ParsedLog, speeds: Sequence[Measurement]) -> str:
 def _judge_speeds(
     speeds: Sequence[Measurement], references: Sequence[SkuReference]
 ) -> tuple[Verdict | None, str]:
-    """Return the worst verdict by the floors that apply, with its reason, or ``None`` and "" without any."""
+    """Return the worst verdict by the floors that apply, with its reason, or ``None`` and ""."""
     judged = [
         judge(speed, reference.reference)
         for speed in speeds

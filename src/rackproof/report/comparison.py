@@ -112,7 +112,7 @@ def _value(cell: Value) -> Cell:
 
 
 def _ratio(ratio: Ratio) -> tuple[Cell, Cell, Cell]:
-    """Return the cells with a ratio, its interval ("none" without one) and the conclusion."""
+    """Return the cells with a ratio, its interval (or "none") and the conclusion."""
     interval = "none"
     if ratio.low is not None and ratio.high is not None:
         interval = f"{number(ratio.low)} to {number(ratio.high)}"

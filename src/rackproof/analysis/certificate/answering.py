@@ -224,7 +224,7 @@ def _not_replaced(
 def _uses_all_gpus(piece: EvidencePiece, name: str) -> bool:
     """Return whether a run used all GPUs of its node.
 
-    A run without the parameter ``gpus`` counts as such. One whose parameter is not a whole number does not.
+    A run without the parameter ``gpus`` uses all GPUs. A run whose parameter is not a whole number does not.
     """
     node = piece.node(name)
     if node is None or "gpus" not in piece.parameters:
@@ -271,7 +271,7 @@ def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, loc
 def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece]) -> Iterator[_Part]:
     """Yield a part for each gating judgement of a required metric.
 
-    If none of a metric is from a run on all GPUs, yield an unproven part, too.
+    If no judgement of a metric is from a run on all GPUs, yield an unproven part, too.
     """
     # The absence of a run is already a reason.
     for metric in question.requirement.metrics if runs else ():

@@ -214,7 +214,7 @@ def _without_contained(matches: Iterable[Path]) -> list[Path]:
     """Return the paths of a pattern so that each file is in only one of them.
 
     A folder above another path with records (:func:`_holds_records`) is replaced by its contents, also by
-    hidden ones. All other paths are read as a whole.
+    hidden files and folders. All other paths are read as a whole.
     """
     places = list(matches)
     records = [place for place in places if _holds_records(place)]

@@ -42,6 +42,7 @@ _MAX_EVENT = 32_000
 _MAX_STRING = 500
 _MAX_LIST = 100
 _MAX_FINDINGS = 20
+"""Largest number of remarks about one log."""
 
 _DECODER = json.JSONDecoder()
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")

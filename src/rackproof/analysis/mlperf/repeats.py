@@ -81,6 +81,7 @@ the second for one."""
 _MOST_TIMES, _MOST_VALUES = 120, 20_000
 """Largest numbers of times and of values of a run that are compared. The first of each are used."""
 _EVALUATIONS = frozenset({"eval_accuracy", "eval_error"})
+# Events of a log that must be equal in all runs of a result.
 _SYSTEM = ("submission_platform", "submission_org", "submission_division", "submission_status")
 _COURSE = frozenset({"block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop"})
 """Events of a training in progress. Like evaluations, they must not be before run_start."""

@@ -145,7 +145,7 @@ def moment_of(run: Run, folder: Path) -> float:
 
 
 def _first_moment(data: bytes) -> float:
-    """Return the time of the first MLPerf event in seconds since 1970, or 0 without one."""
+    """Return the time of the first MLPerf event in seconds since 1970, or 0 if there is none."""
     match = _FIRST_TIME.search(data)
     return int(match[1]) / 1000 if match else 0.0
 
@@ -153,7 +153,7 @@ def _first_moment(data: bytes) -> float:
 def result_log(run: Run) -> LogFile | None:
     """Return the log of a run with its MLPerf events, or ``None`` unless there is exactly one.
 
-    If several logs have such events, only those that are named as result logs count. If no log counts, all
+    If several logs have such events, only the logs that are named as result logs count. If no log counts, all
     logs do.
     """
     results = [log for log in run.logs if log.format == _RESULT_FORMAT]
@@ -167,7 +167,7 @@ def result_log(run: Run) -> LogFile | None:
 def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
     """Return a run with the statements of its result log, or the issue that prevents its use.
 
-    The log's bytes must be those that were recorded, and not too large for a submission.
+    The log must have the bytes that were recorded, and not be too large for a submission.
 
     Args:
         run: The record of the run.

@@ -55,7 +55,7 @@ EVERYTHING: tuple[str, ...] = (
     "seed",
     "submission_events",
 )
-"""Outputs of a run script. `lacks` of a definition names those that its script omits by design."""
+"""Outputs of a run script. `lacks` of a definition names the outputs that its script omits by design."""
 SUBMISSION_EVENTS = ("benchmark", "org", "division", "status", "platform")
 """Ends of the names of the events (`submission_…`) that the rules of every round require."""
 
@@ -159,7 +159,7 @@ def _slurm_start(output: run_sub.RunSubOutput, run_id: str) -> datetime | None:
 
 
 def causes_first(findings: Sequence[Finding], lacks: Sequence[Finding]) -> list[Finding]:
-    """Return the findings and those about missing evidence. The causes of a job's end come first."""
+    """Return the findings, with the findings about missing evidence. The causes of a job's end come first."""
     causes = [
         finding
         for finding in findings
@@ -283,7 +283,7 @@ def convergence_input_findings(
 ) -> list[Finding]:
     """Return a finding if the samples, the batch size or its reference is missing.
 
-    Without them, convergence cannot be compared. A benchmark without references needs none of them.
+    Otherwise, convergence cannot be compared. A benchmark without references needs none of them.
     """
     ruleset = planned.result.ruleset
     if not ruleset or not reference_points(planned.benchmark, ruleset):

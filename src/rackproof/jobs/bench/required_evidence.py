@@ -7,7 +7,7 @@ or :data:`RUN_OF_ROUND_06`.
 
 A row (:class:`~rackproof.core.evidence.RequiredEvidence`) names one piece of evidence, the program that
 provides it, and the code of the finding if a run lacks it. Without the evidence a run is unproven, unless the
-row has a reason in ``harmless``. ``needed`` limits a row to some runs, such as those whose job ended.
+row has a reason in ``harmless``. ``needed`` limits a row to some runs, such as runs whose job ended.
 
 The first two tables have a row for every field of the structures with the evidence, and
 ``tests/jobs/bench/test_required_evidence.py`` compares them. Other checks therefore need not report missing
@@ -484,7 +484,7 @@ def _of_output(
         state: A function that returns the state in the output. By default, the field's value decides.
         remedy: The operator's next step.
         harmless: The reason why a job may lack it, or "".
-        without: What is unknown without it, for operators. Empty if the field's name is enough.
+        without: What is unknown without the evidence, for operators. Empty if the field's name is enough.
     """
 
     def found(job: SlurmJob) -> EvidenceState:

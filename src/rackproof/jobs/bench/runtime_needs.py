@@ -41,7 +41,7 @@ class RuntimeNeeds:
 
 
 def read_needs(workloads: Path, names: Iterable[str]) -> dict[str, RuntimeNeeds]:
-    """Return the needs of runtimes by name, without those that have no readable runtime.json."""
+    """Return the needs of runtimes by name. Runtimes without a readable runtime.json are left out."""
     needs = {}
     for name in names:
         try:

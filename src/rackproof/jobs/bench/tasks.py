@@ -742,7 +742,7 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
 
 
 def _with_verdict(scores: Mapping[str, Verdict | None], *verdicts: Verdict | None) -> list[str]:
-    """Return the texts of :func:`_scores` whose verdict is one of the given ones."""
+    """Return the texts of :func:`_scores` whose verdict is in the given verdicts."""
     return [text for text, verdict in scores.items() if verdict in verdicts]
 
 

@@ -221,7 +221,8 @@ def _is_endless(path: Path) -> bool:
 def _yaml_mistakes(path: Path) -> Iterator[InventoryMistake]:
     """Yield each file ``.yml`` or ``.yaml`` that is not YAML, and each duplicate key, with file and line.
 
-    The files are the inventory itself or those directly in its folder, and all in group_vars and host_vars.
+    The files are the inventory itself or the files directly in its folder, and all files in group_vars and
+    host_vars.
     """
     folder = path if path.is_dir() else path.parent
     # If the inventory is a file, Ansible reads the folders of variables beside it, and no other inventory.

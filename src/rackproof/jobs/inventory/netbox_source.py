@@ -49,7 +49,7 @@ _PAGE = 200
 """Largest number of devices that one request fetches."""
 _MOST_PAGE_BYTES = 32 << 20
 _MOST_DEVICES = 100_000
-"""Bounds for the bytes of one page, and for the number of devices that the filters choose."""
+"""Largest number of bytes of one page, and largest number of devices that the filters choose."""
 _TIMEOUT_S = 30.0
 """Seconds for which NetBox may be silent."""
 _MOST_PAGE_S = 120.0

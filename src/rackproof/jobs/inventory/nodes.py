@@ -160,7 +160,7 @@ def variable_fits(name: str, text: str) -> bool:
 
 
 def checked_variables(values: Mapping[str, str], where: str) -> dict[str, str | int | bool]:
-    """Check the variables of a host, and return those whose text is not empty.
+    """Check the variables of a host, and return the variables whose text is not empty.
 
     Args:
         values: The text of each variable, with names as in :func:`variable_fits`.

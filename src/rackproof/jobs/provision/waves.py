@@ -81,7 +81,8 @@ class _Partitions:
     """The nodes of each partition that are out of service as the waves proceed.
 
     Attributes:
-        size, most_out: For each partition, the number of nodes, and of those that may be out of service.
+        size, most_out: For each partition, the number of nodes, and the number of nodes that may be out of
+            service.
         of: The partitions of each node.
         out: The nodes of each partition that are out of service now.
         stays_out: The nodes that something other than provision.yml drained. provision.yml does not resume
@@ -132,7 +133,7 @@ class _Partitions:
         return [name for name in self.of.get(node, ()) if node not in self.out[name]]
 
     def finish(self, wave: Iterable[str]) -> None:
-        """Mark a wave as done. Its nodes are then in service, except those in ``stays_out``."""
+        """Mark a wave as done. Its nodes are then in service, except the nodes in ``stays_out``."""
         for node in wave:
             if node not in self.stays_out:
                 for name in self.of.get(node, ()):
@@ -182,7 +183,7 @@ def _next_wave(remaining: Sequence[str], state: _Partitions, most: int) -> set[s
     # after another.
     waiting = Counter(name for node in remaining for name in state.taken_by(node))
     weight = {name: -count / state.most_out[name] for name, count in waiting.items()}
-    # Nodes that are out of service for another reason wait until those in service are done.
+    # Nodes that are out of service for another reason wait until the nodes in service are done.
     last_rank = max(1, state.rank(remaining[0]))
     ready = [node for node in remaining if state.rank(node) <= last_rank]
     # A node in several partitions is harder to place, so the last value puts it first.

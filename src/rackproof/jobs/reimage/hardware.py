@@ -177,8 +177,8 @@ def compare_hardware(before: Node | None, after: Node) -> tuple[Change, ...]:
     unproven, which stops the node too. A swapped or moved GPU and different firmware are only reported.
 
     Args:
-        before: The record from before the imaging, or None. Without it, nothing can be compared, which is
-            only reported.
+        before: The record from before the imaging, or None. Without this record, nothing can be compared, and
+            this is only a remark.
         after: The current record of the node.
     """
     if before is None:

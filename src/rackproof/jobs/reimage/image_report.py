@@ -110,7 +110,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _keys_of(texts: Iterable[str]) -> set[str]:
-    """Return all texts in place of host keys in reports, even in otherwise invalid ones."""
+    """Return all texts in place of host keys in reports, even in reports that are otherwise invalid."""
     listed = (_parse(text).get("host_keys") for text in texts)
     return {key for keys in listed if isinstance(keys, list) for key in keys if isinstance(key, str)}
 

@@ -476,9 +476,9 @@ def _unless_imaged(node: NodeNight, being_imaged: Mapping[str, str]) -> NodeNigh
 def _health_findings(inputs: _NightInputs) -> list[HealthFinding]:
     """Return the findings on the snapshots.
 
-    These are the findings of the health checks, and those on lost snapshots, foreign or moved parts, unknown
-    SKUs, and machines with two names. A node that reports foreign parts has only this finding and those on
-    lost snapshots, because its other values may be another node's.
+    These are the findings of the health checks, and findings on lost snapshots, foreign or moved parts,
+    unknown SKUs, and machines with two names. A node that reports foreign parts has only this finding and
+    findings on lost snapshots, because its other values may be another node's.
     """
     snapshots = inputs.snapshots
     majorities = majority_versions(stored.snapshot for stored in snapshots.values())

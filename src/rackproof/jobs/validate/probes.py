@@ -331,7 +331,7 @@ def _suspect_finder(
         for why in (why for node in night.nodes for why in node.reasons):
             is_worse = why.verdict in (Verdict.FAIL, Verdict.DEGRADED) and not why.fleetwide
             if is_worse and why.check in ("floor", "fleet"):
-                # The worst reason is first. Among equal ones, the floor is first.
+                # The worst reason is first. Among equally bad reasons, the floor is first.
                 reasons.setdefault(why.row, night_reason(why))
         return reasons
 
@@ -347,7 +347,7 @@ def keep_numbers(
         results: The results folder.
         night: The record of the measurements.
         numbers: The measured numbers.
-        nodes: The nodes with a snapshot. Those that were measured become the nodes of the run.
+        nodes: The nodes with a snapshot. The nodes that were measured become the nodes of the run.
 
     Raises:
         ResultsError: The run cannot be written.

@@ -177,7 +177,7 @@ def _kept_back_remarks(decided: Iterable[NodeNight], policy: DrainPolicy) -> lis
 def _urgency(node_night: NodeNight) -> tuple[int, str]:
     """Return a sort key that puts the node with the worst fault first.
 
-    A node that fails only by measurements comes after those that fail by findings.
+    A node that fails only by measurements comes after the nodes that fail by findings.
     """
     failing = frozenset(node_night.codes())
     actions = [

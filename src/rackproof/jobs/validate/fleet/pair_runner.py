@@ -213,7 +213,7 @@ class _PairRunner:
         return Job(nodes, text, gpus, self.plan.pair_limit_s)
 
     def measure_rack(self, pairs: Sequence[Pair], before: Sequence[float]) -> list[PairResult]:
-        """Measure pairs, and find out which nodes are at fault in those that fail.
+        """Measure pairs, and find out which nodes are at fault in the pairs that fail.
 
         The nodes of a failed pair are suspects, and get other partners. If suspects remain, measure
         halves of them.

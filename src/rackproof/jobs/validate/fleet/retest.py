@@ -135,7 +135,7 @@ def _note_suspicion(result: RetestResult, name: str, retest: _NodeRetest) -> Non
 class _NodeRetest:
     """The suspicions of one node, which are weighed after its retest.
 
-    For each suspicion, the second measurement decides or, without one, the node's last measured night.
+    For each suspicion, the second measurement decides, or else the node's last measured night.
 
     Attributes:
         first: The numbers of the first measurement.
