@@ -32,8 +32,8 @@ class Doubt(NamedTuple):
 COUNTS = ("number_of_nodes", "accelerators_per_node", "host_processors_per_node")
 _NUMBERS = frozenset({*COUNTS, "host_processor_core_count", "host_processor_vcpu_count"})
 
-# DIMMs hold more than the system shows, and people round. 5 % is more than either. GB may mean 1000**3 or
-# 1024**3 bytes, so two amounts in GB agree up to a difference of 13 %, and in TB of 16 %.
+# DIMMs hold more than the system shows, and people round. 5 % is more than either difference. GB may mean
+# 1000**3 or 1024**3 bytes, so two amounts in GB agree up to a difference of 13 %, and in TB of 16 %.
 _TOLERANCE = 0.05
 # Matches "2.3 TB", "192GiB", "32x 64GB" or "64 GB x 32": the number of modules, the amount, the letter
 # before B, the i, and the number of modules if it comes last. The 86 of "64 GB x86" is not such a number.

@@ -320,7 +320,7 @@ def slurm_environment(
         key: substitute_variables(value, values, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
     }
-    # The site's variables come last, because only the site knows which links NCCL may use.
+    # The site's variables come last, because the definition cannot state which links NCCL may use at a site.
     return {**settings, **site.environment, **site.hidden}
 
 

@@ -436,7 +436,7 @@ def _obstacle(run: PlannedRun, answered: Mapping[str, NodeAnswer]) -> str:
 
 
 def _workers(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
-    """Return the hosts that need the workloads. For a Slurm job, that is the submitting host."""
+    """Return the hosts that need the workloads. With launcher slurm, only the submitting host needs them."""
     workers: dict[str, None] = {}
     for run in runs:
         workers.update(dict.fromkeys([run.lead] if run.launcher == "slurm" else run.nodes))

@@ -6,7 +6,7 @@ connection to the new system. The ramdisk that wrote the image sends the report 
     {"status": "written", "disk": "/dev/nvme0n1", "disk_serial": "S6XN", "seconds": 31.2,
      "host_keys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5..."]}
 
-Another machine that knows the report's secret address could insert its own host key. A report therefore does
+Another machine that has the report's secret address could insert its own host key. A report therefore does
 not count if the boot host recorded a conflict, or if another node has the same keys.
 """
 

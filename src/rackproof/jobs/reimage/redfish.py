@@ -147,7 +147,8 @@ def open_machine(node: str, access: Access) -> Iterator[RedfishMachine]:
     """Open a session with a node's BMC, and yield the node's machine.
 
     Raises:
-        BmcError: As in :func:`open_root`, or the BMC lists several systems and the node's is not given.
+        BmcError: The connection fails (see :func:`open_root`), or the BMC lists several systems and the
+            node's is not given.
     """
     with open_root(node, access) as root:
         yield RedfishMachine(_choose_system(node, root, access))
@@ -157,7 +158,7 @@ def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
     """Return the systems that a BMC lists.
 
     Raises:
-        BmcError: As in :func:`open_root`.
+        BmcError: The connection fails (see :func:`open_root`).
     """
     with open_root(node, access) as root:
         return tuple(_identify(node, system) for system in _members(node, root.get_system_collection()))

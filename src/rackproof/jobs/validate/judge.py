@@ -400,7 +400,7 @@ def _compared_again(compared: Sequence[str], measured: Sequence[str]) -> tuple[s
 def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
     """Return a drained node with the snapshots for comparison with tonight's."""
     stored = inputs.snapshots[name]
-    # Only the night that made the drain knows the night before. In a later one, the fault may be in both.
+    # Only the night that made the drain has the night before. In a later one, the fault may be in both.
     before = night_store.read_snapshot(inputs.results / hold.before, name) if hold.before else None
     # If no stored night made the drain, it counts from tonight. Tonight's own snapshot shows no failure.
     failed_folder = inputs.results / (hold.failed or hold.since)

@@ -325,7 +325,7 @@ def _idle_memory(node: DrainedNode) -> EvidenceState:
 def _ports(node: DrainedNode) -> EvidenceState:
     """Return whether as many ports of each use were read as are required, or else as were there before."""
 
-    # Snapshots of earlier versions do not tell which ports manage NVSwitches.
+    # Snapshots of earlier versions do not state which ports manage NVSwitches.
     bridges = {(port.device, port.port) for port in node.tonight.ports if port.nvswitch}
 
     def count(ports: Iterable[PortSnapshot], use: PortUse) -> int:

@@ -319,9 +319,9 @@ def _fabric_reasons(
 
 
 def _deciding_meetings(results: Sequence[PairResult]) -> dict[Pair, PairResult]:
-    """Return the measurement that decides about each pair.
+    """Return the measurement that counts for each pair.
 
-    The last measurement that failed decides or, if none failed, the last one.
+    The last measurement that failed counts, or else the last measurement.
     """
     of_two = [(_ordered_pair(*result.nodes), result) for result in results if len(result.nodes) == 2]
     pairs = dict(of_two)
