@@ -97,7 +97,7 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectati
 def add_settings(about: Node, settings: Settings, expected: HardwareExpectation) -> Node:
     """Return a node's record with its BMC's firmware and the BIOS settings with expectations. No I/O.
 
-    Their keys in ``firmware`` are ``bmc.ID`` and ``bios.NAME``. A BIOS has hundreds of settings. Only
+    In ``firmware``, they have the keys ``bmc.ID`` and ``bios.NAME``. A BIOS has hundreds of settings. Only
     settings with an expectation are stored.
     """
     settings_read = {f"bmc.{piece.identity}": piece.version for piece in settings.firmware if piece.version}

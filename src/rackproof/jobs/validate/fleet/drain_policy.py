@@ -30,7 +30,7 @@ from rackproof.nodes.slurm_states import drain_owner, read_partitions
 from rackproof.store.night_store import DRAIN_PREFIX, Hold, NodeNight, SlurmState
 
 _WORST_FIRST = ("rma", "isolate", "inspect", "reboot", "reset", "configure", "watch", "none")
-"""The actions of findings. A node with an earlier one is drained first."""
+"""The actions of findings, the most urgent first. A node with a more urgent action is drained first."""
 
 
 @dataclass(frozen=True)
@@ -392,6 +392,7 @@ def _objection(node_night: NodeNight, blind: bool, partitions: Sequence[str], po
 
 
 _AT_LIMIT = "the share of partition"
+"""Text in the reason of a failed node that stays in service, because its partition is at its limit."""
 _NOT_SHOWN = "Slurm did not show whether its drain by nights goes on"
 """Reason of a night without Slurm's answer about a node that nights drained."""
 
