@@ -334,7 +334,7 @@ class _Fleet:
 
     @cached_property
     def _by_owner(self) -> tuple[NDArray[np.intp], Integers]:
-        """Return tonight's rows sorted by owner, and the owner of each."""
+        """Return tonight's rows sorted by owner, and the owner of each row."""
         order = self.tonight[np.argsort(self.owner[self.tonight], kind="stable")]
         return order, self.owner[order]
 
@@ -364,8 +364,8 @@ def _findings_by_floors(
 
     Return the findings, the references, and the quantities that lack a reference and are not proven
     otherwise. :func:`judge` gives the verdicts. Numbers that are not finite and have no reference, and
-    numbers that lack a required one, are among the findings. The references of SKUs come first, and then all
-    of ``accepted``, in their order.
+    numbers that lack a required reference, are among the findings. The references of SKUs come first, and
+    then all of ``accepted``, in their order.
     """
     rows, readings = fleet.tonight, fleet.readings
     quantities, owner = readings.quantity[rows], fleet.owner[rows]
@@ -402,7 +402,8 @@ def _findings_by_floors(
 def _accepted_places(
     fleet: _Fleet, rows: NDArray[np.intp], accepted: Sequence[Accepted], first: int
 ) -> Integers:
-    """Return the index of each row's accepted reference, or -1. ``first`` is the index of the first one."""
+    """Return the index of each row's accepted reference, or -1. ``first`` is the index of the first
+    reference."""
     places_by_series = {
         entry.part * len(fleet.quantities) + entry.quantity: first + number
         for number, entry in enumerate(accepted)
@@ -658,7 +659,8 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
 
 
 def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
-    """Return findings on numbers that no healthy GPU of the model, or node with such GPUs, reaches.
+    """Return findings on numbers that are impossible for a healthy GPU of the model, or a node with such
+    GPUs.
 
     An impossible number is above the model's peak or far too small. Numbers that fail their floor are left
     out, because they need no second reason.
