@@ -402,8 +402,7 @@ def _findings_by_floors(
 def _accepted_places(
     fleet: _Fleet, rows: NDArray[np.intp], accepted: Sequence[Accepted], first: int
 ) -> Integers:
-    """Return the index of each row's accepted reference, or -1. ``first`` is the index of the first
-    reference."""
+    """Return the index of each row's accepted reference, or -1. ``first`` is the index of the first one."""
     places_by_series = {
         entry.part * len(fleet.quantities) + entry.quantity: first + number
         for number, entry in enumerate(accepted)

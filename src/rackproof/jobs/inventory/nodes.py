@@ -178,7 +178,7 @@ def checked_variables(values: Mapping[str, str], where: str) -> dict[str, str | 
 def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
     """Return each node once, by name, with the data of all sources. An earlier source overrides later ones.
 
-    A rack that a source only derived from the node's name is replaced by one that a later source states.
+    A rack that a source only derived from the node's name is replaced by a rack that a later source states.
     Lists (partitions, hints) and mappings are joined.
 
     Raises:

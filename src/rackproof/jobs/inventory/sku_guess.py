@@ -232,8 +232,8 @@ def _system(text: str) -> tuple[str, int] | None:
 def _count(node: AdoptedNode, named: tuple[str, GpuHint] | None, unsure: list[str]) -> tuple[int | None, str]:
     """Return the number of GPUs, and its origin with the number (``Gres 8``). Add doubts to ``unsure``.
 
-    The number of a source comes before that in a text. The number is None if it is unknown. The origin is ""
-    if a text states the number, or if the number is unknown.
+    The number of a source comes before a number in a text. The number is None if it is unknown. The origin is
+    "" if a text states the number, or if the number is unknown.
     """
     if any(_MIG.search(hint.text) for hint in node.hints):
         unsure.append("its GPUs are divided (MIG), so their number is not known")

@@ -2,7 +2,8 @@
 
 The action plugin ``rackproof_provision_plan`` calls :func:`plan_provision_waves` with the nodes, and with the
 reasons why nodes of each partition are out of service. It gets the nodes of each wave. A wave is drained,
-provisioned and resumed before the next one starts. The first wave (canary) tests the change on a few nodes.
+provisioned and resumed before the next one starts. If nodes are in service, the first wave (canary) tests the
+change on a few nodes.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Wave:
         nodes: The names of the nodes, in the order of the inventory.
         canary: Whether the wave tests the change on a few nodes first.
         left: For each partition that loses nodes to the wave, the number of nodes that remain in service, and
-            of all nodes.
+            the number of all nodes.
     """
 
     nodes: tuple[str, ...]
@@ -145,10 +146,10 @@ def plan_provision_waves(
 ) -> list[Wave]:
     """Return the waves in which nodes are drained, provisioned and resumed.
 
-    Each node is in one wave. A wave, together with nodes that are already out of service, never takes
-    more than its share of a partition. If the other nodes use up the share, the wave takes one node,
-    because the work would otherwise never end. Nodes that an earlier provision.yml left drained come first.
-    Nodes that are out of service for another reason come last, because a faulty one would stop the others.
+    Each node is in one wave. A wave, together with nodes that are already out of service, takes at most the
+    share of a partition. If the other nodes use up the share, the wave still takes one node, because the work
+    would otherwise never end. Nodes that an earlier provision.yml left drained come first. Nodes that are out
+    of service for another reason come last, because a faulty one would stop the others.
 
     Args:
         nodes: The names of the nodes to provision, in the order of the inventory.
