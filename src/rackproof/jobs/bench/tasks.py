@@ -884,6 +884,8 @@ def _variable_at(place: Sequence[int | str]) -> str:
 
     The place ``("storages", "x", "kind")`` is ``bench_storages.x.kind``.
     """
+    if not place:  # pydantic does so for a name that is not valid Unicode.
+        return "the name of a variable"
     first, *others = (str(part) for part in place)
     return ".".join([_NAMES.get(first, f"bench_{first}"), *others])
 
