@@ -658,8 +658,7 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
 
 
 def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
-    """Return findings on numbers that are impossible for a healthy GPU of the model, or a node with such
-    GPUs.
+    """Return findings on numbers that are impossible for healthy GPUs of the model or for their node.
 
     An impossible number is above the model's peak or far too small. Numbers that fail their floor are left
     out, because they need no second reason.

@@ -181,8 +181,7 @@ class PlannedRun(Record):
 
 
 class Skipped(Record):
-    """A point or benchmark that a node cannot run, for example because it lacks a second GPU. This is no
-    fault.
+    """A point or benchmark that a node cannot run, which is no fault: it may lack a second GPU.
 
     If a rack cannot run the point, ``node`` is the rack's first node. If no node of the rack has a run of the
     benchmark, there is an entry for each node.

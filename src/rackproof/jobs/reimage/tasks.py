@@ -59,8 +59,7 @@ class NodeStatus(Record):
 
 
 class RunSummary(Record):
-    """The end of a run. ``message`` has a line for each node, and the next command if failures stopped the
-    run.
+    """The end of a run. ``message`` has a line for each node, and one if failures stopped the run.
 
     ``history`` is the reason why the history did not store the run, or "".
     """
