@@ -1,8 +1,9 @@
-"""Describe in tables the evidence that a judgement needs, and find the missing pieces. No I/O.
+"""Describe in tables the evidence that a judgement needs, and find the missing pieces.
 
 Each kind of judgement, such as that of a node or of a run, defines a table of :class:`RequiredEvidence`. The
 judge evaluates the table first (:func:`lacking_evidence`), so that checks can rely on their input. Tests
-compare the tables with the structures that contain the evidence, and fail if a field has no row.
+compare the tables with the structures that contain the evidence, and fail if a field has no row. The module
+does no I/O.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Suggest known names for a mistyped one. No I/O.
+"""Suggest known names for a mistyped one.
 
 Definitions, commands and the history call this module, so that their messages about unknown names have the
-same form.
+same form. The module does no I/O.
 """
 
 from __future__ import annotations

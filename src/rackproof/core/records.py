@@ -381,7 +381,10 @@ class LogFile(Record):
 
 
 def tags_under(tags: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Return the tags of a log whose names begin with a prefix, by their names without the prefix. No I/O."""
+    """Return the tags of a log whose names begin with a prefix, by their names without the prefix.
+
+    The function does no I/O.
+    """
     return {name.removeprefix(prefix): text for name, text in tags.items() if name.startswith(prefix)}
 
 

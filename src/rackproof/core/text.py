@@ -181,7 +181,9 @@ def quantity(value: float | None, unit: str = "") -> str:
 
 
 def amount(count: int, noun: str, plural: str = "") -> str:
-    """Format a number of things: ``1 node``, ``18 nodes``. No I/O.
+    """Format a number of things: ``1 node``, ``18 nodes``.
+
+    The function does no I/O.
 
     Args:
         count: The number of things.
@@ -192,7 +194,9 @@ def amount(count: int, noun: str, plural: str = "") -> str:
 
 
 def stop_rule(job: str, failures: int) -> str:
-    """Describe for a plan in waves at how many failed nodes the waves of a playbook stop. No I/O.
+    """Describe for a plan in waves at how many failed nodes the waves of a playbook stop.
+
+    The function does no I/O.
 
     Args:
         job: The playbook's job, which begins the names of its variables.

@@ -1,4 +1,4 @@
-"""Find signs that lines of an MLPerf training's log are missing. No I/O.
+"""Find signs that lines of an MLPerf training's log are missing.
 
 The signs are unpaired starts and stops, skipped evaluations, and uneven statistics. :mod:`._mlperf` feeds
 :class:`Course` with events and calls :meth:`Course.missing`. A training logs, in this order and repeatedly::
@@ -10,7 +10,8 @@ Evaluations and blocks state the training's progress as ``samples_count``, ``epo
 
 A gap is found by comparison with the rest of the log. None of the 12,200 passing logs that MLCommons
 published for rounds 0.5 to 5.1 breaks its own regular pattern. If a submitter's code never logs one half of a
-pair, or lets evaluations overlap, that is not a gap, because the whole log shows this pattern.
+pair, or lets evaluations overlap, that is not a gap, because the whole log shows this pattern. The module
+does no I/O.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Judge the values of GPUs that nvidia-smi prints, whatever the notation of its output. No I/O.
+"""Judge the values of GPUs that nvidia-smi prints, whatever the notation of its output.
 
 nvidia-smi prints the same values as a table, as text (``-q``), XML (``-x``) or CSV (``--query-gpu``). The
 parser of each notation fills :class:`GpuReadings`, and calls :func:`judge_gpu` for each GPU and
 :func:`judge_neighbours` for all GPUs of a log. :func:`find_remark` reads the warnings beside the values. The
-parsers of gpu_burn and nvbandwidth and the snapshots of nodes use single functions.
+parsers of gpu_burn and nvbandwidth and the snapshots of nodes use single functions. The module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Compare what an MLPerf training's log states twice. No I/O.
+"""Compare what an MLPerf training's log states twice.
 
 A log states, for example, the time of a step (``"train_step_time": 0.21``), and also shows it by the times of
 block_start and block_stop. Likewise, it states and shows the time of an evaluation, the progress of a
 statistic, and the size of a batch. A person who edits a log, or joins parts of two, rarely changes both. None
 of the 9,300 published logs of rounds 3.1 to 5.1 contradicts itself here. :mod:`._mlperf` feeds
-:class:`Statements` with events, and turns each contradiction into an unproven finding.
+:class:`Statements` with events, and turns each contradiction into an unproven finding. The module does no
+I/O.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Check an operator's declarations of harmless kernel log lines, and find the one for a given line. No I/O.
+"""Check an operator's declarations of harmless kernel log lines, and find the one for a given line.
 
 ``rackproof parse`` and job validate pass the declarations to :func:`read_declared`. Each is a mapping::
 
     {pattern: "foo_driver: link training retried", why: "vendor's ticket 123", until: 2027-01-31}
 
 They apply only to lines that no rule recognizes. A known fault therefore counts even if a declaration matches
-its line.
+its line. The module does no I/O.
 """
 
 from __future__ import annotations

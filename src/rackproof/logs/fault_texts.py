@@ -1,4 +1,4 @@
-"""Find the lines of a log that report a fault of a GPU, a rank, a node or a file system. No I/O.
+"""Find the lines of a log that report a fault of a GPU, a rank, a node or a file system.
 
 :meth:`rackproof.logs._reading.Log.scan` passes the lines of a log to :func:`read_fault`, except events of
 MLPerf and lines that the parser reads itself. The scoring of MLPerf uses the same codes.
@@ -11,7 +11,7 @@ its code to :data:`MEANING`. The table core/finding_codes.csv has the action for
 A rule is tried only on lines that contain one of its *triggers*. Triggers are short, because the new lines of
 a block are searched for each of them in turn. One search by `re` with as many alternatives is slower. Many
 triggers lack their first letter, so that they match it in both cases. A pattern that ignores case needs a
-trigger for each case.
+trigger for each case. The module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read lines of a syslog in which programs other than the kernel report faulty hardware. No I/O.
+"""Read lines of a syslog in which programs other than the kernel report faulty hardware.
 
 The parser xid calls :func:`read_daemon_line` for the lines that are not of the kernel::
 
@@ -6,7 +6,7 @@ The parser xid calls :func:`read_daemon_line` for the lines that are not of the 
 
 Only the programs and texts of :data:`_RULES` are judged. Each text is in the program's source, or in a
 published log. Warnings that healthy machines print are left out, such as smartd's count of a disk's error
-log, and mcelog's remark on processors that it does not support.
+log, and mcelog's remark on processors that it does not support. The module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Read from a kernel log which ports of network cards lost their link. No I/O.
+"""Read from a kernel log which ports of network cards lost their link.
 
 The parser xid and nodes/kernel_log.py read lines such as these with :func:`read_link_change`:
 
     [   12.500000] mlx5_core 0000:3b:00.0 ens1f0: Link Down
     [   14.500000] mlx5_core 0000:3b:00.0 ens1f0: Link Up
 
-A port that only went down while its machine started is harmless (:meth:`LinkHistory.harmless_ports`).
+A port that only went down while its machine started is harmless (:meth:`LinkHistory.harmless_ports`). The
+module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Find the output of a second tool in a log, for :mod:`rackproof.logs`. No I/O.
+"""Find the output of a second tool in a log, for :mod:`rackproof.logs`.
 
 :func:`rackproof.logs.parse` judges a log by one format. The output of another tool in the same log may
 contain a fault that is not judged. Such a log is therefore unproven until each output is a file of its own.
+The module does no I/O.
 """
 
 from __future__ import annotations

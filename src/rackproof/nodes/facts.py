@@ -1,11 +1,11 @@
-"""Turn a node's raw facts into the record of a node. No I/O.
+"""Turn a node's raw facts into the record of a node.
 
 The facts come from module ``rackproof_facts``, subset ``record`` or ``health``. They are mostly texts of the
 node: ``files`` and ``dmi`` by name, and ``tools`` with an answer of each tool (``status``, ``rc``,
 ``stdout``, ``stderr``). :func:`node_from_facts` returns the :class:`Node`. Job bench stores this record in
 the record of a run, job reimage in the hardware record, and job validate beside a snapshot.
 :func:`findings_from_facts` and :func:`sku_findings` return findings about the node, of which those with a
-verdict count against a run.
+verdict count against a run. The module does no I/O.
 """
 
 from __future__ import annotations

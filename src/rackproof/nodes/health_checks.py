@@ -1,4 +1,4 @@
-"""Compare a node's snapshot with its expectations, and return the differences as findings. No I/O.
+"""Compare a node's snapshot with its expectations, and return the differences as findings.
 
 Job validate calls :func:`check_node` for each node when it judges a night. A finding states the affected
 part, the fault, the next action and the confidence. To add a check, write a function that yields
@@ -7,7 +7,7 @@ findings on a :class:`NodeSubject`, a :class:`GpuSubject` or a :class:`PortSubje
 finding on the right part.
 
 If the answer of a needed tool is missing, the node is unproven or fails, and never healthy. A finding remains
-until a snapshot no longer shows it.
+until a snapshot no longer shows it. The module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Define the subjects of health checks, the values to compare them with, and their findings. No I/O.
+"""Define the subjects of health checks, the values to compare them with, and their findings.
 
 A subject is a node, a GPU or a port, together with its state in earlier nights.
 :mod:`rackproof.nodes.health_checks` passes a subject to each check. Job validate builds the
 :class:`Expectation` (``validate_expect``) and the :class:`Limits` (``validate_limits``) from the inventory.
+The module does no I/O.
 """
 
 from __future__ import annotations

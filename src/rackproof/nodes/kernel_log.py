@@ -1,4 +1,6 @@
-"""Read hardware faults from a node's kernel log. No I/O.
+"""Read hardware faults from a node's kernel log.
+
+The module does no I/O.
 
 :mod:`rackproof.nodes.snapshot` calls :func:`read_kernel_log`. The returned :class:`KernelLogReading` lists
 the XIDs (error numbers of NVIDIA's driver) of each GPU, and all other faults. The rules by which a line is a

@@ -1,11 +1,12 @@
-"""List in tables which answers of a node are needed to judge its night. No I/O.
+"""List in tables which answers of a node are needed to judge its night.
 
 Begin with :data:`NODE_EVIDENCE`, :data:`GPU_EVIDENCE`, :data:`PORT_EVIDENCE` and :data:`TOOL_EVIDENCE`.
 ``health_checks.check_node`` evaluates these tables before any check, and reports each lacking piece. The node
 is then unproven (or fails, if a tool hangs in the driver), because a missing reading may hide a fault.
 
 A row names a field of the snapshot, or a tool of the gatherer, and a test compares these names. If a machine
-may lack some evidence, the row states when it is needed, or why its absence is harmless.
+may lack some evidence, the row states when it is needed, or why its absence is harmless. The module does no
+I/O.
 """
 
 from __future__ import annotations

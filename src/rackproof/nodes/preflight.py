@@ -1,8 +1,9 @@
-"""Check before a node is changed whether it is as expected. No I/O.
+"""Check before a node is changed whether it is as expected.
 
 Role preflight calls :func:`preflight_remarks` through the filter of the same name. The input is the fact
 ``rackproof_node`` (``rackproof_facts``, subset ``provision``) and the expectations of the inventory. To add a
-check, write a function that yields each :class:`Remark`, and call it in :func:`preflight_remarks`.
+check, write a function that yields each :class:`Remark`, and call it in :func:`preflight_remarks`. The module
+does no I/O.
 """
 
 from __future__ import annotations

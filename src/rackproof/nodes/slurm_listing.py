@@ -1,4 +1,4 @@
-"""Read the nodes of a Slurm cluster from slurm.conf and gres.conf, or from scontrol and sinfo. No I/O.
+"""Read the nodes of a Slurm cluster from slurm.conf and gres.conf, or from scontrol and sinfo.
 
 ``rackproof adopt`` reads the files, or runs ``scontrol``, and calls :func:`read_slurm_listing` with the
 texts. Role slurm calls :func:`lost_nodes` through the filter ``slurm_lost_nodes``.
@@ -7,7 +7,7 @@ Except for lines of sinfo, a statement begins with ``NodeName=``, ``NodeSet=``, 
 ``SwitchName=``, ``BlockName=`` or ``SlurmctldHost``. In gres.conf, it may also begin with ``Name=gpu``.
 ``scontrol show`` breaks a statement into several lines. In slurm.conf, a backslash continues a line. The
 formats are from the manual pages slurm.conf(5), topology.conf(5), scontrol(1) and sinfo(1) of releases 21.08
-to 25.05.
+to 25.05. The module does no I/O.
 """
 
 from __future__ import annotations

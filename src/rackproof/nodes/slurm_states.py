@@ -1,9 +1,10 @@
-"""Interpret the states, drains and partitions that Slurm reports. No I/O.
+"""Interpret the states, drains and partitions that Slurm reports.
 
 Jobs provision, reimage and validate parse the partitions here, and job validate calls
 :func:`check_slurm_state`. Jobs provision and validate, and the commands status and explain, call
 :func:`drain_owner`. The forms of a state are those of releases 21.08 to 25.05: ``DOWN*+DRAIN``,
-``DOWN+DRAIN+NOT_RESPONDING``, ``IDLE+DRAIN+INVALID_REG``, and the symbols at the end of sinfo's states.
+``DOWN+DRAIN+NOT_RESPONDING``, ``IDLE+DRAIN+INVALID_REG``, and the symbols at the end of sinfo's states. The
+module does no I/O.
 """
 
 from __future__ import annotations

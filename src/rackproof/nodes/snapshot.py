@@ -1,4 +1,4 @@
-"""Turn the data gathered on a node into a snapshot, which is its state in one night. No I/O.
+"""Turn the data gathered on a node into a snapshot, which is its state in one night.
 
 Job validate calls :func:`build_snapshot` with a node's answer, and stores the result. The next night compares
 its own snapshot with it. Subset ``health`` of ``rackproof_facts`` gathers the answer in one call. Each of the
@@ -37,7 +37,7 @@ Answers in ``tools``:
 * ``slurm_controller``, ``slurmd_status``: ``scontrol ping`` and ``scontrol show slurmd``.
 
 Text from a node is hostile until it is sanitized. An absent value is empty or None, never a good value. A new
-field of a snapshot also needs a row in :mod:`rackproof.nodes.night_evidence`.
+field of a snapshot also needs a row in :mod:`rackproof.nodes.night_evidence`. The module does no I/O.
 """
 
 from __future__ import annotations

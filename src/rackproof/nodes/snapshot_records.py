@@ -1,7 +1,7 @@
-"""Define the records of a snapshot, which is the state of a node in one night. No I/O.
+"""Define the records of a snapshot, which is the state of a node in one night.
 
 :mod:`rackproof.nodes.snapshot` makes a snapshot of a node's answer. A new field also needs a row in
-:mod:`rackproof.nodes.night_evidence`.
+:mod:`rackproof.nodes.night_evidence`. The module does no I/O.
 """
 
 from __future__ import annotations

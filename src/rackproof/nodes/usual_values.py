@@ -1,4 +1,4 @@
-"""Keep the best values that nights read of a node's parts, for comparison in later nights. No I/O.
+"""Keep the best values that nights read of a node's parts, for comparison in later nights.
 
 A value is compared with the usual one of its part, and not with that of last night. Otherwise, a loss in two
 nights would be the value with which the third night is compared. :func:`with_usual_values` gives a snapshot
@@ -6,7 +6,8 @@ the usual values: when :func:`rackproof.nodes.snapshot.build_snapshot` stores it
 it.
 
 A usual value ends with its part, such as a GPU of another UUID in its place, or when an operator accepts the
-present values (``validate_accept_identity``). A value that was not read changes nothing.
+present values (``validate_accept_identity``). A value that was not read changes nothing. The module does no
+I/O.
 """
 
 from __future__ import annotations

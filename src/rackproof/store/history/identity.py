@@ -1,11 +1,11 @@
-"""Identify the hardware that a measurement belongs to: a node, a GPU, a link or a group of nodes. No I/O.
+"""Identify the hardware that a measurement belongs to: a node, a GPU, a link or a group of nodes.
 
 The history calls this module when it stores a run and when it searches for one. The input is the nodes
 of the run and the labels of a measurement.
 
-A hostname may change with a new image, so the history uses hardware keys. If the value of a label is
-hardware (a GPU's UUID, a node of the run), ``*`` replaces it. The same measurement on 80,000 GPUs is
-therefore one quantity on 80,000 pieces of hardware.
+A hostname may change with a new image, so the history uses hardware keys. If the value of a label is hardware
+(a GPU's UUID, a node of the run), ``*`` replaces it. The same measurement on 80,000 GPUs is therefore one
+quantity on 80,000 pieces of hardware. The module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Decide which numbers of a run become references, and make references from accepted numbers. No I/O.
+"""Decide which numbers of a run become references, and make references from accepted numbers.
 
 The history calls this module for ``rackproof accept``, and when a job needs a reference. Nights use
 :func:`physical_objection`. The input is the run, the numbers of similar hardware, and the numbers that were
-accepted before. The history (:mod:`rackproof.store.history.repository`) reads and writes the tables.
+accepted before. The history (:mod:`rackproof.store.history.repository`) reads and writes the tables. The
+module does no I/O.
 """
 
 from __future__ import annotations
