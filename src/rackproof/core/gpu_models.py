@@ -1,10 +1,10 @@
 """Find the GPU model of a SKU or a product name, and the readings and limits of a model.
 
-The parsers of logs, the health checks, the history, and the commands that adopt an inventory call this
-module. A *product name* is the name that the driver reports (``NVIDIA H200``), and a *SKU* is the name of a
-node model in the inventory (``h200x8``). Begin with :func:`expected_model` for a SKU, and with
-:func:`is_product` or :func:`physics_of` for a product name. To add a model, add its name to ``_MODELS``, and
-to each table below that describes it. The module does no I/O.
+The parsers of logs, the scores of MLPerf, the facts and health checks of nodes, nights, the history, and the
+commands that adopt an inventory call this module. A *product name* is the name that the driver reports
+(``NVIDIA H200``), and a *SKU* is the name of a node model in the inventory (``h200x8``). Begin with
+:func:`expected_model` for a SKU, and with :func:`is_product` or :func:`physics_of` for a product name. To add
+a model, add its name to ``_MODELS``, and to each table below that describes it. The module does no I/O.
 """
 
 from __future__ import annotations

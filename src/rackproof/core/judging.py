@@ -1,8 +1,8 @@
 """Judge measurements against references and tolerances. Only this module judges a measurement.
 
 Job bench calls :func:`judge_run` with the logs of a run, and job validate calls it with those of a probe.
-:func:`judge` judges one measurement, for the filter ``verdict`` and for comparisons. :class:`SkuReference` is
-a reference from the inventory.
+:func:`judge` judges one measurement, for the filter ``verdict``, comparisons, nights and accepted references.
+:class:`SkuReference` is a reference from the inventory.
 
 A measurement is ``unproven``
 

@@ -1,6 +1,6 @@
 """Compute limits for the numbers in logs of MLPerf Training, from GPU peaks and published results.
 
-The readers of MLPerf logs and the checks of repeats call this module with the speeds, the samples and the
+The readers of MLPerf logs and the checks of scores call this module with the speeds, the samples and the
 hyperparameters of a log. A number beyond its limit is not plausible for the stated training and GPUs. The
 limits are in four tables beside this file, whose comments give the origin of the numbers. Reading these
 tables is the only I/O.

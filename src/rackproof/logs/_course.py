@@ -51,8 +51,8 @@ _FROM_THE_START = frozenset(
 )  # fmt: skip
 """Benchmarks whose first evaluation comes after one usual interval (in published logs, at most 1.04)."""
 _FEWEST_SHARE = 0.5
-"""Smallest share of the evaluations that state a value. No published success of rounds 3.1 to 5.1, of which
-there are 6,328, is below it."""
+"""Smallest share of the evaluations that state a value. None of the 6,328 published successes of rounds 3.1
+to 5.1 has a smaller share."""
 _GAP = 1.75
 """Largest interval between evaluations, as a multiple of the median. In a longer one, an evaluation is
 missing. Published logs have at most 1.6 (llama31_405b, 5.1)."""

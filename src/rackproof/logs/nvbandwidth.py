@@ -14,7 +14,7 @@ process's node. A bidirectional test between GPUs prints three matrices, its par
 total. Their cells are named after the test and the part
 (``device_to_device_bidirectional_memcpy_read_ce_total``), like the tool's own sums.
 
-:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`NvbandwidthParser.line`.
+:func:`rackproof.logs.parse` creates the parser. Begin with :meth:`NvbandwidthParser.line`.
 """
 
 from __future__ import annotations

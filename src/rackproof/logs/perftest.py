@@ -12,7 +12,7 @@ counts.
 The file of ``--out_json`` contains the figures of one size. It states no unit of a bandwidth, which therefore
 proves nothing.
 
-:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`PerftestParser.line`.
+:func:`rackproof.logs.parse` creates the parser. Begin with :meth:`PerftestParser.line`.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _column(words: str) -> _Column:
 
 
 def _bandwidth_column(name: str, unit: str) -> _Column:
-    """Return the column of a bandwidth: the average, the peak, or that of a port."""
+    """Return the column of a bandwidth: the average, the peak, or the bandwidth of a port."""
     factor = _TO_GBIT.get(unit)
     if factor is None:
         return _Column("_unknown", unit)

@@ -22,7 +22,7 @@ An evaluation prints ``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 exampl
 prints lines with the states of the GPUs before and after the training, which :mod:`rackproof.logs.gpu_use`
 reads.
 
-:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`TfCnnParser.line`.
+:func:`rackproof.logs.parse` creates the parser. Begin with :meth:`TfCnnParser.line`.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
 texts. Role slurm calls :func:`lost_nodes` through the filter ``slurm_lost_nodes``.
 
 Except for lines of sinfo, a statement begins with ``NodeName=``, ``NodeSet=``, ``PartitionName=``,
-``SwitchName=``, ``BlockName=`` or ``SlurmctldHost``. In gres.conf, it may also begin with ``Name=gpu``.
-``scontrol show`` breaks a statement into several lines. In slurm.conf, a backslash continues a line. The
-formats are from the manual pages slurm.conf(5), topology.conf(5), scontrol(1) and sinfo(1) of releases 21.08
-to 25.05. The module does no I/O.
+``SwitchName=``, ``BlockName=``, ``SlurmctldHost`` or ``ControlMachine``. In gres.conf, it may also begin with
+``Name=gpu``. ``scontrol show`` breaks a statement into several lines. In slurm.conf, a backslash continues a
+line. The formats are from the manual pages slurm.conf(5), topology.conf(5), scontrol(1) and sinfo(1) of
+releases 21.08 to 25.05. The module does no I/O.
 """
 
 from __future__ import annotations

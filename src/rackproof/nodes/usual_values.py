@@ -1,9 +1,8 @@
 """Keep the best values that nights read of a node's parts, for comparison in later nights.
 
-A value is compared with the usual one of its part, and not with that of last night. Otherwise, a loss in two
-nights would be the value with which the third night is compared. :func:`with_usual_values` gives a snapshot
-the usual values: when :func:`rackproof.nodes.snapshot.build_snapshot` stores it, and when the checks compare
-it.
+A value is compared with the usual value of its part, and not with last night's value. Otherwise, a loss in
+two nights would be the value with which the third night is compared. :func:`with_usual_values` gives a
+snapshot the usual values. :func:`rackproof.nodes.snapshot.build_snapshot` and the health checks call it.
 
 A usual value ends with its part, such as a GPU of another UUID in its place, or when an operator accepts the
 present values (``validate_accept_identity``). A value that was not read changes nothing. The module does no
@@ -61,7 +60,7 @@ def with_usual_values(
 
 
 def _gpus(snapshot: NodeSnapshot, previous: NodeSnapshot | None, accepted: bool) -> dict[str, Any]:
-    """Return the GPUs with their usual values, and those of the absent GPUs of the node's identity."""
+    """Return the GPUs with their usual values, and the usual values of absent GPUs of the node's identity."""
     known = _known_gpus(previous)
     links_read = snapshot.tools.get("nvlink_status") == "ok"
     gpus = []

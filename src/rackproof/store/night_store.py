@@ -1,8 +1,8 @@
 """Write and read the nights of a fleet, each in a folder of its own.
 
 A night is one run of validate.yml. Job validate writes a folder such as
-``results/20260131T020000Z-health-0a1b2c``, which also has the night's ``run.json``. Later nights, job reimage
-and several commands read it. This module handles these files:
+``results/20260131T020000Z-health-0a1b2c``, which also has the night's ``run.json``. Later nights, jobs bench
+and reimage, certificates and several commands read it. This module handles these files:
 
 * ``snapshots/NODE.json``, the snapshot of a node, written when the node answers;
 * ``conditions.json``, the firmware and rack of each node, by its hardware key, written with ``night.json``;
