@@ -1,7 +1,7 @@
 """Check the names and values of variables in the inventory and on the command line.
 
 The action ``rackproof_check_variables`` calls this module at the start of every job, and ``rackproof
-lint-inventory`` calls it without a playbook. Job validate checks the bounds of each node's variables. Each
+lint-inventory`` calls it without a playbook. Job validate calls only :func:`check_bounds`. Each
 function ``check_…`` raises an error that is for the operator. :func:`known_variables` reads the known names
 from the roles of the checkout.
 """

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-# User and group id of the files, because roles write the system's files as root.
+# User and group id of the required files, because roles write these files as root.
 OWNER = "0:0"
 
 

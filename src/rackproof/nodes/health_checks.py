@@ -288,7 +288,7 @@ def _as_fleetwide(finding: HealthFinding) -> HealthFinding:
     )
 
 
-# Tools: check that each answered completely and in time.
+# Checks of tools: each must answer completely and in time.
 
 
 def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -395,7 +395,7 @@ def _truncated_answers(node: NodeSubject) -> Iterator[HealthFinding]:
         yield node.finding("answer_cut", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
-# Identity: check that this is the node of the inventory and of earlier nights.
+# Checks of the identity: this must be the node of the inventory and of earlier nights.
 
 _ACCEPT = "-e validate_accept_identity=true accepts it"
 
@@ -460,7 +460,8 @@ def _changed_gpu(node: NodeSubject, gpu: GpuSnapshot, code: str, evidence: str) 
     return subject.finding(code, Verdict.UNPROVEN, "configure", f"{evidence}; {_ACCEPT}", "likely")
 
 
-# Presence of GPUs: if no GPU can be read, a single finding reports this, and no GPU counts as missing.
+# Checks of the presence of GPUs. If no GPU can be read, a single finding reports this, and no GPU counts as
+# missing.
 
 
 def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -985,7 +986,8 @@ def _links_down(gpu: GpuSnapshot) -> list[str]:
 def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find NVLinks that are down or missing. Report only the first such fault."""
     if subject.gpu.mig and not subject.gpu.links:
-        # "Nvlink queries are not supported for Devices in MIG mode", and no program uses links there.
+        # The driver prints "Nvlink queries are not supported for Devices in MIG mode", and no program uses
+        # links there.
         return
     checks = (
         _nvlinks_down,
@@ -1061,7 +1063,7 @@ def _most_links(subject: GpuSubject) -> int:
 
 
 def _slow_nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find active NVLinks that are slower than the model's, than its neighbours' or than before."""
+    """Find active NVLinks that are slower than the model's, than those of its neighbours, or than before."""
     least = least_link_gb_s(subject.gpu.name)
     fastest = max([least, *(speed for gpu in _gpus_alike(subject) for speed in gpu.link_gb_s.values())])
     if slow := _links_below(subject.gpu, fastest):
@@ -1378,7 +1380,7 @@ def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:
         return
     days = _days_between(subject.node.previous, subject.node.snapshot)
     passed_s = _seconds_between(subject.node.previous, subject.node.snapshot)
-    # The text has the true time, also if the limit is that of a longer one.
+    # The text has the true time, even if the limit applies to a longer time.
     when = "since the last snapshot" if passed_s is None else f"in {duration(passed_s)}"
     for name, limit_name in _COUNTER_LIMITS.items():
         growth = _counter_growth(subject.port.counters.get(name), subject.before.counters.get(name))
@@ -1450,7 +1452,7 @@ def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _expected_versions(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find versions that differ from those of the SKU."""
+    """Find versions that differ from the versions that the SKU states."""
     for name, expected_version in sorted(node.expected.versions.items()):
         code, version = f"version_{code_name(name)}", node.snapshot.versions.get(name)
         if not version:
@@ -1484,7 +1486,7 @@ def _driver_mismatches(node: NodeSubject) -> Iterator[HealthFinding]:
             yield node.finding(f"mismatch_{code_name(name)}", Verdict.FAIL, "configure", evidence)
 
 
-# System: check memory, limits, mounts, disks, clock and units.
+# Checks of the system: memory, limits, mounts, disks, clock, units and Slurm.
 
 
 def _locked_memory(node: NodeSubject) -> Iterator[HealthFinding]:

@@ -261,7 +261,7 @@ def _needs_card_links(node: NodeSubject) -> bool:
 
 
 def _card_links_state(node: NodeSubject) -> EvidenceState:
-    """Return the state of the PCIe links: each must have a current value and a maximum, or neither (a VM).
+    """Return the state of the PCIe links. Each must have a current value and a maximum, or neither (a VM).
 
     A value of 0 or without a number is missing.
     """
@@ -293,7 +293,7 @@ def _card_link_state(node: NodeSubject, address: str, quantity: str) -> Evidence
 
 
 def _statfs_state(node: NodeSubject) -> EvidenceState:
-    """Return the state of the answers about file systems: hung if one hung, or else another bad state."""
+    """Return the state of the answers about file systems. It is hung if one of them hung."""
     names = (tool for tool in node.snapshot.tools if tool.startswith("statfs "))
     states = {tool_state(node.snapshot, tool) for tool in names} - {EvidenceState.THERE}
     if EvidenceState.HUNG in states:
@@ -321,7 +321,7 @@ def _row(
 ) -> RequiredEvidence[NodeSubject]:
     """Return the row for a field of the node's snapshot, or, with a ``state`` of its own, for a tool.
 
-    Without a remedy of its own, it names the usual one for a file, or for a command.
+    Without a remedy of its own, the row names the usual remedy for a file or for a command.
     """
     return RequiredEvidence(
         name=name,

@@ -46,7 +46,7 @@ METHODS = (
     TransferMethod("nvidia_peermem", driver_from=470, ofed=frozenset({"mlnx", "doca"})),
     TransferMethod("nv_peer_mem", driver_below=470, ofed=frozenset({"mlnx"})),
 )
-"""Methods in NVIDIA's order of preference. The first one with all needs met is chosen."""
+"""Methods in NVIDIA's order of preference. The first method whose needs are all met is chosen."""
 
 
 @dataclass(frozen=True)

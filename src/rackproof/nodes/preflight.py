@@ -35,7 +35,7 @@ class Expected:
     Attributes:
         os: The accepted systems, as ID and VERSION_ID of /etc/os-release, such as ``ubuntu-24.04``.
         disk_gib: The least free space by path.
-        names: The names, such as that of the Slurm controller, for which the node must find an address.
+        names: The names for which the node must find an address, such as the name of the Slurm controller.
         clock_offset_s: The largest difference from the controller's clock.
         ignore: The codes of remarks that do not stop the playbook.
     """
@@ -54,7 +54,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Remark:
-    """A difference from the expectations. A ``fatal`` one stops the playbook for the node.
+    """A difference from the expectations. A ``fatal`` difference stops the playbook for the node.
 
     ``what`` is the examined property, and ``remedy`` the operator's next step.
     """

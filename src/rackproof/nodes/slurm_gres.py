@@ -22,7 +22,7 @@ def read_gres(text: str) -> dict[str, int]:
     """Return the GPUs in a Gres or TRES by type. ``gpu:h100:8(S:0-1)`` gives ``{"h100": 8}``.
 
     The type in ``gpu:8`` is "". If CfgTRES counts all GPUs in addition to each type, only the types are
-    returned. GPUs of types that it does not name have the type "".
+    returned. GPUs of types that the text does not name have the type "".
     """
     counts: dict[str, int] = {}
     for kind, count in _GPUS.findall(_plain_gres(text)):
@@ -75,7 +75,7 @@ class GresConf:
     def complete(self, name: str, stated: Mapping[str, int]) -> dict[str, int]:
         """Return the GPUs of a node by type, with types of gres.conf if its Gres has only a number.
 
-        If the Gres has no GPUs, those of the lines that name the node are returned.
+        If the Gres has no GPUs, the GPUs of the lines that name the node are returned.
 
         Args:
             name: The node.
@@ -100,7 +100,7 @@ def _typed_first(lines: Mapping[str, int]) -> dict[str, int]:
 
 
 def _count_of_line(pairs: Mapping[str, str]) -> int:
-    """Return the number of GPUs of a line: its Count, or else that of its device files."""
+    """Return the number of GPUs of a line, which is its Count, or else the number of its device files."""
     if re.fullmatch(r"[0-9]{1,4}", pairs.get("count", "")):
         return int(pairs["count"])
     return len(expand_hostlist(pairs.get("file", "")))

@@ -69,7 +69,7 @@ class SlurmNode:
         gpus: The number of GPUs by type in Gres. The type is "" if Gres has none.
         features: Its features.
         partitions: Its partitions.
-        gpus_known: Whether Slurm states its GPUs. It is false if the text is cut off before or in Gres.
+        gpus_known: Whether Slurm states the GPUs of the node. False if the text is cut off before or in Gres.
         switch: Its leaf switch or its block in the topology.
         state: Its state, such as ``FUTURE``.
         instance_type: The cloud's type of the instance.
@@ -314,7 +314,7 @@ class _Reader:
         """Return the parsed nodes.
 
         Args:
-            includes: The paths of Include lines. A remark names those whose files were not read.
+            includes: The paths of Include lines. A remark names the paths whose files were not read.
 
         Raises:
             SlurmListingError: The text lists no nodes.
@@ -350,7 +350,7 @@ class _Reader:
         )
 
     def _gres_remarks(self) -> list[str]:
-        """Return the remark on nodes that only gres.conf names. If there are no other nodes, add these."""
+        """Return the remark on nodes that only gres.conf names. Add these nodes if there are no others."""
         unknown_hosts = [host for host in self._gres.hosts if host not in self._nodes]
         hosts_text = sanitize(compress_hostlist(unknown_hosts), 200)
         if not unknown_hosts:
@@ -443,7 +443,7 @@ _SIZES: Mapping[str, tuple[str, ...]] = {
     "threads": ("threadspercore",),
     "real_memory_mb": ("realmemory",),
 }
-"""Keys of :attr:`SlurmNode.sizes`, each with Slurm's keys in lower case. The first key that exists counts."""
+"""Keys of :attr:`SlurmNode.sizes`, each with Slurm's keys in lower case. The first existing key is used."""
 
 
 def _sizes(node_fields: Mapping[str, str]) -> dict[str, int]:

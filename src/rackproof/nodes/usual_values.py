@@ -75,7 +75,7 @@ def _gpus(snapshot: NodeSnapshot, previous: NodeSnapshot | None, accepted: bool)
 
 
 def _known_gpus(previous: NodeSnapshot | None) -> dict[str, GpuUsual]:
-    """Return all that earlier nights read of each GPU, by UUID. Nothing was read of it since."""
+    """Return the values that earlier nights read of each GPU, by UUID."""
     if previous is None:
         return {}
     known = dict(previous.absent_gpus)
@@ -139,7 +139,7 @@ def _ports(snapshot: NodeSnapshot, previous: NodeSnapshot | None, accepted: bool
 
 
 def _port(port: PortSnapshot, known: PortSnapshot, readings_accepted: bool, accepted: bool) -> PortSnapshot:
-    """Return a port with the best values that it ever had, ``known`` being its state of an earlier night."""
+    """Return a port with the best values that it ever had. ``known`` is the port in an earlier night."""
     rates = [known.usual_gbps, known.rate_gbps, port.usual_gbps, port.rate_gbps]
     highest_gbps = max((rate for rate in rates if rate), default=None)
     # A link can only go down after it was up, but a reboot clears the counter.
@@ -187,7 +187,7 @@ def _disks_that(snapshot: NodeSnapshot, *, can_be_written: bool) -> set[str]:
 
 
 def is_read_only(mount: Mapping[str, str]) -> bool:
-    """Return whether a mount or its file system can only be read. On an error, the latter is read-only."""
+    """Return whether a mount or its file system is read-only. After an error, only the file system is."""
     return "ro" in (*mount["options"].split(","), *mount["super_options"].split(","))
 
 
@@ -235,7 +235,7 @@ def _lost(
         earlier: The readings of earlier nights, in several groups.
         lost: The readings that are known to be missing tonight.
         present: The readings of tonight.
-        accepted: Whether an operator accepts tonight's readings. Then none is missing.
+        accepted: Whether an operator accepts tonight's readings. If so, no reading is missing.
     """
     if accepted:
         return ()
