@@ -2,7 +2,7 @@
 
 Job bench calls :func:`load_definitions` to select and plan benchmarks, and job validate judges its probes by
 the same definitions. ``rackproof benchmarks`` lists the valid files (:func:`load_valid_definitions`). Begin
-with :class:`Definition`, whose keys are those of a file. The readers of catalogues and of system descriptions
+with :class:`Definition`, which has the keys of a file. The readers of catalogues and of system descriptions
 use only :func:`lines_of_keys` and :func:`construct_document`.
 
 A definition is a YAML file that contains only data. It may contain variables, written as ``{{ name }}``,

@@ -1,6 +1,6 @@
 """Judge measurements against references and tolerances. Only this module judges a measurement.
 
-Job bench calls :func:`judge_run` with the logs of a run, and job validate calls it with those of a probe.
+Job bench calls :func:`judge_run` with the logs of a run, and job validate with the logs of a probe.
 :func:`judge` judges one measurement, for the filter ``verdict``, comparisons, nights and accepted references.
 :class:`SkuReference` is a reference from the inventory.
 

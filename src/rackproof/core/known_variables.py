@@ -489,7 +489,7 @@ def read_yaml(path: Path) -> Any:
 
     Raises:
         OSError: The file cannot be read.
-        yaml.YAMLError: It is not YAML.
+        yaml.YAMLError: The file is not YAML.
     """
     # Several hundred files are read at the start of a playbook, and the loader in C is faster. Both are safe.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -426,9 +426,9 @@ _SMI_TOOLS = ("nvidia_smi", "nvlink_")
 
 
 def _without_texts_failed(tools: Mapping[str, Any]) -> dict[str, Any]:
-    """Mark tools with status ok but without text as failed.
+    """Mark tools with status ok but without an output as failed.
 
-    An empty text would mean that there are no faults.
+    Otherwise, the missing output would count as an empty one, which means that there are no faults.
     """
     return {
         name: {**mapping_at(tools, name), "status": "failed"}

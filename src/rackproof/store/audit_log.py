@@ -33,8 +33,8 @@ PROVISIONS = "provisions"
 _REASON = 400
 """Longest reason of a drain in the log, in characters."""
 _UNKNOWN_STATES = ("", "unknown")
-"""Values of ``state_after`` with which ``rackproof_slurm_node`` says that the node's state in Slurm is not
-known. A node with one of them has no act, neither a drain nor a resume."""
+"""Values of ``state_after`` in results of ``rackproof_slurm_node`` for a node whose state in Slurm is
+unknown. Such a node gets no act, neither a drain nor a resume."""
 
 
 class AuditEntry(Record):
@@ -220,7 +220,10 @@ def read_provisions(results: Path) -> tuple[list[ProvisionRecord], int]:
 
 
 def last_provisions(provisions: Iterable[ProvisionRecord]) -> dict[str, ProvisionRecord]:
-    """Return the last provisioning of each node. The provisionings are given oldest first, without I/O."""
+    """Return the last provisioning of each node.
+
+    The provisionings are given oldest first. The function does no I/O.
+    """
     return {node: provision for provision in provisions for node in provision.nodes}
 
 

@@ -134,8 +134,8 @@ class Topology:
     def _place(self, labels: Mapping[str, str]) -> Place:
         """Return the hardware that the labels contain, and the labels without it.
 
-        If one label has hardware, that is returned. If several have, the link between them is returned.
-        Without any, the measurement belongs to all nodes of the run.
+        If one label has hardware, this hardware is returned. If several have, the link between them is
+        returned. Without any, the measurement belongs to all nodes of the run.
         """
         general_labels: dict[str, str] = {}
         ends: list[tuple[Part, Part | None]] = []
