@@ -976,7 +976,8 @@ def select_benchmarks(
         benchmarks: The names of the benchmarks, or empty for the suite.
 
     Raises:
-        UnknownBenchmarkError: There is no such benchmark or suite. The message suggests similar names.
+        UnknownBenchmarkError: There is no such benchmark or suite, or none is given. The message suggests
+            names.
     """
     if benchmarks:
         for name in benchmarks:

@@ -1020,7 +1020,10 @@ def _nvlinks_fewer_than_wanted(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _nvlinks_fewer_than_others(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU with fewer NVLinks than others of its name, if the SKU states no number."""
+    """Find a GPU without active NVLinks, or with fewer NVLinks than another one of its name uses.
+
+    The check applies if the SKU states no number of NVLinks.
+    """
     links = subject.gpu.links
     count = sum(links.values())
     if subject.node.expected.nvlinks or not (beside := _most_links(subject)):
@@ -1063,7 +1066,7 @@ def _most_links(subject: GpuSubject) -> int:
 
 
 def _slow_nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find active NVLinks that are slower than the model's, than those of its neighbours, or than before."""
+    """Find active NVLinks that are slower than the model's, the neighbours' or their own earlier speed."""
     least = least_link_gb_s(subject.gpu.name)
     fastest = max([least, *(speed for gpu in _gpus_alike(subject) for speed in gpu.link_gb_s.values())])
     if slow := _links_below(subject.gpu, fastest):
@@ -1073,7 +1076,7 @@ def _slow_nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _links_below(gpu: GpuSnapshot, fastest_gb_s: float) -> str:
-    """Return the active NVLinks that are slower than the fastest one, with their speed, or ""."""
+    """Return the active NVLinks that are slower than ``fastest_gb_s``, with the speed of the first, or ""."""
     now = gpu.link_gb_s
     slow = sorted((link for link, speed in now.items() if speed < SLOW_LINK_SHARE * fastest_gb_s), key=int)
     return (
@@ -1326,7 +1329,7 @@ def _port_link(subject: PortSubject) -> Iterator[HealthFinding]:
 
 
 def _port_down(subject: PortSubject) -> Iterator[HealthFinding]:
-    """Find a port that is down. It is unused if it was never active and enough ports of its use are."""
+    """Find a port that is down. It is unused if it was never up and enough ports of its use are active."""
     port, active = subject.port, subject.node.active_ports[subject.use]
     needed = expected_ports(subject.node.expected, subject.use)
     physical = f", physically {port.physical}" if port.physical else ""
@@ -1427,7 +1430,7 @@ def _seconds_between(previous: NodeSnapshot | None, snapshot: NodeSnapshot) -> f
 
 
 def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find network cards whose PCIe link is narrower or slower than the most that they support."""
+    """Find network cards whose PCIe link is slower or narrower than they support, or than the SKU states."""
     for address, link in node.snapshot.links.items():
         for quantity, prefix in (("width", "x"), ("speed", "")):
             now, highest = link.get(f"current_link_{quantity}", ""), link.get(f"max_link_{quantity}", "")
@@ -1452,7 +1455,7 @@ def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _expected_versions(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find versions that differ from the versions that the SKU states."""
+    """Find versions that are unknown, or differ from the versions that the SKU states."""
     for name, expected_version in sorted(node.expected.versions.items()):
         code, version = f"version_{code_name(name)}", node.snapshot.versions.get(name)
         if not version:

@@ -187,7 +187,7 @@ def _needs_controller(node: NodeSubject) -> bool:
 
 
 def _needs_slurm_name(node: NodeSubject) -> bool:
-    """Return whether slurmd must answer: Slurm expects the node, its controller and slurmd are there."""
+    """Return whether slurmd must state its name, because it runs and its controller answers the node."""
     running = (node.snapshot.services or {}).get("slurmd.service") == "active"
     return _needs_controller(node) and node.snapshot.reaches_slurm is True and running
 

@@ -34,9 +34,14 @@ class Expected:
 
     Attributes:
         os: The accepted systems, as ID and VERSION_ID of /etc/os-release, such as ``ubuntu-24.04``.
-        disk_gib: The least free space by path.
+        gpus: The number of NVIDIA GPUs on the PCI bus.
+        memory_gib: The size of the memory, of which 95 % are sufficient.
+        cores: The least number of CPU cores that are online.
+        disk_gib: The least free space by path, in GiB.
+        kernel: The pinned release of the running kernel.
+        driver: The pinned version of the NVIDIA driver.
         names: The names for which the node must find an address, such as the name of the Slurm controller.
-        clock_offset_s: The largest difference from the controller's clock.
+        clock_offset_s: The largest difference from the controller's clock, in seconds.
         ignore: The codes of remarks that do not stop the playbook.
     """
 
@@ -111,7 +116,7 @@ def _system(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 
 def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
-    """Yield remarks about missing GPUs, memory and cores."""
+    """Yield remarks about another number of GPUs than expected, and about missing memory and cores."""
     yield from _gpus(node, expected.gpus)
     memory = node["memory_bytes"] / GIB
     # Firmware and kernel reserve some memory for themselves.

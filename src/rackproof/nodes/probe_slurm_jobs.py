@@ -158,6 +158,7 @@ DOMAIN_PROBE = replace(FABRIC_PROBE, gpu=(*(FABRIC_PROBE.gpu or ()), "--mnnvl"))
 """:data:`FABRIC_PROBE` for nodes of one NVLink domain. Network cards alone do not suffice for a pass."""
 
 SHARED_FILES = ("bytecode_cache.py", "common.py", "gpu_state.py", "samples.py")
+"""Files of workloads/ that the script of each job contains."""
 
 
 @dataclass(frozen=True)

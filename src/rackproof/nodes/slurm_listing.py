@@ -69,7 +69,8 @@ class SlurmNode:
         gpus: The number of GPUs by type in Gres. The type is "" if Gres has none.
         features: Its features.
         partitions: Its partitions.
-        gpus_known: Whether Slurm states the GPUs of the node. False if the text is cut off before or in Gres.
+        gpus_known: Whether Slurm states the GPUs of the node. It is False if the text is cut off before or in
+            Gres, or if sinfo printed no column of generic resources.
         switch: Its leaf switch or its block in the topology.
         state: Its state, such as ``FUTURE``.
         instance_type: The cloud's type of the instance.
@@ -262,8 +263,8 @@ class _Reader:
         """Read a line of sinfo, whose fields bars separate. Skip any other line.
 
         Raises:
-            SlurmListingError: The fields are in another order, the list of hosts is invalid, or there are too
-                many nodes.
+            SlurmListingError: The fields have an unexpected form, the list of hosts is invalid, or there are
+                too many nodes.
         """
         if "|" not in line or _BEGIN.match(line):
             return

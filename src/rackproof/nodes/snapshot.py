@@ -15,8 +15,8 @@ Entries of ``health``:
 * ``begin`` and ``epoch``: the times at which gathering began and ended, in seconds since 1970.
 * ``since``: the time from which the log was requested, which is :func:`next_log_since` of the last night.
 * ``booted``: the start of the first process, because a container's kernel is older than its boot.
-* ``loaded``: whether a load ran on the GPUs meanwhile. ``rackproof_facts`` does not state it, so it is false,
-  and PCIe links and clocks count as idle.
+* ``loaded``: whether a load ran on the GPUs meanwhile. ``rackproof_facts`` does not state it, so it is false.
+  A PCIe link then counts as loaded only if its GPU is busy (``loaded_percent`` of the limits).
 * ``tools``: an answer by name, as in ``facts.tools`` (see below).
 * ``hca``: for each port of each device, ``state``, ``phys_state``, ``rate``, ``link_layer`` (texts of
   /sys/class/infiniband/DEVICE/ports/PORT), ``counters`` (numbers by name), and ``nvswitch``, which states
@@ -28,10 +28,11 @@ Entries of ``health``:
 
 Answers in ``tools``:
 
-* ``kernel_log``: ``journalctl -o short-unix _TRANSPORT=kernel --since=@LAST_SNAPSHOT`` with earlier boots, or
-  else ``dmesg``. Its ``errors`` are the lines of level error or worse, absent if the log states no levels.
-  Only a journal has ``oldest``, the oldest message of this boot (a line of ``journalctl -k -o json``, or
-  ""), and ``ring``, the first line of ``dmesg`` if it completed the log.
+* ``kernel_log``: ``journalctl -o short-unix _TRANSPORT=kernel --since=@LAST_SNAPSHOT`` with earlier boots,
+  ``journalctl -k`` in the first night, or else ``dmesg``. Its ``errors`` are the lines of level error or
+  worse, absent if the log states no levels. Only a journal has ``oldest``, the oldest message of this boot (a
+  line of ``journalctl -k -o json``, or ""), and ``ring``, the first line of ``dmesg`` if it completed the
+  log.
 * ``nvidia_smi_xml``: ``nvidia-smi -q -x``.
 * ``nvlink_status``, ``nvlink_errors``: ``nvidia-smi nvlink -s`` and ``-e``.
 * ``failed_units``: ``systemctl list-units --failed --plain --no-legend``.
@@ -140,7 +141,7 @@ def build_snapshot(
         name: The node's name in the inventory.
         gathered: The gathered data, in the form that the module's docstring describes.
         sku: The model that the inventory expects.
-        previous: The last snapshot. XIDs without action stay open, and counts of reboots continue.
+        previous: The last snapshot. XIDs that still need an action stay open, and counts of reboots go on.
         about: The node's record, if already read. Reading it is most of a snapshot's cost.
         whole: Whether the answer is complete. An incomplete answer proves nothing.
         accept_identity: Whether tonight's machine and GPUs become the node's identity, and their present
@@ -439,7 +440,7 @@ def _without_texts_failed(tools: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the lines beside the XML and, from all nvidia-smi answers including stderr, infoROM warnings."""
+    """Return the lines beside the XML, and lines of all nvidia-smi answers about infoROMs and lost GPUs."""
     xml = text_at(mapping_at(tools, "nvidia_smi_xml"), "stdout")
     remarks = [text for _at, text in lines_beside(xml.encode("utf-8", "replace"))] if "<" in xml else []
     for tool in sorted(tools):
@@ -813,7 +814,7 @@ def _tool_seconds(tools: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _missing_disks(paths: Mapping[str, Any], disk: Mapping[str, object]) -> dict[str, str]:
-    """Return status "failed" for each path without a file system, which is no healthy disk."""
+    """Return status "failed" for each path for which ``disk`` has no file system."""
     return {f"statfs {sanitize(path, 50)}": "failed" for path in paths if sanitize(path, 300) not in disk}
 
 

@@ -34,7 +34,7 @@ def memory_key(gpu: GpuSnapshot) -> str:
 def with_usual_values(
     snapshot: NodeSnapshot, previous: NodeSnapshot | None, *, accepted: bool = False
 ) -> NodeSnapshot:
-    """Return a snapshot with the usual values of its parts, which are those of an earlier night and its own.
+    """Return a snapshot with the usual values of its parts, from an earlier night and from its own values.
 
     Args:
         snapshot: The snapshot of tonight.
@@ -129,7 +129,7 @@ def _gpu_readings(gpu: GpuSnapshot) -> set[str]:
 
 
 def _ports(snapshot: NodeSnapshot, previous: NodeSnapshot | None, accepted: bool) -> tuple[PortSnapshot, ...]:
-    """Return the ports with the highest rate, the best state and the counters that each ever had."""
+    """Return the ports, each with its highest rate, whether it was ever active, and its lost counters."""
     before = (*previous.gone_ports, *previous.ports) if previous else ()
     known = {(port.device, port.port): port for port in before}
     return tuple(
