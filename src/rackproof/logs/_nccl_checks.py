@@ -1,4 +1,6 @@
-"""Check that the figures, sizes and devices of a table of nccl-tests agree with each other. No I/O.
+"""Check that the figures, sizes and devices of a table of nccl-tests agree with each other.
+
+The module does no I/O.
 
 The parser of nccl-tests uses these classes. A row states a size in bytes, and then twice (out of place and in
 place) a time in microseconds, *algbw* (size divided by time, in GB/s) and *busbw* (algbw times the

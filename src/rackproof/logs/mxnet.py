@@ -180,7 +180,7 @@ class MxnetParser(LogParser):
         """
         fraction = "accuracy" in name or name.endswith("f1")
         if math.isnan(value) and fraction:
-            # MXNet divides the number of right answers by that of examples, so it divided by 0.
+            # MXNet divides the number of right answers by the number of examples, so it divided by 0.
             message = f"{name} is {value}: no example was counted"
             self.log.find("no_examples", message, Verdict.UNPROVEN, line=at, excerpt=text)
         elif not math.isfinite(value):

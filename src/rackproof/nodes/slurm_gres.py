@@ -1,8 +1,8 @@
 """Read the GPUs from Slurm's generic resources (Gres), and from lines of gres.conf. No I/O.
 
-:mod:`rackproof.nodes.slurm_listing` calls :func:`read_gres` with a node's resources
-(``gpu:h100:8(S:0-1)``), and gives lines of gres.conf (``Name=gpu Type=h100 File=/dev/nvidia[0-7]``) to
-:class:`GresConf`. The formats are from the manual page gres.conf(5) of releases 21.08 to 25.05.
+:mod:`rackproof.nodes.slurm_listing` calls :func:`read_gres` with a node's resources (``gpu:h100:8(S:0-1)``),
+and gives lines of gres.conf (``Name=gpu Type=h100 File=/dev/nvidia[0-7]``) to :class:`GresConf`. The formats
+are from the manual page gres.conf(5) of releases 21.08 to 25.05. The module does no I/O.
 """
 
 from __future__ import annotations

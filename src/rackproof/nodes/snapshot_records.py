@@ -1,7 +1,7 @@
-"""Define the records of a snapshot, which is the state of a node in one night. No I/O.
+"""Define the records of a snapshot, which is the state of a node in one night.
 
 :mod:`rackproof.nodes.snapshot` makes a snapshot of a node's answer. A new field also needs a row in
-:mod:`rackproof.nodes.night_evidence`.
+:mod:`rackproof.nodes.night_evidence`. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GpuUsual(Record):
     """The version of the driver that last reported the GPU."""
 
     def joined(self, other: GpuUsual) -> GpuUsual:
-        """Return the better of each value. ``other`` was read later."""
+        """Return the better one of each pair of values. ``other`` was read later."""
         values = {name: self.best(name, other) for name in self.values | other.values}
         links = {link: self.was_up(link) or other.was_up(link) for link in self.links | other.links}
         return self.model_copy(
@@ -36,7 +36,7 @@ class GpuUsual(Record):
         )
 
     def replaced(self, accepted: GpuUsual, *, links_read: bool) -> GpuUsual:
-        """Return the accepted values. Those that were not read remain."""
+        """Return the accepted values. Values that were not read remain."""
         links = accepted.links if links_read else accepted.links or self.links
         update = {"serial": accepted.serial or self.serial, "links": links}
         return self.model_copy(update={**update, "values": self.values | accepted.values})
@@ -147,14 +147,15 @@ class GpuSnapshot(Record):
 
 
 _LOST_LINK_COUNTERS = ("link_downed", "LinkDownedCounter")
-"""Counters of a port, in /sys and of perfquery, of how often its link went down since the driver started."""
+"""Names of the counter, in /sys and of perfquery, of how often a port's link went down since the driver
+started."""
 
 
 class PortSnapshot(Record):
     """One port of a network card in a snapshot. ``rate_gbps`` is its signalling rate, or None if unknown.
 
     ``device`` is the card's name, such as ``mlx5_0``. ``state`` is the logical state (``active``, ``down``),
-    and ``physical`` that of the link (``linkup``, ``polling``). ``layer`` is InfiniBand or Ethernet.
+    and ``physical`` the state of the link (``linkup``, ``polling``). ``layer`` is InfiniBand or Ethernet.
     ``usual_gbps`` is the highest rate ever observed on the port, and ``was_active`` is whether the port was
     ever active, as a night observed it or as a lost link proves. ``nvswitch`` is whether the port only
     manages NVSwitches (HGX B200), or None if unknown.
@@ -197,8 +198,8 @@ class NodeSnapshot(Record):
     serial: str = ""
     identity_serial: str = ""
     identity_gpus: tuple[str, ...] = ()
-    """The node's identity, which is its serial number and the UUIDs of its GPUs. They are those that its
-    first nights read, or as accepted, with the GPUs that were added later and replaced none."""
+    """UUIDs of the GPUs of the node's identity. They and ``identity_serial`` were read in the node's first
+    nights, or an operator accepted them. GPUs that were added later and replaced none are among them."""
     identity_accepted: bool = False
     foreign_parts: tuple[str, ...] = ()
     """Serial numbers and UUIDs that the node reported although they identify another node. No other
@@ -218,7 +219,7 @@ class NodeSnapshot(Record):
     unlisted_gpus: tuple[str, ...] = ()
     """UUIDs that ``nvidia-smi nvlink`` reports, and that the list of ``nvidia-smi -q`` lacks."""
     smi_remarks: tuple[str, ...] = ()
-    """Lines that nvidia-smi printed beside its answers. They are warnings with which it still succeeds."""
+    """Lines that nvidia-smi printed beside its answers. They are warnings, and nvidia-smi still succeeds."""
     ports: tuple[PortSnapshot, ...] = ()
     gone_gpus: tuple[GpuSnapshot, ...] = ()
     gone_ports: tuple[PortSnapshot, ...] = ()

@@ -1,6 +1,7 @@
 """Define the tables of the history.
 
-All modules of the history use these tables. :mod:`rackproof.store.history.database` creates them.
+The modules of the history that read or write the database use these tables.
+:mod:`rackproof.store.history.database` creates them.
 
 The tables are designed for a fleet. With 10,000 nodes and 40 measurements each, 60 nights give 24 million
 rows. A row of a measurement is therefore a few numbers, which refer to *what* was measured (``quantities``)
