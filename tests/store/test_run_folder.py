@@ -238,7 +238,7 @@ from rackproof.store import run_folder
 
 
 def unprivileged(program: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a program without root's rights. Root changes to the user nobody, because no mode stops root."""
+    """Run a program without root's rights. If root runs it, its user is 65534, because no mode stops root."""
     drop = "import os\nif os.geteuid() == 0:\n    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
     return subprocess.run(
         [
