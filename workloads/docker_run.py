@@ -59,13 +59,14 @@ from slurm_run import (
 )
 
 LABEL = "rackproof.ref"
+"""Label of an image with the commit of its sources."""
 _NO_SECURITY: dict[str, Any] = {"usedforsecurity": False} if sys.version_info >= (3, 9) else {}
 EVENT = re.compile(rb":::MLL [0-9.]+ ([a-z_]+): ")
 EPOCH = re.compile(rb'"(?:epoch_num|iteration)": *(\d{1,9})')
 TREES = {"76c9fa035846370d66c7e107471b8989b5908037": "dacafd23d825023166f58785cb54ed183290daa4"}
 """Names that git gives to the commits' trees. An archive that is made again may have another checksum."""
 MOST_ARCHIVE_BYTES, MOST_UNPACKED_BYTES = 2_000_000_000, 8_000_000_000
-"""Limits that no sources reach. A larger archive could fill the disk that all benchmarks share."""
+"""Limits for the archive and its content. A larger archive could fill the disk that all benchmarks share."""
 TOP = "/sources"
 """The folder of the sources for a script in the container."""
 SHIM = """\
@@ -424,7 +425,7 @@ class Docker(slurm_run.Work):
         environment["PATH"] = f"{shim.parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
 
     def end_left_over(self) -> None:
-        """End containers of runs that were killed before they could do so."""
+        """End the containers of runs whose launcher was killed before it ended them."""
         for note in sorted(self.note.parent.glob("cont_*")) if self.note.parent.is_dir() else ():
             if lives(note):
                 continue

@@ -53,6 +53,7 @@ VARIABLE_UPDATES = ("horovod", *SERVED, *ONE_NODE)
 BROKEN_UPDATES = {
     "collective_all_reduce": "the program itself ends with an AttributeError in all of its last commits"
 }
+"""Variable updates of tf_cnn_benchmarks that do not work, each with the reason."""
 FORWARDED = (
     "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "GLOO_SOCKET_IFNAME", "RACKPROOF_NODES", "RACKPROOF_FIRST",
 )  # fmt: skip
@@ -77,7 +78,7 @@ class Refusal(Exception):  # noqa: N818  (reads as what it is)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

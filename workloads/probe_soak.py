@@ -43,6 +43,7 @@ if common.IS_RANK:
     import torch
 
 WINDOW_S = 1.0
+"""Seconds of a window, after which readings and comparisons are stored."""
 QUEUED_STEPS = 4
 """Number of steps that are queued on the GPU, about 0.2 s."""
 USUAL_STEPS = 200
@@ -50,7 +51,9 @@ USUAL_STEPS = 200
 SETTLE_SHARE = 0.2
 """The share of a short run that is for warming up, in place of :data:`soak_series.SETTLE_S`."""
 TIMEOUT_S = 300.0
+"""The longest wait of ranks for each other."""
 REDUCED_MIB = 64
+"""Size of the all-reduce of a step."""
 LINES_OF_RUN = 20
 """Lines of samples that even a short run keeps."""
 PROGRAMS = (
@@ -90,7 +93,7 @@ CPU_SHAPE = Shape(256, 8, (1, 2, 128, 32), 4, 1)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = common.probe_parser(__doc__, 600.0)
     add = arguments.add_argument
     add("--notes", type=Path, help="folder that keeps the samples, from which an interrupted load continues")
@@ -206,7 +209,17 @@ class Timer:
 
 @dataclass
 class Watch:
-    """The state of one GPU's measurement, with its samples and queries."""
+    """The state of one GPU's measurement, with its samples and queries.
+
+    Attributes:
+        shape: The size of a step.
+        nvml: The access to the GPU, or None if its readings are missing.
+        keeper: The writer of the samples.
+        settle_s: The seconds of warm-up of a session.
+        wrong_values: A function that returns how many values of this session differed.
+        counted_s: The seconds that count as measured so far.
+        recent_s: The times of the latest steps.
+    """
 
     shape: Shape
     nvml: samples.Nvml | None

@@ -36,6 +36,7 @@ EXIT_NOT_MET = 8
 
 PORT = 29417
 MEET_S = 180.0
+"""Longest wait of the nodes for each other."""
 MEASURE_S = 0.5
 """Seconds of measurement for each direction of each pair."""
 ANSWER_S = 120.0
@@ -44,6 +45,7 @@ STREAMS = 4
 """Number of TCP streams of a measurement, because one stream does not fill a fast link."""
 CHUNK = 1 << 20
 GRACE_S = 10.0
+"""Seconds between SIGTERM and SIGKILL for the program, and for the other nodes to state their end."""
 
 
 class NotMet(Exception):  # noqa: N818  (the name states the fact)

@@ -57,10 +57,15 @@ from lock_file import open_lock
 EXIT_JOB, EXIT_DATA, EXIT_IMAGE, EXIT_SLURM = 1, 5, 6, 7
 MARK = ":::RACKPROOF "
 POLL_S = float(os.environ.get("RACKPROOF_SLURM_POLL_S", "3"))
+"""Seconds between two queries of Slurm."""
 SAY_S = 30.0
+"""Seconds between two lines that state the same."""
 SLURM_ANSWERS_S = float(os.environ.get("RACKPROOF_SLURM_ANSWERS_S", "300"))
+"""Longest wait for Slurm to answer whether the job of this run exists."""
 MOST_SILENCE_S = 900.0
+"""Seconds without an answer of Slurm after which a job is no longer followed."""
 CHECKER_S = 600.0
+"""Least time without output, after the training, after which a job counts as hung."""
 QUIET_AFTER_END_S = 20.0
 """The longest wait for the end of a job's output, because shared file systems show the last lines late."""
 CREDENTIALS = ("/etc/enroot/.credentials", "/root/.config/enroot/.credentials", "/root/.docker/config.json")
@@ -98,7 +103,7 @@ PHASES = {
 NO_JOB = "down|drain|fail|maint|unknown|power|reboot|inval|future|blocked"
 """The beginnings of the states of a node that takes no job."""
 FORGOTTEN = "FORGOTTEN"
-"""The state of a job that neither Slurm's controller nor its accounts know. It ended some time ago."""
+"""The state of a job that neither Slurm's controller nor its accounts list. It ended some time ago."""
 FORGOTTEN_S = 60.0
 """Seconds for which a job must be unknown until it counts as ended."""
 WHOLE_NODE = ("--exclusive", "--mem=0")
@@ -351,7 +356,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass
 class Watch:
-    """The state of following a job between two polls. Times are of the monotonic clock."""
+    """The state of following a job between two polls. Times are of the monotonic clock.
+
+    Attributes:
+        began: The start of following the job.
+        grown: The time at which the output last grew.
+        asked: The time of the last query of Slurm.
+        shown: The phase that was printed last, at the time ``shown_at``.
+        silent: The time since which the job's state is unknown, or 0.
+        state: The job's state in the last answer.
+        started: Whether the job was seen running.
+        cancelled: Whether the job was cancelled.
+        hung: Why the job was cancelled, for the record: its wait in the queue, or its silence.
+    """
 
     began: float
     grown: float = field(init=False)

@@ -53,7 +53,10 @@ class DamagedError(ValueError):
 
 @dataclass
 class Growth:
-    """The growth of counters, added up over readings. A counter that is missing in a reading is left out."""
+    """The growth of counters, added up over readings. A counter that is missing in a reading is left out.
+
+    ``grown`` is the growth by counter, or None before the first reading. ``last`` is the last reading.
+    """
 
     grown: dict[str, float] | None = None
     last: dict[str, float] = field(default_factory=dict)

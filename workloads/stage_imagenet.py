@@ -63,6 +63,7 @@ INDEX_BYTES = 80
 FORK = multiprocessing.get_context("fork")
 _PR_SET_PDEATHSIG = 1
 _REPORT_IMAGES = 32
+"""Number of images after which a process reports its progress."""
 
 
 # Work to do
@@ -341,7 +342,12 @@ def differences(head: dict[str, Any], now: dict[str, Any]) -> str:
 
 
 class Shared:
-    """The state that the processes share while a format is staged, set before they are forked."""
+    """The state that the processes share while a format is staged, set before they are forked.
+
+    ``known`` has the offset and size of pieces of a .rec file that an earlier run wrote, by number.
+    ``archives`` are the open files of the archives, by part. ``parent`` is the id of the process that forked
+    the others.
+    """
 
     plan: Plan
     progress: Progress
@@ -372,7 +378,7 @@ class Counted:
         self.odd: list[str] = []
 
     def add(self, size: int) -> None:
-        """Count an image."""
+        """Count an image of this number of bytes."""
         self.images, self.size = self.images + 1, self.size + size
         if self.images >= _REPORT_IMAGES:
             self.flush()
@@ -1050,7 +1056,7 @@ def number_from(least: int, most: int) -> Callable[[str], int]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
