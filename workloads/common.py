@@ -1,9 +1,9 @@
-"""Supervise ranks, write logs, and find GPUs. The trainings with PyTorch and all probes use this module.
+"""Supervise ranks, write logs, and find GPUs. The trainings and probes of this folder use this module.
 
-A workload calls :func:`run`, which starts the same program again as a child process for each rank. The first
-process, the supervisor, imports no framework. It can therefore log the end of the run and end all ranks, even
-if a framework hangs or crashes. Ranks die with their supervisor. The module needs only the standard library
-and mllog.
+All but mnist_mxnet.py call :func:`run`, which starts the same program again as a child process for each rank.
+The first process, the supervisor, imports no framework. It can therefore log the end of the run and end all
+ranks, even if a framework hangs or crashes. Ranks die with their supervisor. The module needs only the
+standard library and mllog.
 """
 
 from __future__ import annotations
