@@ -17,11 +17,13 @@ from contextlib import suppress
 WINDOW_S = 10.0
 """Length of a window in which the processor time of others is compared with that of all processors."""
 _TICKS = os.sysconf("SC_CLK_TCK")
+"""Number of the kernel's clock ticks in a second."""
 _KTHREADD = 2
 """Process id of the parent of all kernel threads."""
 _MOST_NAMES = 3
 """The number of other processes that a report names."""
 _COUNTERS = ("busy", "stolen", "job", "playbook", "kernel")
+"""Keys of a sample whose values are seconds of processor time."""
 _TEXT = 24
 """Largest number of characters of a name in the state file, which must stay small."""
 

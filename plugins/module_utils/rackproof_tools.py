@@ -41,6 +41,7 @@ EXTRA_PATH = (
     "/usr/bin",
     "/bin",
 )
+"""Folders in which programs are searched in addition to PATH."""
 NO_DRIVER = (
     "couldn't communicate with the NVIDIA driver",
     "Driver/library version mismatch",

@@ -224,6 +224,7 @@ LAST_WORDS_S = 1.0
 """Seconds for the helpers of a program to end after it, before they are stopped."""
 START_WAIT_S = 60.0
 """Seconds to wait for another start in the same folder, and for the supervisor's first answer."""
+# Numbers of two attributes of a process, as in <linux/prctl.h>.
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 

@@ -147,6 +147,7 @@ NO_FILES = ["Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache="]
 # The arguments of apt-get that repair packages whose installation was interrupted.
 REPAIR = ["--fix-broken", "install", "--no-install-recommends"]
 KERNEL = re.compile(r"linux-image-|linux-modules-\d|kernel-image-")
+"""Pattern of the beginning of names of packages with a kernel."""
 LARGEST_CLOSURE = 500
 """Largest number of packages for which exact versions are collected."""
 # Messages of apt, and their meaning for an operator. The first match is used.

@@ -22,7 +22,7 @@ STATE_FILES = ("var/lib/rack/hardware.json", "var/lib/rack/faults.json")
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault, its effect, and the numbers that it takes, with their usual values."""
+    """A fault. ``text`` is its effect, and ``settings`` are its numbers, with their usual values."""
 
     text: str
     settings: Mapping[str, float] = field(default_factory=dict)

@@ -65,7 +65,7 @@ ROOT_IMAGE, NODE_IMAGE, SERVICES_IMAGE = "rackproof-rack-root", "rackproof-rack-
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of an image, a symbolic link to `link`, or an empty folder."""
+    """A file of an image with the content `data`, a symbolic link to `link`, or an empty folder."""
 
     data: bytes = b""
     mode: int = 0o644

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Config:
-    """A config_*.sh: its system, nodes and GPUs, and the division of the batch among them."""
+    """A config_*.sh. ``gpus`` are those of a node, ``cp`` and ``tp`` the context and tensor parallelism."""
 
     system: str
     nodes: int

@@ -32,10 +32,12 @@ RECORDS = ROOT / ".rackproof" / "suites"
 FAST = "fast"
 """The suite of tests that are in no entry of the table. The gate runs it with lint and four-jobs."""
 COMMON = ("conftest.py", "constraints.txt", "pyproject.toml", "tools/make-venv")
+"""Files on which the result of each suite depends."""
 PACKAGES = ("rackproof", "rackproof_ansible")
 RACK_FIXTURES = "testrack/tests/rack_fixtures.py"
 """A plugin of pytest, which conftest.py names and no test imports."""
 READ_TRIES = 10
+"""Number of times that git is called if a file vanishes while it reads the checkout."""
 
 
 @dataclass(frozen=True)
