@@ -132,7 +132,7 @@ class Spread:
     high: float
 
     def speeds(self, work: float) -> Spread:
-        """Convert a spread of times into the spread of speeds. Each time is that of ``work``."""
+        """Convert a spread of times into the spread of speeds. ``work`` is the work that each time took."""
         return Spread(self.count, work / self.high, work / self.median, work / self.low)
 
     def scaled(self, factor: float) -> Spread:

@@ -280,7 +280,7 @@ class Docker(slurm_run.Work):
         return Refusal(EXIT_IMAGE, f"{self.spec['sources']} holds {name!r}, which leads outside")
 
     def compared_tree(self, folder: Path) -> str:
-        """Return git's name of the sources. Refuse sources that are not those of the commit."""
+        """Return git's name of the sources. Refuse sources that differ from the commit."""
         wanted, digest = TREES.get(str(self.spec["ref"])), git_tree(folder)
         if wanted not in (None, digest):
             raise Refusal(
@@ -370,7 +370,7 @@ class Docker(slurm_run.Work):
     # -- the run --------------------------------------------------------------------------------------
 
     def choose_config(self) -> Path:
-        """Return the system's config file. Without one, run.sub would silently use that of DGX1."""
+        """Return the system's config file. Without one, run.sub would silently use the config of DGX1."""
         path = self.code / f"config_{self.spec['system']}.sh"
         if not path.is_file():
             names = ", ".join(sorted(config.stem[7:] for config in self.code.glob("config_*.sh"))) or "none"

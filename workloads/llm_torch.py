@@ -429,7 +429,7 @@ def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
 
 
 def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: int) -> None:
-    """Log the measurements of this rank. Rank 0 also logs those of all ranks together.
+    """Log the measurements of this rank. Rank 0 also logs the measurements of all ranks together.
 
     Raises:
         Refusal: A loss is not finite.

@@ -283,7 +283,7 @@ def cluster(options: argparse.Namespace, addresses: list[str], each: int) -> lis
 def commands(
     options: argparse.Namespace, nodes: list[str], addresses: list[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the command line that trains, and that of the servers, which is empty without servers."""
+    """Return the command line that trains, and the servers' command line, which is empty without servers."""
     each = workers_of(options, nodes)
     count = each * len(nodes)
     bound = options.rank_file == "on"
@@ -361,7 +361,7 @@ def print_states(nodes: list[str], gpus: int, moment: str) -> None:
     """Print what uses the first GPUs of each node, or the error of a node that cannot be asked.
 
     Args:
-        nodes: The nodes, of which this is the first.
+        nodes: The nodes. This program runs on the first one.
         gpus: The number of GPUs of each node.
         moment: ``begin`` or ``end`` of the run.
     """

@@ -2,10 +2,10 @@
 """Measure the collectives of training by size, check every value on every rank, and find a slow GPU.
 
 The benchmarks collectives and straggler start this program. There is one process per GPU of one node with
-NCCL, or several with gloo on the CPU. Algorithm and bus bandwidth are those of nccl-tests, from the slowest
-rank. The algorithm bandwidth is size / time, and the bus bandwidth is that times the collective's factor.
-The size is that of a rank's largest buffer. A slow GPU is found in steps of a product and an all-reduce, in
-which each GPU's product is timed alone.
+NCCL, or several with gloo on the CPU. Algorithm and bus bandwidth are defined as in nccl-tests, from the
+slowest rank. The algorithm bandwidth is size / time, and the bus bandwidth is the algorithm bandwidth times
+the collective's factor. The size is the size of a rank's largest buffer. A slow GPU is found in steps of a
+product and an all-reduce, in which each GPU's product is timed alone.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Collective:
 
     Attributes:
         factor: The ratio of bus bandwidth to algorithm bandwidth, by the number of ranks.
-        split: Whether the size is that of the parts for all ranks together.
+        split: Whether the size covers the parts for all ranks together.
         sends: A function from the number of ranks to the number of parts that each rank sends.
         sources: A function from a rank and the number of ranks to the summands of each part of the result.
         in_place: Whether the result replaces the data that is sent.

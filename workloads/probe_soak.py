@@ -256,7 +256,7 @@ class Watch:
 class Lines:
     """The windows as log lines for reports. In a long run, a line combines several windows.
 
-    After an interruption, each line states its second, because the log's own times are those of the last
+    After an interruption, each line states its second, because the log's own times belong to the last
     session.
     """
 
@@ -491,7 +491,7 @@ def report_lag(rate: float, rank: Rank, log: Log, labels: dict[str, str]) -> Non
 
 
 def start(keeper: Keeper, session: Session, options: argparse.Namespace, rank: Rank, log: Log) -> bool:
-    """Start the session, after those of an earlier load or as the first one.
+    """Start the session, after the sessions of an earlier load or as the first one.
 
     Return False if samples of an earlier load are damaged, because its results are then unknown.
     """

@@ -402,7 +402,7 @@ class Keeper:
         self.end = End()
 
     def begin(self, kept: Kept, session: Session) -> None:
-        """Start a session after those of an earlier soak, or after none."""
+        """Start a session after the sessions of an earlier soak, or as the first one."""
         self.kept, self._wrong_before = kept, kept.wrong
         kept.begin(session)
         if not self._keeps:

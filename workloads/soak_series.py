@@ -6,8 +6,8 @@ GPU only with itself in the same run. Whether its speed is right is judged later
 by the history. The module needs only the standard library.
 
 A load that was interrupted and continued consists of several sessions. Their seconds are joined without the
-gaps, so stalls within ten minutes may be before and after a gap. Each session warms up again. The warm-up of
-the first session counts as measured time, and that of later sessions does not. Faults in a warm-up always
+gaps, so stalls within ten minutes may be before and after a gap. Each session warms up again. Only the
+warm-up of the first session counts as measured time. Faults in a warm-up always
 count.
 """
 

@@ -188,7 +188,7 @@ class Progress:
         self.before = 0
 
     def begin(self, phase: str, total: int, finished: int, unit: str = "images") -> None:
-        """Begin a phase of a number of images (or bytes), some of which are done."""
+        """Begin a phase of a number of images (or bytes). Some of them may be done already."""
         self.phase, self.total, self.unit, self.before = phase, total, unit, finished
         self.images.value, self.bytes.value = finished, 0
         self.began, self.shown = time.monotonic(), 0.0
@@ -481,7 +481,7 @@ def make_shard(unit: Unit, counted: Counted) -> dict[str, Any]:
 
 
 def make_piece(unit: Unit, counted: Counted) -> dict[str, Any]:
-    """Write records to their place in a .rec file, after those of the earlier pieces.
+    """Write records to their place in a .rec file, after the records of the earlier pieces.
 
     The records are on the disk after ``run_units`` flushed the file, once for several pieces.
     """

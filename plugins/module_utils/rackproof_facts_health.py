@@ -167,7 +167,7 @@ def ask_driver(timeout_s):
 
 
 def kernel_log(since, timeout_s):
-    """Return the kernel's messages since a time that contain a fault word, and those of level error or worse.
+    """Return the kernel's messages since a time that contain a fault word, or have level error or worse.
 
     The messages come from the journal, or else from all that the kernel keeps.
     """

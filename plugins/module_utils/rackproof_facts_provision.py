@@ -39,7 +39,7 @@ COMMANDS = {
         "--query-gpu=index,uuid,driver_version,persistence_mode",
         "--format=csv,noheader",
     ],
-    # The license of the driver's open modules is Dual MIT/GPL, that of the proprietary ones NVIDIA.
+    # The driver's open modules state the license Dual MIT/GPL, and the proprietary ones NVIDIA.
     "nvidia_license": ["modinfo", "-F", "license", "nvidia"],
     "ofed_info": ["ofed_info", "-s"],
 }
@@ -264,7 +264,7 @@ def host_addresses(listed):
 
 
 def soft_limits():
-    """Return the soft limits of this process, which are those of a login. No limit is -1."""
+    """Return the soft limits of this process, which are the limits of a login. No limit is -1."""
     return {name: soft_limit(which) for name, which in LIMITS.items()}
 
 

@@ -38,7 +38,7 @@ def read_text(path):
 
 
 def read_process(pid):
-    """Return (name, parent, own seconds, seconds of children that ended) of a process, None without it."""
+    """Return (name, parent, own seconds, seconds of ended children) of a process, or None if it ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
             head, _, rest = stream.read().rpartition(b")")

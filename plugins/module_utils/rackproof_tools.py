@@ -163,8 +163,7 @@ def outcome(child, timeout_s):
 
 
 def killed(child):
-    """Kill a process with its group. Return whether it ended. A process that is stuck in the kernel does not
-    end."""
+    """Kill a process with its group. Return whether it ended. A process may be stuck in the kernel."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     # A stuck process must not block this module as well.

@@ -1247,7 +1247,7 @@ def stop_job(module, folder):
         raise job_error(
             error, "the job's supervisor (pid {})".format(state["supervisor_pid"]), "stop"
         ) from error
-    # The supervisor uses the grace time that it was started with, not that of this call.
+    # The supervisor uses the grace time that it was started with, not the grace time of this call.
     deadline = time.monotonic() + state["grace_s"] + 2 * KILL_WAIT_S
     while time.monotonic() < deadline:
         state = current_state(folder, folder.read_state() or state, change=True)

@@ -725,7 +725,7 @@ def simulate(apt, options, wanted, removed):
 
 
 def check_only(options, check):
-    """Check whether a real run could do its work. Return the module's result, without a change."""
+    """Check whether a real run could do its work. Return the module's result. Only the lists are renewed."""
     apt = Apt(options)
     before, damaged = settled_packages(options)
     wanted = differing_packages(options["present"], before)

@@ -65,7 +65,7 @@ class JobFollower:
         self._action = action
         self._id: str = options["id"]
         self._folder: str = options["folder"]
-        # The node's own limit may be wrong, so that of the caller replaces it.
+        # The node's own limit may be wrong, so the caller's limit replaces it.
         self._limit_s: float | None = options["limit_s"]
         self._deadline_s: float = options["deadline_s"]
         self._patience_s: float = options["patience_s"]

@@ -30,7 +30,7 @@ class Config:
 
 
 # The configs of the published round, and some for one, two and four nodes of a small test rack. The
-# reference convergence points cover all batch sizes but that of "_big", which only bench_config chooses.
+# reference convergence points cover all batch sizes except in "_big", which only bench_config chooses.
 LLAMA2 = (
     Config("GB300", 1, 4, 2),
     Config("GB300", 2, 4, 1),

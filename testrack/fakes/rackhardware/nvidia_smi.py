@@ -141,7 +141,7 @@ def _read(argv: list[str]) -> tuple[dict, int]:
 
 
 def userland() -> str:
-    """Return the version of the installed programs, which is that of the installed module."""
+    """Return the version of the installed programs, which is the version of the installed module."""
     return (kernel.installed("nvidia") or {}).get("version", "")
 
 

@@ -1,4 +1,4 @@
-"""Fake the module ``callbacks`` of NVIDIA's mlperf-common, of which run.sub uses only ``mllogger``.
+"""Fake the module ``callbacks`` of NVIDIA's mlperf-common. run.sub uses only its ``mllogger``.
 
 run.sub logs with it that a node's page cache was cleared. As in the original, only rank 0 logs. The lines are
 those of MLCommons' mllog. The other parts of the original module are left out.
