@@ -258,7 +258,7 @@ def program(options: argparse.Namespace) -> list[str]:
         f"--num_gpus={1 if options.variable_update == 'horovod' else max(1, options.gpus)}",
     ]
     if options.variable_update == "distributed_all_reduce" and "all_reduce_spec" not in options.more:
-        # The program knows no default, and needs a value on a single node, too.
+        # The program has no default, and needs a value on a single node, too.
         words += ["--all_reduce_spec=pscpu"]
     words += [f"--num_warmup_batches={options.warmup_batches}"] if options.warmup_batches else []
     words += ["--device=cpu", "--data_format=NHWC"] if options.gpus == 0 else []

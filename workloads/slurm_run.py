@@ -232,7 +232,7 @@ DEVICE_KINDS = (
     ("GPUs", "enroot's hook 98-nvidia.sh brings them where NVIDIA_VISIBLE_DEVICES is all"),
 )
 SHARED_CONFIG = re.compile(r"config_(common|mounts)")
-"""The pattern of files that configs and run.sub source, and that are no configs themselves."""
+"""The pattern of files that configs and run.sub source, and that are not configs themselves."""
 SCRIPT_GPUS = re.compile(r"(?m)^#SBATCH +--gpus-per-node=(\d{1,3})\s*$")
 STEP = re.compile(rb'"step": *(\d{1,12})')
 SAMPLES = re.compile(rb'"samples_count": *(\d{1,15})')
@@ -586,7 +586,7 @@ def world_reason(host: str, ranks: int, text: str, error: str) -> str:
     if len(sizes) == len(started) and set(sizes) == {str(ranks)}:
         return ""
     if "no" in world.get("folder", []):
-        # A missing folder is no fault by itself, because ranks met without it.
+        # A missing folder is not a fault by itself, because ranks connected without it.
         return f"{host}: a container lacks the folder of the PMIx server; {BY_HOOK}"
     known = ", ".join(sorted(set(sizes))) or "none"
     return (
@@ -1937,7 +1937,7 @@ class Work:
         """Return the state of the job and the reason why it waits.
 
         If Slurm does not answer, the state is "" and the second text is its error. If Slurm answers and does
-        not know the job, the state is :data:`FORGOTTEN`.
+        not list the job, the state is :data:`FORGOTTEN`.
         """
         status, out, err = run_command(
             ["squeue", "--noheader", "--states=all", f"--jobs={self.job}", "--format=%T|%r"]

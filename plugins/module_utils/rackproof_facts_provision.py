@@ -274,7 +274,7 @@ def sysctl_names(text):
 
 
 def sysctl_paths(name, root="/proc/sys"):
-    """Return the files of the kernel with a setting, or an empty list if the kernel does not know it."""
+    """Return the files of the kernel with a setting, or an empty list if the kernel does not have it."""
     separators = re.findall(r"[./]", name)
     # With a first dot, a slash is a dot in the name of a network interface (eth0/100).
     swapped = name.translate(str.maketrans("./", "/.")) if separators[:1] == ["."] else name
@@ -282,7 +282,7 @@ def sysctl_paths(name, root="/proc/sys"):
 
 
 def sysctl_value(paths):
-    """Return the value of a setting, None if the kernel does not know it, or "" if it cannot be read back."""
+    """Return the value of a setting, None if the kernel does not have it, or "" if it cannot be read back."""
     if not paths:
         return None
     # A setting such as net.ipv4.route.flush can only be written.
@@ -320,7 +320,7 @@ def kernel_tuning():
         for path in glob.glob("/sys/kernel/mm/hugepages/hugepages-*/nr_hugepages")
     }
     return {
-        # None is a name of the role's file that the kernel does not know.
+        # None is the value of a name in the role's file that the kernel does not have.
         "sysctl": {
             name: value for name, value in sysctl.items() if value or (value is None and name in given)
         },

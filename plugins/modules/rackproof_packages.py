@@ -548,7 +548,8 @@ def refuse_repair(apt, options):
 
 def repair_packages(apt, options):
     """Finish changes that an earlier run, or an operator, left half done."""
-    # This only configures packages that are unpacked already. It installs none and removes none.
+    # dpkg configures only packages that are unpacked already. apt's repair below may also install or remove
+    # packages.
     configured = configure_all(options)
     if configured["status"] != "ok":
         raise RefusedError(

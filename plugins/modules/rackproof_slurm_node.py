@@ -367,7 +367,7 @@ def read_namespace(pid):
 def refuse_missing_programs(programs):
     """Refuse a host that has a part of Slurm, but not all of these programs.
 
-    A host with neither the programs nor a configuration nor a daemon has no cluster, which is no error. A
+    A host with neither the programs nor a configuration nor a daemon has no cluster, which is not an error. A
     site's programs may lie in a folder that is not searched.
 
     Raises:

@@ -1,7 +1,7 @@
 """Check the variables of a host against the argument specs of several roles, before any of them runs.
 
 The action ``rackproof_role_variables`` calls :func:`role_problems`. Ansible's own check of a role prints the
-whole argument spec, ends at the first template that fails, and knows only roles of the running play.
+whole argument spec, ends at the first template that fails, and covers only roles of the running play.
 """
 
 from __future__ import annotations

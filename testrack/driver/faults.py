@@ -94,7 +94,7 @@ def switch_machine(host: Host, name: str, on: bool, given: Mapping[str, float]) 
     if on:
         _inside(host, "/opt/rack/fault", "on", name, json.dumps(settings))
     if name == "slow-node":
-        # An engine reads 0 as no change, and all CPUs are no quota.
+        # An engine reads 0 as no change, and with all CPUs there is no quota.
         docker("update", "--cpus", str(settings["cpus"] if on else os.cpu_count() or 1), host.name)
     elif name == "no-return":
         docker("update", "--restart", "no" if on else "always", host.name)
