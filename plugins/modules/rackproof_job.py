@@ -376,7 +376,7 @@ def send_signal(pids, number):
 
 
 def end_processes(find, wait, grace_s):
-    """End processes with SIGTERM, and with SIGKILL after the grace time, until none is left.
+    """End processes with SIGTERM and, after the grace time, for :data:`KILL_WAIT_S` with SIGKILL.
 
     Args:
         find: A function that returns the ids of the live processes.
@@ -1189,7 +1189,7 @@ def start_supervised(folder, options, starting, locks):
     """Write the job's description, start its supervisor, and return the state.
 
     Raises:
-        JobError: The job cannot be started. Nothing of it remains in the folder.
+        JobError: The job cannot be started. Only a log that is not empty remains in the folder.
     """
     description = {
         "id": folder.job_id,
@@ -1219,7 +1219,7 @@ def start_supervised(folder, options, starting, locks):
 
 
 def find_job(module, folder):
-    """Return the state of the job. A missing job is an error."""
+    """Return the state of the job, and end the processes of a dead supervisor. A missing job is an error."""
     state = folder.read_state()
     if state is None:
         raise JobError(f"no job {folder.job_id!r} was started in {folder.path}")
