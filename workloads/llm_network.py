@@ -225,7 +225,7 @@ class Llama(nn.Module):
         Args:
             shape: The sizes of the network.
             sequence: The number of tokens in a sequence.
-            fp8: Whether the products of the layers are in fp8. Those of the head never are.
+            fp8: Whether the products of the layers are in fp8. Products of adapters and the head are not.
             lora: Whether only adapters are trained.
             finish: A function that is called with each layer as soon as it exists, and returns the module
                 that takes its place, such as a shard.

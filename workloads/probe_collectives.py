@@ -64,8 +64,8 @@ MOST_STEPS = 200
 """Largest number of these steps."""
 
 BANDWIDTH_FROM = 8 * MIB
-"""Smallest size in bytes with a bandwidth on GPUs. Below it, the time is that of the launch. No smaller size
-is compared with nccl-tests."""
+"""Smallest size in bytes with a bandwidth on GPUs. Below it, the launch takes most of
+the time. No smaller size is compared with nccl-tests."""
 NCCL_TESTS_LIMIT_S = 120.0
 """Time limit of one program of nccl-tests."""
 NCCL_TESTS_DTYPES = {"float32": "float", "bfloat16": "bfloat16"}

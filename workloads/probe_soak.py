@@ -8,8 +8,8 @@ ahead, so that a slow host does not affect the numbers. Each second, the program
 clocks, the temperature and the power. It also compares the last product with the first.
 
 With ``--notes``, the seconds are stored on disk (soak_resume.py). If the load was killed or the node
-restarted, the load continues after another warm-up. The seconds of the warm-up do not count as time, but its
-faults count.
+restarted, the load continues after another warm-up. The seconds of this warm-up do not count as time, but
+its faults count.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ by the history. The module needs only the standard library.
 
 A load that was interrupted and continued consists of several sessions. Their seconds are joined without the
 gaps, so stalls within ten minutes may be before and after a gap. Each session warms up again. Only the
-warm-up of the first session counts as measured time. Faults in a warm-up always
-count.
+warm-up of the first session counts as measured time. Faults in every warm-up count.
 """
 
 from __future__ import annotations

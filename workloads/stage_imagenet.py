@@ -54,7 +54,7 @@ MANIFEST = "dataset.json"
 IMAGES_A_PIECE = 256
 """Number of images in a piece of a .rec file. A killed run loses at most this number for each process."""
 SEEDS = {"images": 0, "recordio": 100, "tfrecord": 12345}
-"""Seeds without --seed. The order is then that of im2rec.py and of build_imagenet_data.py."""
+"""Seeds without --seed. The order is then the same as with im2rec.py and build_imagenet_data.py."""
 SHARD_NAMES = {"train": "train", "val": "validation"}
 OVERHEAD_BYTES = {"images": 4096, "recordio": 140, "tfrecord": 720}
 """Largest additional space of an image, for a block, a header and its lines, and features."""

@@ -28,7 +28,7 @@ class Fault:
     settings: Mapping[str, float] = field(default_factory=dict)
 
 
-# The faults of a host as a machine. fakes/rackhardware/faults.py has those of the hardware.
+# The faults of a host as a machine. Faults of the hardware are in fakes/rackhardware/faults.py.
 MACHINE = {
     "slow-node": Fault("the node gets only a part of a CPU (a real quota)", {"cpus": 0.25}),
     "full-disk": Fault("/var is full: files there can be read, but not written"),
@@ -52,8 +52,8 @@ def hardware_faults(home: Path) -> dict[str, str]:
 def read_faults(names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the active faults by host.
 
-    ``names`` are those of the containers. The faults are read from the containers' files, so that hosts that
-    do not answer are included.
+    ``names`` are the names of the containers. The faults are read from the containers' files, so that hosts
+    that do not answer are included.
     """
     if not names:
         return {}

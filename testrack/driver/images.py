@@ -209,7 +209,7 @@ class Images:
 
     @staticmethod
     def _drop_older(prefix: str, keep: str) -> None:
-        """Remove older images of the same release. Those of another release stay."""
+        """Remove older images of the same release. Images of another release stay."""
         repository = prefix.partition(":")[0]
         for tag in docker_text("images", repository, "--format", "{{.Repository}}:{{.Tag}}").splitlines():
             if tag.startswith(prefix) and tag != keep:

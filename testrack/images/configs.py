@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Config:
-    """A config_*.sh. ``gpus`` are those of a node, ``cp`` and ``tp`` the context and tensor parallelism."""
+    """A config_*.sh. ``gpus`` counts the GPUs of a node. ``cp`` is context, ``tp`` tensor parallelism."""
 
     system: str
     nodes: int
     gpus: int
     batch: int
-    """Batch of a data-parallel group (MINIBS), or for flux1 of a GPU (MBS). BATCHSIZE is that of all GPUs."""
+    """Batch of a data-parallel group (MINIBS), or for flux1 of a GPU (MBS). BATCHSIZE counts all GPUs."""
     cp: int = 1
     tp: int = 1
     precision: str = ""
