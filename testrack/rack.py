@@ -238,7 +238,7 @@ class Rack:
         return 0
 
     def down(self, purge: bool, names: Sequence[str] = ()) -> int:
-        """Remove the rack from this machine, or only named hosts. ``purge`` also removes the kept files."""
+        """Remove the rack, with ``purge`` also the kept files. With ``names``, remove only these hosts."""
         hosts = [self.layout.host(name) for name in names]
         if hosts:
             in_parallel(self.console, "removed", hosts, self.nodes.remove)

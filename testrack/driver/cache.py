@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 KEPT = 2
-"""Number of mirrors, and of sets of images, in the cache. Older ones are removed."""
+"""Number of mirrors, of sets of images, and of S3 packages in the cache. Older ones are removed."""
 
 
 def folder() -> Path:
