@@ -13,8 +13,8 @@ every node builds the image, and run.sub is submitted once to Slurm, as slurm_ru
 run.sub ends with the status of its own cleanup, so its output decides. Its container is a child of Docker's
 daemon. It is therefore ended by name, even if its run was killed.
 
-Exit status: 0 if run.sub ended well, and 1 if it failed, hung, or was cancelled. The others are 5 for data, 6
-for sources or image, and 7 for the config or Slurm.
+Exit status: 0 if run.sub ended well, and 1 if it failed, hung, or was cancelled, or if a signal ended this
+program before the training. The others are 5 for data, 6 for sources or image, and 7 for the config or Slurm.
 """
 
 from __future__ import annotations
