@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wait until a node's ports and its NVLink fabric are ready after a boot (Python 3.8+, Linux).
 
-The module rackproof_facts calls :func:`settle` before it gathers the subset ``health``. Ports of InfiniBand
+rackproof_facts_health calls :func:`settle` before it gathers the subset ``health``. Ports of InfiniBand
 need a subnet manager, and GPUs a fabric manager or the switches of their domain. Both take a minute or more.
 """
 

@@ -1,7 +1,8 @@
 """Find tasks and hosts that a command line leaves out of a playbook.
 
 The filter ``refuse_partial_runs`` calls :func:`check_hosts`, which raises :class:`PartialRunError`. The
-filter is in a play's pattern, which is evaluated even if the command line limits the play.
+filter is in a play's pattern, which is evaluated even if the command line limits the play. At the end of a
+playbook, the callback ``rackproof`` calls :func:`hosts_left_out`.
 
 Ansible ends with status 0 if tags leave no task, or if the task to start at is not found. It also does so if
 a host of ``--limit`` is in no play.
