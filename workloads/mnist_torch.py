@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train LeNet or an MLP on MNIST with PyTorch, on the CPU, on one GPU, or with DDP on several GPUs.
 
-The benchmarks mnist-lenet and mnist-mlp start this program. The networks are those of MXNet's train_mnist.py.
+The benchmarks mnist-lenet and mnist-mlp start this program. The networks are as in MXNet's train_mnist.py.
 Every epoch is validated on all 10,000 test images. The log contains MLPerf's events, which common.Log writes.
 
 Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 5 data missing or
