@@ -232,8 +232,8 @@ def pci_devices(listed, root="/sys/bus/pci/devices"):
 def file_checksums(patterns):
     """Return the checksums of the files that paths and patterns name, their modes with owners, and times.
 
-    The checksum is None for a path without a readable file of at most LARGEST_FILE bytes. The time is that of
-    the last change of the content, in seconds since 1970, and is left out if it lies in the future.
+    The checksum is None for a path without a readable file of at most LARGEST_FILE bytes. The time of
+    the last change of the content is in seconds since 1970, and is left out if it lies in the future.
     """
     sums: dict[str, str | None] = {}
     modes, times = {}, {}

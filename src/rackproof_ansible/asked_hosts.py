@@ -202,7 +202,7 @@ def _check_terms(
 
 
 def _check_covered(requested_hosts: Iterable[str], covered: Collection[str], pattern: str) -> None:
-    """Refuse requested hosts that are not among those of the play."""
+    """Refuse requested hosts that are not among the hosts of the play."""
     strangers = sorted(set(requested_hosts) - set(covered))
     if strangers:
         names = ", ".join(strangers) if len(strangers) <= 3 else compress_hostlist(strangers)
