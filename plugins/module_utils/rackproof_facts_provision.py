@@ -39,7 +39,7 @@ COMMANDS = {
         "--query-gpu=index,uuid,driver_version,persistence_mode",
         "--format=csv,noheader",
     ],
-    # The license of the driver's open modules is Dual MIT/GPL, that of the proprietary ones NVIDIA.
+    # The driver's open modules state the license Dual MIT/GPL, and the proprietary ones NVIDIA.
     "nvidia_license": ["modinfo", "-F", "license", "nvidia"],
     "ofed_info": ["ofed_info", "-s"],
 }
@@ -232,8 +232,8 @@ def pci_devices(listed, root="/sys/bus/pci/devices"):
 def file_checksums(patterns):
     """Return the checksums of the files that paths and patterns name, their modes with owners, and times.
 
-    The checksum is None for a path without a readable file of at most LARGEST_FILE bytes. The time is that of
-    the last change of the content, in seconds since 1970, and is left out if it lies in the future.
+    The checksum is None for a path without a readable file of at most LARGEST_FILE bytes. The time of
+    the last change of the content is in seconds since 1970, and is left out if it lies in the future.
     """
     sums: dict[str, str | None] = {}
     modes, times = {}, {}
@@ -264,7 +264,7 @@ def host_addresses(listed):
 
 
 def soft_limits():
-    """Return the soft limits of this process, which are those of a login. No limit is -1."""
+    """Return the soft limits of this process, which are the limits of a login. No limit is -1."""
     return {name: soft_limit(which) for name, which in LIMITS.items()}
 
 
@@ -274,7 +274,7 @@ def sysctl_names(text):
 
 
 def sysctl_paths(name, root="/proc/sys"):
-    """Return the files of the kernel with a setting, or an empty list if the kernel does not know it."""
+    """Return the files of the kernel with a setting, or an empty list if the kernel does not have it."""
     separators = re.findall(r"[./]", name)
     # With a first dot, a slash is a dot in the name of a network interface (eth0/100).
     swapped = name.translate(str.maketrans("./", "/.")) if separators[:1] == ["."] else name
@@ -282,7 +282,7 @@ def sysctl_paths(name, root="/proc/sys"):
 
 
 def sysctl_value(paths):
-    """Return the value of a setting, None if the kernel does not know it, or "" if it cannot be read back."""
+    """Return the value of a setting, None if the kernel does not have it, or "" if it cannot be read back."""
     if not paths:
         return None
     # A setting such as net.ipv4.route.flush can only be written.
@@ -320,7 +320,7 @@ def kernel_tuning():
         for path in glob.glob("/sys/kernel/mm/hugepages/hugepages-*/nr_hugepages")
     }
     return {
-        # None is a name of the role's file that the kernel does not know.
+        # None is the value of a name in the role's file that the kernel does not have.
         "sysctl": {
             name: value for name, value in sysctl.items() if value or (value is None and name in given)
         },
