@@ -157,9 +157,9 @@ class PortSnapshot(Record):
 
     ``device`` is the card's name, such as ``mlx5_0``. ``state`` is the logical state (``active``, ``down``),
     and ``physical`` the state of the link (``linkup``, ``polling``). ``layer`` is InfiniBand or Ethernet.
-    ``usual_gbps`` is the highest rate ever observed on the port, and ``was_active`` is whether the port was
-    ever active, as a night observed it or as a lost link proves. ``nvswitch`` is whether the port only
-    manages NVSwitches (HGX B200), or None if unknown.
+    ``usual_gbps`` is the highest rate that nights read of the port since the last acceptance. ``was_active``
+    is whether the port was active since then: a night observed it, or the port lost a link. ``nvswitch`` is
+    whether the port only manages NVSwitches (HGX B200), or None if unknown.
     """
 
     device: str
