@@ -53,7 +53,7 @@ class Rack:
     def up(self, nodes: int | None, also: list[str]) -> int:
         """Start the missing hosts."""
         wanted = self.layout.wanted(nodes, also)
-        # pip fetches moto. Debian's Python lacks pip, and that of `make venv` includes it.
+        # pip fetches moto. Debian's Python lacks pip, and the Python of `make venv` includes it.
         install_packages(self.console, () if importlib.util.find_spec("pip") else ("python3-pip",))
         self.engine.start(self.console)
         self.nodes.raise_inotify()
@@ -86,7 +86,7 @@ class Rack:
         return 0
 
     def _found(self) -> dict[str, Found]:
-        """Return this checkout's containers. Remove those of another checkout.
+        """Return this checkout's containers. Remove the containers of another checkout.
 
         Raises:
             RackError: This machine is connected to a container of another checkout.
@@ -238,7 +238,7 @@ class Rack:
         return 0
 
     def down(self, purge: bool, names: Sequence[str] = ()) -> int:
-        """Remove the rack from this machine, or only named hosts. ``purge`` also removes the kept files."""
+        """Remove the rack, with ``purge`` also the kept files. With ``names``, remove only these hosts."""
         hosts = [self.layout.host(name) for name in names]
         if hosts:
             in_parallel(self.console, "removed", hosts, self.nodes.remove)

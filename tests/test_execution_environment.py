@@ -1,7 +1,7 @@
 """Test execution-environment.yml, from which ansible-builder makes an image for AWX.
 
-AWX runs playbooks in this container image. The tests check that the files for its build exist and suffice.
-Building it needs a registry, and is not a part of these tests.
+AWX runs playbooks in this container image. The tests check that the files for its build exist, and that they
+are all that pip needs. The tests do not build the image, because that needs a registry.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STEPS = {
     "prepend_base", "append_base", "prepend_galaxy", "append_galaxy",
     "prepend_builder", "append_builder", "prepend_final", "append_final",
 }  # fmt: skip
-"""The steps of a build that ansible-builder accepts."""
+"""The names of build steps that ansible-builder accepts."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_the_files_of_the_image_are_there_and_make_the_package(
         where.partition("/")[0] for where in project["tool"]["setuptools"]["packages"]["find"]["where"]
     }
     assert needed == set(files)
-    # The destination of a file is the folder for it, and that of the folder src is the new folder itself.
+    # `dest` is a folder. A file is copied into it. The folder src becomes it, so its `dest` ends in src.
     assert all(dest == ("rackproof/src" if src == "src" else "rackproof") for src, dest in files.items())
 
 
@@ -50,7 +50,7 @@ def test_the_package_is_installed_before_the_search_for_ansible(
 ) -> None:
     steps = description["additional_build_steps"]
     assert set(steps) <= STEPS
-    # The last stage begins with a search for ansible-core and ansible-runner in the first one.
+    # The last stage starts from the first one, and begins with a search for ansible-core and ansible-runner.
     assert list(steps) == ["append_base"]
     copied = re.findall(r"^COPY _build/(\S+) (\S+)$", "\n".join(steps["append_base"]), re.M)
     assert copied == [("rackproof", "/opt/rackproof")]
@@ -62,7 +62,7 @@ def test_the_package_is_installed_before_the_search_for_ansible(
 def test_the_base_image_has_the_package_manager_and_the_python(
     root: Path, description: dict[str, Any]
 ) -> None:
-    # ansible-builder installs packages only with dnf.
+    # By default, ansible-builder installs packages with dnf. These distributions have it.
     image = description["images"]["base_image"]["name"]
     assert re.search(r"rockylinux|almalinux|centos|fedora|/ubi\d", image)
     python = description["dependencies"]["python_interpreter"]

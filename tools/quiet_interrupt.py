@@ -1,7 +1,7 @@
 """End a tool that imports this module without a traceback after Ctrl-C.
 
-A tool imports it before its slow imports. Temporary files are still removed, and the exit status is that of
-SIGINT.
+A tool imports this module before its slow imports. Temporary files are still removed, and the exit status is
+the status of a program that SIGINT ended.
 """
 
 import sys

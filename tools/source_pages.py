@@ -1,8 +1,8 @@
 """Generate the tables on the pages about source documents, with each published row beside Rackproof's.
 
-Published rows are those of the package (``rackproof.analysis.mlperf.published``). Other statements of a
-document are in the YAML files beside them. Rackproof's are the records in docs/results, and what
-``tools/read-source-logs`` read from public logs. ``tools/make-docs`` writes the tables into the pages.
+Published rows come from the package (``rackproof.analysis.mlperf.published``). Other statements of a
+document are in the YAML files beside them. Rackproof's values come from the records in docs/results, and from
+public logs, which ``tools/read-source-logs`` read. ``tools/make-docs`` writes the tables into the pages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read tar archives from untrusted sources with limits for memory, size and number of members.
 
-Programs that stage data or sources open archives with :class:`Member`. ``tarfile`` reads a long name or a PAX
-header of any size into memory. It loops without end over some damaged headers.
+Programs that stage data or sources open archives with :class:`Member`. Without it, ``tarfile`` reads a long
+name or a PAX header of any size into memory, and loops without end over some damaged headers.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _HEADERS = (
     tarfile.XGLTYPE,
     tarfile.SOLARIS_XHDTYPE,
 )
+"""Types of the headers whose content ``tarfile`` keeps in memory."""
 
 
 DAMAGE = (tarfile.TarError, EOFError, LZMAError, OSError, zlib.error)
@@ -40,7 +41,7 @@ class TooLargeError(tarfile.TarError):
 
 
 class Member(tarfile.TarInfo):
-    """A member of an archive. A header that only a damaged or malicious archive has raises an error."""
+    """A member of an archive. Headers that only damaged or malicious archives have raise an error."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> Any:
         if self.type in _HEADERS and self.size > MOST_HEADER_BYTES:

@@ -69,7 +69,7 @@ def _own_folder(key: str) -> Path:
 
     Raises:
         OSError: The folder cannot be made.
-        PermissionError: It or its parent is no folder, or another user owns it or could write to it.
+        PermissionError: It or its parent is not a folder, or another user owns it or could write to it.
         RuntimeError: This user's home is unknown.
     """
     parent = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rackproof" / "bytecode"

@@ -1,8 +1,9 @@
-"""Supervise ranks, write logs, and find GPUs. All trainings and probes of this folder use this module.
+"""Supervise ranks, write logs, and find GPUs. The trainings and probes of this folder use this module.
 
-A workload calls :func:`run`, which starts the same program again as a child process for each rank. The first
-process, the supervisor, imports no framework. It can therefore always log the end of the run, and end all
-ranks. Ranks die with their supervisor. The module needs only the standard library and mllog.
+All but mnist_mxnet.py call :func:`run`, which starts the same program again as a child process for each rank.
+The first process, the supervisor, imports no framework. It can therefore log the end of the run and end all
+ranks, even if a framework hangs or crashes. Ranks die with their supervisor. The module needs only the
+standard library and mllog.
 """
 
 from __future__ import annotations
@@ -50,8 +51,11 @@ HIGHER = "higher"
 LOWER = "lower"
 
 _STATE = "RACKPROOF_WORKLOAD_STATE"
+"""Environment variable of a rank with the run's values as JSON."""
 _RANK = "RACKPROOF_WORKLOAD_RANK"
+"""Environment variable of a rank with its number on this node, from 0."""
 _GATE = "RACKPROOF_WORKLOAD_GATE"
+"""Environment variable of a rank with the pipe whose end allows the rank to use a GPU."""
 IS_RANK = _RANK in os.environ
 """True in a rank, which may import the framework, and false in the supervisor."""
 
@@ -128,7 +132,7 @@ class Spread:
     high: float
 
     def speeds(self, work: float) -> Spread:
-        """Convert a spread of times into the spread of speeds. Each time is that of ``work``."""
+        """Convert a spread of times into the spread of speeds. ``work`` is the work that each time took."""
         return Spread(self.count, work / self.high, work / self.median, work / self.low)
 
     def scaled(self, factor: float) -> Spread:
@@ -200,7 +204,7 @@ class Log:
         direction: str | None = None,
         **labels: str,
     ) -> None:
-        """Log a result of one sample, and print it for people."""
+        """Log a result without a spread, and print it for people."""
         self._state({"name": name, "value": value, "unit": unit, "direction": direction, "labels": labels})
 
     def sampled(
@@ -225,8 +229,7 @@ class Log:
         epochs: int | None = None,
         target: float | None = None,
     ) -> None:
-        """Log the progress of the run, at most once a second. With a target, the run ends when it is
-        reached."""
+        """Log the progress of the run, at most once a second. A run with a target ends when it is reached."""
         now = time.monotonic()
         if now - self._progress_at >= 1.0:
             self._progress_at = now
@@ -556,6 +559,7 @@ def die_with_parent(parent: int) -> None:
 
 
 _WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+"""The signals that the supervisor blocks and waits for."""
 
 
 def _supervise(

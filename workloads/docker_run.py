@@ -13,8 +13,8 @@ every node builds the image, and run.sub is submitted once to Slurm, as slurm_ru
 run.sub ends with the status of its own cleanup, so its output decides. Its container is a child of Docker's
 daemon. It is therefore ended by name, even if its run was killed.
 
-Exit status: 0 if run.sub ended well, and 1 if it failed, hung, or was cancelled. The others are 5 for data, 6
-for sources or image, and 7 for the config or Slurm.
+Exit status: 0 if run.sub ended well, and 1 if it failed, hung, or was cancelled, or if a signal ended this
+program before the training. The others are 5 for data, 6 for sources or image, and 7 for the config or Slurm.
 """
 
 from __future__ import annotations
@@ -59,13 +59,14 @@ from slurm_run import (
 )
 
 LABEL = "rackproof.ref"
+"""Label of an image with the commit of its sources."""
 _NO_SECURITY: dict[str, Any] = {"usedforsecurity": False} if sys.version_info >= (3, 9) else {}
 EVENT = re.compile(rb":::MLL [0-9.]+ ([a-z_]+): ")
 EPOCH = re.compile(rb'"(?:epoch_num|iteration)": *(\d{1,9})')
 TREES = {"76c9fa035846370d66c7e107471b8989b5908037": "dacafd23d825023166f58785cb54ed183290daa4"}
 """Names that git gives to the commits' trees. An archive that is made again may have another checksum."""
 MOST_ARCHIVE_BYTES, MOST_UNPACKED_BYTES = 2_000_000_000, 8_000_000_000
-"""Limits that no sources reach. A larger archive could fill the disk that all benchmarks share."""
+"""Limits for the archive and its content. A larger archive could fill the disk that all benchmarks share."""
 TOP = "/sources"
 """The folder of the sources for a script in the container."""
 SHIM = """\
@@ -279,7 +280,7 @@ class Docker(slurm_run.Work):
         return Refusal(EXIT_IMAGE, f"{self.spec['sources']} holds {name!r}, which leads outside")
 
     def compared_tree(self, folder: Path) -> str:
-        """Return git's name of the sources. Refuse sources that are not those of the commit."""
+        """Return git's name of the sources. Refuse sources that differ from the commit."""
         wanted, digest = TREES.get(str(self.spec["ref"])), git_tree(folder)
         if wanted not in (None, digest):
             raise Refusal(
@@ -369,7 +370,7 @@ class Docker(slurm_run.Work):
     # -- the run --------------------------------------------------------------------------------------
 
     def choose_config(self) -> Path:
-        """Return the system's config file. Without one, run.sub would silently use that of DGX1."""
+        """Return the system's config file. Without one, run.sub would silently use the config of DGX1."""
         path = self.code / f"config_{self.spec['system']}.sh"
         if not path.is_file():
             names = ", ".join(sorted(config.stem[7:] for config in self.code.glob("config_*.sh"))) or "none"
@@ -424,7 +425,7 @@ class Docker(slurm_run.Work):
         environment["PATH"] = f"{shim.parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
 
     def end_left_over(self) -> None:
-        """End containers of runs that were killed before they could do so."""
+        """End the containers of runs whose launcher was killed before it ended them."""
         for note in sorted(self.note.parent.glob("cont_*")) if self.note.parent.is_dir() else ():
             if lives(note):
                 continue

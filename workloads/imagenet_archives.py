@@ -354,7 +354,7 @@ def join(
 def check_classes(
     classes: list[str], train: dict[str, list[tuple[str, int, int]]], pins: dict[str, Any]
 ) -> None:
-    """Check that the classes of the training images are those of the development kit.
+    """Check that the training images have the classes of the development kit.
 
     Raises:
         StagingError: The classes differ, or the development kit has too few or too many.
@@ -394,7 +394,7 @@ def val_images(classes: list[str], val: dict[int, tuple[str, int, int]], truth: 
     return images
 
 
-# MATLAB's file of the classes, in which labels are numbers whose order is not that of names.
+# MATLAB's file of the classes. Its labels are numbers, which are not in the order of names.
 
 _NUMBERS = {1: "b", 2: "B", 3: "h", 4: "H", 5: "i", 6: "I", 7: "f", 9: "d", 12: "q", 13: "Q"}
 _COMPRESSED, _MATRIX = 15, 14

@@ -1,8 +1,9 @@
 """Pack images as MXNet's RecordIO and TensorFlow's TFRecords for stage_imagenet.py.
 
-Begin with :func:`recordio_record` and :func:`tfrecord`. :func:`facts_of` reads a JPEG's properties without
-decoding it. The module needs only the standard library (Python 3.8+). TFRecords also need google-crc32c, and
-an image that is encoded again needs Pillow.
+stage_imagenet.py calls :func:`facts_of` for each image, which reads its properties without decoding it, and
+:func:`encode_again` for some images. It packs an image with :func:`mxnet_image` and :func:`recordio_record`,
+or with :func:`image_example` and :func:`tfrecord`. The module needs only the standard library (Python 3.8+).
+TFRecords also need google-crc32c, and :func:`encode_again` needs Pillow.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class ImageFacts(NamedTuple):
 
     @property
     def oddity(self) -> str:
-        """Return why TensorFlow's JPEG reader would stop at the image, or "" if it would not."""
+        """Return "PNG" or "CMYK" for an image that is not a grey or RGB JPEG, or else ""."""
         if self.kind != "jpeg":
             return self.kind.upper()
         return "CMYK" if self.components == 4 else ""
@@ -62,14 +63,14 @@ def facts_of(data: bytes) -> ImageFacts:
         if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAMES:
             height, width, components = struct.unpack_from(">HHB", data, at + 5)
             return ImageFacts("jpeg", width, height, components)
-        # The markers TEM and restart state no length.
+        # The markers TEM, RST0 to RST7 and SOI state no length.
         alone = marker == 0x01 or 0xD0 <= marker <= 0xD8
         at += 2 if alone else 2 + ((data[at + 2] << 8) | data[at + 3])
     raise BadImage("its JPEG header has no size")
 
 
 def encode_again(data: bytes, shorter_edge: int, quality: int) -> tuple[bytes, int, int]:
-    """Return an image as an RGB JPEG, with its width and height. A ``shorter_edge`` of 0 keeps its size.
+    """Return an image as an RGB JPEG, with its width and height. A ``shorter_edge`` of 0 keeps the size.
 
     Raises:
         BadImage: The image cannot be decoded.
@@ -141,12 +142,15 @@ def varint(value: int) -> bytes:
 
 
 def field(number: int, content: bytes) -> bytes:
-    """Return a field of bytes or of another message."""
+    """Return a field of a protocol buffer whose content is bytes or an encoded message."""
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def feature(value: Any) -> bytes:
-    """Return a ``Feature`` of bytes, of one integer, or, for None, with an empty list of floats."""
+    """Return an encoded ``tf.train.Feature`` with a value.
+
+    The value is one integer, one text, or bytes. For None, the feature has an empty list of floats.
+    """
     if value is None:
         return field(2, b"")
     if isinstance(value, int):
@@ -165,7 +169,9 @@ def example(features: dict[str, Any]) -> bytes:
 def image_example(
     name: str, wnid: str, words: str, label: int, width: int, height: int, image: bytes
 ) -> bytes:
-    """Return the example of an image as TensorFlow's build_imagenet_data.py writes it.
+    """Return the example of an image with the features of TensorFlow's build_imagenet_data.py.
+
+    The feature image/object/bbox/label is missing, and the lists of boxes are empty.
 
     Args:
         name: The name of the file.
@@ -197,7 +203,7 @@ def image_example(
 def tfrecord(data: bytes) -> bytes:
     """Return a record with the frame of TFRecord files.
 
-    The frame is the length and the content, each with a masked CRC-32C.
+    The frame has the length and the content, each followed by its masked CRC-32C.
     """
     length = struct.pack("<Q", len(data))
     return b"".join((length, _masked_crc(length), data, _masked_crc(data)))

@@ -1,9 +1,10 @@
 """Open addresses of servers that may be slow, silent or never finish, within limits of rate, time and size.
 
-The programs of this folder download with :func:`open_limited`. urllib only limits the time between two bytes,
-so it accepts a server that sends one byte every ten seconds. The limits here include the status line,
-headers, redirects and the sizes of chunks. For the rate, only the time spent waiting for the server counts.
-The module needs only the standard library of Python 3.8 or newer.
+Programs of this folder that download something themselves, and not by pip or Docker, call
+:func:`open_limited`. urllib only limits the time between two bytes, so it accepts a server that sends one
+byte every ten seconds. The limits here include the status line, headers, redirects and the sizes of chunks.
+For the rate, only the time spent waiting for the server counts. The module needs only the standard library of
+Python 3.8 or newer.
 """
 
 from __future__ import annotations

@@ -18,8 +18,11 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 DEVIATION = 0.02
+"""Standard deviation of the first weights."""
 ROPE_BASE = 500_000.0
+"""Base of the frequencies of rotary positions."""
 EPSILON = 1e-5
+"""Number that the norms add to the mean square."""
 LOSS_ROWS = 4096
 """Number of tokens whose logits are in memory at once."""
 _E4M3, _E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -222,7 +225,7 @@ class Llama(nn.Module):
         Args:
             shape: The sizes of the network.
             sequence: The number of tokens in a sequence.
-            fp8: Whether the products of the layers are in fp8. Those of the head never are.
+            fp8: Whether the products of the layers are in fp8. Products of adapters and the head are not.
             lora: Whether only adapters are trained.
             finish: A function that is called with each layer as soon as it exists, and returns the module
                 that takes its place, such as a shard.

@@ -10,7 +10,9 @@ import dataclasses
 from dataclasses import dataclass
 
 LORA_RANK = 16
+"""Width between the two matrices of an adapter."""
 LORA_SCALE = 2.0
+"""Factor by which an adapter's product is multiplied."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ KEPT_STEPS = 500
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -104,7 +104,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Return the number of ranks.
+    """Complete and check the options. Return the number of ranks.
 
     Raises:
         Refusal: The sizes do not fit the kernels, or fewer GPUs exist than requested.
@@ -118,7 +118,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def complete(options: argparse.Namespace) -> None:
-    """Set the sizes that the command line leaves out. On a CPU they are small, so that it ends in seconds."""
+    """Set the sizes that the command line leaves out. On a CPU they are small, so the run takes seconds."""
     options.size = options.size or ("tiny" if options.gpus == 0 else "1b")
     options.sequence = options.sequence or (64 if options.size == "tiny" else 4096)
     options.batch = options.batch or (8 if options.size == "1b" else 4)
@@ -127,8 +127,8 @@ def complete(options: argparse.Namespace) -> None:
 def random_tokens(shape: Sequence[int], vocabulary: int, seed: int) -> Any:
     """Return tokens that only depend on their place and the seed, small ones more often than large ones.
 
-    Only whole numbers are used, so that all processors make the same tokens. The loss of evenly random tokens
-    could not fall. With these tokens it falls as soon as the network learned which are frequent.
+    Only whole numbers are used, so that all processors make the same tokens. With evenly random tokens, the
+    loss could not fall. With these tokens, it falls as soon as the network learned which are frequent.
 
     Args:
         shape: The shape of the result.
@@ -221,7 +221,7 @@ class Trainer:
     def choose_attention(self) -> str:
         """Return which kernels of attention the measured steps use, the same on all ranks.
 
-        cuDNN's are nearly twice as fast on Hopper, and slower elsewhere. cuDNN's kernels do not give the same
+        cuDNN's kernels are nearly twice as fast on Hopper, and slower elsewhere. They do not give the same
         bits again (PyTorch 2.11), so the steps that are compared use flash attention.
 
         Raises:
@@ -415,8 +415,7 @@ class Trainer:
 def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
     """Return for each replica in how many steps its loss differs from the majority's.
 
-    A step without a majority counts for all replicas, because any of them may be wrong. So it is not hidden,
-    and does not blame one of them.
+    A step without a majority counts for all replicas, because any of them may be wrong.
 
     Args:
         curves: The bits of each replica's losses.
@@ -430,7 +429,7 @@ def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
 
 
 def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: int) -> None:
-    """Log the measurements of this rank. Rank 0 also logs those of all ranks together.
+    """Log the measurements of this rank. Rank 0 also logs the measurements of all ranks together.
 
     Raises:
         Refusal: A loss is not finite.

@@ -1,7 +1,7 @@
 """Open a lock file that users outside of its group cannot hold.
 
-Programs that stage data, make a runtime or store a soak's samples call :func:`open_lock`. A user who may open
-a file, even only to read it, can hold its lock forever.
+slurm_run.py, make_runtime.py, soak_resume.py and the programs that stage data call :func:`open_lock`. A user
+who may open a file, even only to read it, can hold its lock forever.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 
     make_runtime.py --runtime FOLDER --folder ENVIRONMENT [--python INTERPRETER] [--found]
 
-bench.yml starts this program on a node (rackproof_bench_runtime), and so does `make runtimes`. It needs only
-the standard library of Python 3.8 or newer. A runtime is a folder next to this program:
+bench.yml (rackproof_bench_runtime) and playbooks/stage-imagenet.yml start this program on a node, and
+`make runtimes` starts it on this machine. It needs only the standard library of Python 3.8 or newer. A
+runtime is a folder next to this program:
 
-    requirements.txt          all packages, pinned with hashes (nothing else is fetched)
+    requirements.txt          the packages, pinned with hashes
     requirements-cuda.txt     optional: CUDA's libraries, if the packages need them (torch)
     requirements-no-deps.txt  optional: packages that are installed last, without their dependencies
     runtime.json              the oldest and newest Python; the modules that it must be able to import;
@@ -87,7 +88,8 @@ def parse_version(text):
 def find_interpreter(oldest, newest):
     """Return this program's interpreter if it is within the bounds, or else the newest one that is.
 
-    Every name is searched on PATH. An interpreter without `venv` and `ensurepip` is skipped.
+    Every name is searched on PATH. An interpreter without `venv` or `ensurepip` is skipped. If none is left,
+    the program ends with a message.
     """
     minors = range(newest[1], oldest[1] - 1, -1)
     unusable = {}
@@ -183,7 +185,7 @@ def install_command(libraries, packages):
 def run_apt(arguments):
     """Run apt-get. Return the last line of its errors, or "" if it succeeded.
 
-    A new machine updates itself. apt waits for dpkg's lock, and this function for that of the lists.
+    A new machine updates itself. apt waits for dpkg's lock, and this function for the lock of the lists.
     """
     command = ["apt-get", "-o", f"DPkg::Lock::Timeout={LOCK_WAIT_S:.0f}", *arguments]
     deadline = time.monotonic() + LOCK_WAIT_S

@@ -2,7 +2,7 @@
 """Train LeNet or an MLP on MNIST with MXNet 1.9.1, as its example train_mnist.py does.
 
 The benchmarks mnist-lenet-mxnet and mnist-mlp-mxnet start this program. Networks, flags and log lines are
-those of the example. The lines of MXNet's Python code are on standard output. On GPUs, the training is a
+as in the example. The lines of MXNet's Python code are on standard output. On GPUs, the training is a
 child process, so that this process can print the other uses of the GPUs before and after it (state_gpus.py).
 
 Exit status: 0 done, 1 error, 2 usage, 3 not finite, 4 GPU requested but absent, 5 data missing or damaged.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train LeNet or an MLP on MNIST with PyTorch, on the CPU, on one GPU, or with DDP on several GPUs.
 
-The benchmarks mnist-lenet and mnist-mlp start this program. The networks are those of MXNet's train_mnist.py.
+The benchmarks mnist-lenet and mnist-mlp start this program. The networks are as in MXNet's train_mnist.py.
 Every epoch is validated on all 10,000 test images. The log contains MLPerf's events, which common.Log writes.
 
 Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 5 data missing or
@@ -39,6 +39,7 @@ MOMENTUM = 0.9
 WEIGHT_DECAY = 1e-4
 BASE_BATCH = 128
 BASE_LR = {"lenet": 0.05, "mlp": 0.05}
+"""Default of the learning rate by network, for batches of :data:`BASE_BATCH` images."""
 
 WARM_UP_STEPS = 12
 """Number of steps before the measurement. DDP needs 11 before a graph can capture its backward pass."""
@@ -50,6 +51,7 @@ LOG_INTERVAL_S = 0.5
 """Least time between two readings of the loss in an epoch, each of which makes the host wait for the GPU."""
 
 DDP_TIMEOUT_S = 300
+"""Seconds after which a rank ends if an exchange with the other ranks does not finish."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -106,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def default_lr(network: str, batch_size: int) -> float:
-    """Return the default learning rate."""
+    """Return the default learning rate, which grows with the square root of the batch size."""
     return BASE_LR[network] * math.sqrt(batch_size / BASE_BATCH)
 
 

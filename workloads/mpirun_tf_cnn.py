@@ -53,6 +53,7 @@ VARIABLE_UPDATES = ("horovod", *SERVED, *ONE_NODE)
 BROKEN_UPDATES = {
     "collective_all_reduce": "the program itself ends with an AttributeError in all of its last commits"
 }
+"""Variable updates of tf_cnn_benchmarks that do not work, each with the reason."""
 FORWARDED = (
     "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "GLOO_SOCKET_IFNAME", "RACKPROOF_NODES", "RACKPROOF_FIRST",
 )  # fmt: skip
@@ -77,7 +78,7 @@ class Refusal(Exception):  # noqa: N818  (reads as what it is)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -257,7 +258,7 @@ def program(options: argparse.Namespace) -> list[str]:
         f"--num_gpus={1 if options.variable_update == 'horovod' else max(1, options.gpus)}",
     ]
     if options.variable_update == "distributed_all_reduce" and "all_reduce_spec" not in options.more:
-        # The program knows no default, and needs a value on a single node, too.
+        # The program has no default, and needs a value on a single node, too.
         words += ["--all_reduce_spec=pscpu"]
     words += [f"--num_warmup_batches={options.warmup_batches}"] if options.warmup_batches else []
     words += ["--device=cpu", "--data_format=NHWC"] if options.gpus == 0 else []
@@ -282,7 +283,7 @@ def cluster(options: argparse.Namespace, addresses: list[str], each: int) -> lis
 def commands(
     options: argparse.Namespace, nodes: list[str], addresses: list[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the command line that trains, and that of the servers, which is empty without servers."""
+    """Return the command line that trains, and the servers' command line, which is empty without servers."""
     each = workers_of(options, nodes)
     count = each * len(nodes)
     bound = options.rank_file == "on"
@@ -360,7 +361,7 @@ def print_states(nodes: list[str], gpus: int, moment: str) -> None:
     """Print what uses the first GPUs of each node, or the error of a node that cannot be asked.
 
     Args:
-        nodes: The nodes, of which this is the first.
+        nodes: The nodes. This program runs on the first one.
         gpus: The number of GPUs of each node.
         moment: ``begin`` or ``end`` of the run.
     """

@@ -49,7 +49,7 @@ def parsed_options(arguments: list[str]) -> argparse.Namespace:
 
 def command_of(options: argparse.Namespace) -> list[str]:
     """Return the server's command of perftest. The client's has the server's address in addition."""
-    # -F: a CPU that changes its frequency is no error.
+    # -F: a CPU that changes its frequency is not an error.
     command = [options.test, "-F", "-D", str(options.seconds), "-p", str(options.port)]
     if options.test.endswith("_bw"):
         command.append("--report_gbits")

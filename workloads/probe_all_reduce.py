@@ -64,7 +64,7 @@ TIMEOUT_S = 120.0
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = common.probe_parser(__doc__, 10.0)
     arguments.add_argument("--ranks", type=int, default=2, help="processes on the CPU (default: %(default)s)")
     arguments.add_argument(

@@ -2,10 +2,10 @@
 """Measure the collectives of training by size, check every value on every rank, and find a slow GPU.
 
 The benchmarks collectives and straggler start this program. There is one process per GPU of one node with
-NCCL, or several with gloo on the CPU. Algorithm and bus bandwidth are those of nccl-tests, from the slowest
-rank. The algorithm bandwidth is size / time, and the bus bandwidth is that times the collective's factor.
-The size is that of a rank's largest buffer. A slow GPU is found in steps of a product and an all-reduce, in
-which each GPU's product is timed alone.
+NCCL, or several with gloo on the CPU. Algorithm and bus bandwidth are defined as in nccl-tests, from the
+slowest rank. The algorithm bandwidth is size / time, and the bus bandwidth is the algorithm bandwidth times
+the collective's factor. The size is the size of a rank's largest buffer. A slow GPU is found in steps of a
+product and an all-reduce, in which each GPU's product is timed alone.
 """
 
 from __future__ import annotations
@@ -50,19 +50,24 @@ GPU_SIZES_KIB = (8, 32, 128, 512, 2 * KIB, 8 * KIB, 32 * KIB, 128 * KIB, 512 * K
 """8 KiB to 512 MiB in powers of four, and 1 GiB."""
 CPU_SIZES_KIB = (8, 128, 2 * KIB)
 MOST_SAMPLES = 100
+"""Largest number of timed samples of a collective of one size."""
 MOST_IN_BURST = 1000
+"""Largest number of small collectives in a burst."""
 
 STEP_SIZE = {"cuda": 8192, "cpu": 256}
 """Sizes of the products that find a slow GPU. They are in fp32, because bf16 reaches the power limit, where
 speeds differ more. On two healthy machines of four H100, the slowest GPU took 1.4 to 2.2 % longer than the
 fastest one (docs/inside/gpu-measurements.md)."""
 STEP_REDUCED = 16 * MIB
+"""Size in bytes of the all-reduce of a step that finds a slow GPU."""
 MOST_STEPS = 200
+"""Largest number of these steps."""
 
 BANDWIDTH_FROM = 8 * MIB
-"""Smallest size in bytes with a bandwidth on GPUs. Below it, the time is that of the launch. No smaller size
-is compared with nccl-tests."""
+"""Smallest size in bytes with a bandwidth on GPUs. Below it, the launch takes most of
+the time. No smaller size is compared with nccl-tests."""
 NCCL_TESTS_LIMIT_S = 120.0
+"""Time limit of one program of nccl-tests."""
 NCCL_TESTS_DTYPES = {"float32": "float", "bfloat16": "bfloat16"}
 
 Source = tuple[int, int]
@@ -75,7 +80,7 @@ class Collective:
 
     Attributes:
         factor: The ratio of bus bandwidth to algorithm bandwidth, by the number of ranks.
-        split: Whether the size is that of the parts for all ranks together.
+        split: Whether the size covers the parts for all ranks together.
         sends: A function from the number of ranks to the number of parts that each rank sends.
         sources: A function from a rank and the number of ranks to the summands of each part of the result.
         in_place: Whether the result replaces the data that is sent.
@@ -146,7 +151,7 @@ COLLECTIVES = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = common.probe_parser(__doc__, 30.0)
     add = arguments.add_argument
     add("--ranks", type=int, default=2, help="processes on the CPU (default: %(default)s)")
@@ -191,7 +196,7 @@ def chosen(options: argparse.Namespace, on_gpu: bool) -> tuple[list[str], list[i
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Return the number of ranks."""
+    """Check the options. Return the number of ranks."""
     gpus = common.chosen_by_device(options.device, options.gpus)
     chosen(options, bool(gpus))
     ranks = len(gpus) or options.ranks

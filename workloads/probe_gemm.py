@@ -39,16 +39,18 @@ the speed."""
 SUSTAINED = {"fp32": GPU_FIXED, "bf16": 16384}
 """Format and size of the products without a pause. fp32 stays below the power limit."""
 SUSTAINED_S = 1.0
+"""Duration of the products without a pause."""
 SLOW_SHARE = 0.05
 """The share of the slowest products. The fastest of them gives the rate ``gemm_p95``."""
 
 ROWS_CHECKED = 64
+"""Number of random rows of a product that are compared with float64."""
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2, "fp8": 2e-1}
 """The largest error of one value, in units of the square root of K (the spread of the products)."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = common.probe_parser(__doc__, 5.0)
     arguments.add_argument(
         "--dtypes", default=",".join(DTYPES), help="default: %(default)s, where the device has it"
@@ -95,7 +97,7 @@ def chosen_sizes(words: str) -> list[int]:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Return the number of ranks."""
+    """Check the options. Return the number of ranks."""
     chosen(options)
     return max(1, len(common.chosen_by_device(options.device, options.gpus)))
 

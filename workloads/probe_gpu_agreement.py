@@ -33,7 +33,7 @@ INTEGERS = {2: "int16", 4: "int32"}
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = common.probe_parser(__doc__, 5.0)
     add = arguments.add_argument
     add("--ranks", type=int, default=2, help="processes on the CPU (default: %(default)s)")
@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Return the number of ranks."""
+    """Check the options. Return the number of ranks."""
     probe_gemm.chosen(options)
     gpus = common.chosen_by_device(options.device, options.gpus)
     ranks = len(gpus) or options.ranks

@@ -31,7 +31,7 @@ median of all samples.
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = common.probe_parser(__doc__, 2.0)
     arguments.add_argument("--size-mib", type=int, default=1024, help="size of a copy (default: %(default)s)")
     return arguments

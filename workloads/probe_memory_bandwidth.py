@@ -25,7 +25,7 @@ CHECK_CHUNK = 1 << 26
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = common.probe_parser(__doc__, 4.0)
     arguments.add_argument(
         "--size-mib",
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Return the number of ranks."""
+    """Check the options. Return the number of ranks."""
     if options.size_mib is not None and options.size_mib < 1:
         raise common.Refusal(common.EXIT_USAGE, "--size-mib must be at least 1")
     return max(1, len(common.chosen_by_device(options.device, options.gpus)))

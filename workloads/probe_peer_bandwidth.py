@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Measure copies between the GPUs of a node, one way and, on request, both ways and with all pairs at once.
+"""Measure the speed of copies between the GPUs of a node, and count the bytes that arrive wrong.
 
-The benchmark peer-bandwidth and nights (validate.yml) start this program. The data is random. After the last
-copy of a pair, it is compared with the original. With a single GPU there are no pairs, so the probe reports
-this and measures nothing.
+The benchmark peer-bandwidth and validate.yml start this program. It copies random data from each GPU to each
+other one, one pair at a time. With `--together on`, it then copies both ways, and between all pairs at once.
+After the last copy of a pair, it compares the received data with the sent data.
+
+For each pair, it logs peer_copy (GB/s) and wrong_values. It also logs the number of pairs, which is 0 if
+there is only one GPU.
 """
 
 from __future__ import annotations
@@ -22,16 +25,18 @@ if common.IS_RANK:
     import torch
 
 TOGETHER = ("both_ways", "all_at_once")
+"""Ways of copying several pairs at once, see :func:`rounds`."""
 FEWEST_COPIES, MOST_COPIES = 5, 40
+"""Bounds for the number of copies of a pair at once."""
 GATE_CYCLES = 100_000
-"""GPU cycles (about 50 µs) by which copies that start together are delayed for each copy to be queued. The
-delay includes 100 more of these periods."""
+"""GPU cycles (about 50 µs) that queueing one copy may take. Copies wait until all of them are queued, so that
+they start together. 100 such periods are added."""
 
 Pair = tuple[Gpu, Gpu]
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = common.probe_parser(__doc__, 10.0)
     arguments.add_argument("--size-mib", type=int, default=1024, help="size of a copy (default: %(default)s)")
     arguments.add_argument(
@@ -44,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Return one rank, which drives all GPUs."""
+    """Check the options. Return 1, because one rank drives all GPUs."""
     if options.device == "cpu" or options.gpus == 0:
         raise common.Refusal(common.EXIT_USAGE, "the peer bandwidth cannot be measured without GPUs")
     if options.size_mib < 1:
@@ -77,13 +82,13 @@ def labels_of(pair: Pair) -> dict[str, str]:
 
 
 def slowest_pair(rates: dict[str, float]) -> tuple[str, float]:
-    """Return the slowest pair, and by which fraction it is slower than the median."""
+    """Return the slowest pair, and the fraction by which it is slower than the median."""
     pair = min(rates, key=lambda key: rates[key])
     return pair, 1 - rates[pair] / statistics.median(rates.values())
 
 
 class Copy:
-    """The copies from one GPU to another on streams of their own, so that other copies can run meanwhile."""
+    """The copies of one pair, on streams of their own, so that other pairs can copy at the same time."""
 
     def __init__(self, pair: Pair, sent: torch.Tensor) -> None:
         self.pair, self.sent = pair, sent
@@ -95,7 +100,7 @@ class Copy:
 
     def queue(self, count: int, gate: Any) -> None:
         """Queue copies that begin when the gate opens."""
-        # A copy waits for the current streams of both devices.
+        # PyTorch orders a copy after the current streams of both devices, so both wait for the gate.
         with torch.cuda.stream(self.incoming), torch.cuda.stream(self.outgoing):
             self.incoming.wait_event(gate)
             self.outgoing.wait_event(gate)
@@ -122,6 +127,7 @@ def copy_together(copies: list[Copy], count: int) -> list[float]:
     for device in {copy.here for copy in copies} | {copy.there for copy in copies}:
         torch.cuda.synchronize(device)
     with torch.cuda.device(copies[0].here):
+        # This delay occupies the stream until all copies are queued. Then the gate opens.
         torch.cuda._sleep(GATE_CYCLES * (100 + len(copies) * count))
         gate = torch.cuda.Event()
         gate.record()
@@ -133,7 +139,7 @@ def copy_together(copies: list[Copy], count: int) -> list[float]:
 def measure_together(
     how: str, gpus: list[Gpu], sent: dict[int, torch.Tensor], seconds: float, log: Log
 ) -> None:
-    """Measure pairs at the same time, and log each pair's own rate."""
+    """Measure the pairs of each round at the same time, and log the rate of each pair."""
     every = rounds(gpus, how)
     rates: dict[str, float] = {}
     for pairs in every:
@@ -160,7 +166,7 @@ def say_slowest(name: str, rates: dict[str, float]) -> None:
 def one_by_one(
     pairs: list[Pair], sent: dict[int, torch.Tensor], seconds: float, log: Log
 ) -> dict[str, float]:
-    """Measure one pair at a time, one way. Return the rates in GB/s by pair."""
+    """Measure the pairs one after another, one way. Return the rates in GB/s by pair."""
     rates: dict[str, float] = {}
     for index, pair in enumerate(pairs):
         source, target = pair
@@ -181,7 +187,7 @@ def one_by_one(
 
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Measure every ordered pair."""
+    """Measure all pairs one after another and, if requested, several at once."""
     options.device = "gpu"
     _, gpus = common.begin_probe(options, rank, log)
     pairs = ordered_pairs(gpus)

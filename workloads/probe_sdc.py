@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Find silent data corruption on eight data paths of every SM of every GPU, in memory, and in copies.
+"""Find silent data corruption on the data paths of every SM of every GPU, in memory, and in copies.
 
-The benchmark sdc and nights (validate.yml) start this program. There is one process per GPU. A path is a
-kernel whose blocks all compute the same words, and each SM with different words is reported. FMAs, atomics,
-and integer products on tensor cores are compared with the CPU's results. Products of all bits and special
-functions are compared with the golden table, or else with the node's other GPUs of the model. Launches of
-all paths are repeated in turn for the given time, and compared on the device. The log states the share of
-launches at which a fault would have been found. Meanwhile, most of the memory holds a pattern, and
-afterwards other patterns.
+The benchmark sdc and nights (validate.yml) start this program. There is one process per GPU. There are
+eight paths, but a GPU may lack a number format. A path is a kernel whose blocks all compute the same words,
+and each SM with different words is reported. FMAs, atomics, and integer products on tensor cores are compared
+with the CPU's results. Products of all bits and special functions are compared with the golden table, or else
+with the node's other GPUs of the model. Launches of all paths are repeated in turn for the given time, and
+compared on the device. The log states the share of launches at which a fault would have been found.
+Meanwhile, most of the memory holds a pattern, and afterwards other patterns.
 """
 
 from __future__ import annotations
@@ -40,23 +40,27 @@ SLICE = 500
 MEMORY_SHARE = 0.95
 """The share of the memory that is free at the start to fill with patterns."""
 CHUNK_BYTES = 2 << 30
+"""Size of the pieces in which memory is filled."""
 PATTERNS = 8
 """Number of kinds of ``pattern`` in sdc_kernels.cu (address, checkerboard, walking bit, number, and each
 inverted)."""
 COPIED_BYTES = 256 << 20
+"""Size of a copy from one GPU to another."""
 MOST_SMS, MOST_RECORDS, RECORD = 1024, 256, 8
 """The limits of ``Report`` in sdc_kernels.cu, and the number of words in its records."""
 SLOTS_BYTES = sdc_paths.SLOTS * 20
 SHOWN_RECORDS = 8
+"""Largest number of differences, and of SMs with wrong words, that are logged."""
 TIMEOUT_S = 120.0
 """The longest wait of GPUs for each other's answers."""
 FIRST_WITH = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
 """First compute capability of GPUs with a format. All GPUs have the other paths."""
 CPU_STEPS, CPU_LAUNCHES = 32, 3
+"""Steps of a kernel, and launches of a path, on a CPU."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     return common.probe_parser(__doc__, 50.0)
 
 
@@ -82,7 +86,7 @@ class Report:
         return Counts(sms, self.by_sm(0), self.by_sm(2), self.by_sm(3), queued)
 
     def records(self) -> list[dict[str, int | str]]:
-        """Return the first differences."""
+        """Return the first differences, at most :data:`SHOWN_RECORDS`."""
         count = min(int(self.data[4 * MOST_SMS].item()) & sdc_paths.MASK, SHOWN_RECORDS)
         rows = self.data[4 * MOST_SMS + 1 :].view(-1, RECORD)[:count].tolist()
         found: list[dict[str, int | str]] = []

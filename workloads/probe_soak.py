@@ -8,8 +8,8 @@ ahead, so that a slow host does not affect the numbers. Each second, the program
 clocks, the temperature and the power. It also compares the last product with the first.
 
 With ``--notes``, the seconds are stored on disk (soak_resume.py). If the load was killed or the node
-restarted, the load continues after another warm-up. The seconds of the warm-up do not count as time, but its
-faults count.
+restarted, the load continues after another warm-up. The seconds of this warm-up do not count as time, but
+its faults count.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ if common.IS_RANK:
     import torch
 
 WINDOW_S = 1.0
+"""Seconds of a window, after which readings and comparisons are stored."""
 QUEUED_STEPS = 4
 """Number of steps that are queued on the GPU, about 0.2 s."""
 USUAL_STEPS = 200
@@ -50,7 +51,9 @@ USUAL_STEPS = 200
 SETTLE_SHARE = 0.2
 """The share of a short run that is for warming up, in place of :data:`soak_series.SETTLE_S`."""
 TIMEOUT_S = 300.0
+"""The longest wait of ranks for each other."""
 REDUCED_MIB = 64
+"""Size of the all-reduce of a step."""
 LINES_OF_RUN = 20
 """Lines of samples that even a short run keeps."""
 PROGRAMS = (
@@ -90,7 +93,7 @@ CPU_SHAPE = Shape(256, 8, (1, 2, 128, 32), 4, 1)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = common.probe_parser(__doc__, 600.0)
     add = arguments.add_argument
     add("--notes", type=Path, help="folder that keeps the samples, from which an interrupted load continues")
@@ -206,7 +209,17 @@ class Timer:
 
 @dataclass
 class Watch:
-    """The state of one GPU's measurement, with its samples and queries."""
+    """The state of one GPU's measurement, with its samples and queries.
+
+    Attributes:
+        shape: The size of a step.
+        nvml: The access to the GPU, or None if its readings are missing.
+        keeper: The writer of the samples.
+        settle_s: The seconds of warm-up of a session.
+        wrong_values: A function that returns how many values of this session differed.
+        counted_s: The seconds that count as measured so far.
+        recent_s: The times of the latest steps.
+    """
 
     shape: Shape
     nvml: samples.Nvml | None
@@ -243,7 +256,7 @@ class Watch:
 class Lines:
     """The windows as log lines for reports. In a long run, a line combines several windows.
 
-    After an interruption, each line states its second, because the log's own times are those of the last
+    After an interruption, each line states its second, because the log's own times belong to the last
     session.
     """
 
@@ -478,7 +491,7 @@ def report_lag(rate: float, rank: Rank, log: Log, labels: dict[str, str]) -> Non
 
 
 def start(keeper: Keeper, session: Session, options: argparse.Namespace, rank: Rank, log: Log) -> bool:
-    """Start the session, after those of an earlier load or as the first one.
+    """Start the session, after the sessions of an earlier load or as the first one.
 
     Return False if samples of an earlier load are damaged, because its results are then unknown.
     """

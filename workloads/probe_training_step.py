@@ -29,7 +29,7 @@ CLASSES = 64
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = common.probe_parser(__doc__, 0.0)
     arguments.add_argument("--steps", type=int, default=20, help="steps of training (default: %(default)s)")
     arguments.add_argument("--width", type=int, help="width of the layers (default: 4096, on the CPU 128)")
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Return the number of ranks."""
+    """Check the options. Return the number of ranks."""
     if options.steps < 1 or (options.width is not None and options.width < 1):
         raise common.Refusal(common.EXIT_USAGE, "--steps and --width must be at least 1")
     return max(1, len(common.chosen_by_device(options.device, options.gpus)))

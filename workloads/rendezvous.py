@@ -36,6 +36,7 @@ EXIT_NOT_MET = 8
 
 PORT = 29417
 MEET_S = 180.0
+"""Longest wait of the nodes for each other."""
 MEASURE_S = 0.5
 """Seconds of measurement for each direction of each pair."""
 ANSWER_S = 120.0
@@ -44,6 +45,7 @@ STREAMS = 4
 """Number of TCP streams of a measurement, because one stream does not fill a fast link."""
 CHUNK = 1 << 20
 GRACE_S = 10.0
+"""Seconds between SIGTERM and SIGKILL for the program, and for the other nodes to state their end."""
 
 
 class NotMet(Exception):  # noqa: N818  (the name states the fact)
@@ -66,7 +68,7 @@ class Line:
         self.connection.sendall(json.dumps(words).encode() + b"\n")
 
     def receive_message(self, seconds: float | None) -> dict[str, object]:
-        """Return the next message, or {} if the other side is gone.
+        """Return the next message, or {} if the other side is gone or sends something that is not an object.
 
         Raises:
             socket.timeout: No message came in time.
@@ -322,14 +324,14 @@ class Other:
 
 
 class Program:
-    """The program on this node, which ends if another node fails."""
+    """The program on this node. It is ended if another node fails, or if this process gets a signal."""
 
     def __init__(self, argv: list[str], environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(argv, env=environment)
         self.why = ""
 
     def end(self, why: str) -> None:
-        """End the program because of an event on another node. The first reason counts."""
+        """End the program for a reason, such as a failure of another node. The first reason counts."""
         if self.process.poll() is None and not self.why:
             self.why = why
             self.process.terminate()
@@ -353,7 +355,7 @@ def watch(name: str, line: Line, program: Program, ends: dict[str, object]) -> N
 
 
 def environment(point: dict[str, object]) -> dict[str, str]:
-    """Return the variables that make NCCL and Gloo use the run's network."""
+    """Return the program's environment, in which NCCL and Gloo use the run's network."""
     variables = dict(os.environ)
     interface = str(point["interface"])
     variables["GLOO_SOCKET_IFNAME"] = interface

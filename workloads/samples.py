@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any
 
 EVERY_S = 1.0
+"""Seconds between two samples at the start of a run."""
 BEFORE_SLOWER = 512
 """Number of samples after which the time between two samples is doubled each time, so that a week's log stays
 short."""
 
+# Numbers that NVML gives to its clocks, sensors, thresholds, and counters of ECC errors.
 _SM_CLOCK, _TEMPERATURE_GPU = 1, 0
 _SLOWDOWN_THRESHOLD = 1
 _CORRECTED, _UNCORRECTED, _SINCE_BOOT = 0, 1, 0
 _MEMORY_CLOCK = 2
 _MOST_LINKS = 18
+"""Largest number of NVLinks of a GPU."""
 _LINK_COUNTERS = (0, 1, 2)
 """NVML's counters of an NVLink's replays, recoveries, and flits with a wrong checksum, as in
 ``nvidia-smi nvlink -e``. Two others, of data (3) and ECC (4), count bits that the link itself corrected.
@@ -204,7 +207,7 @@ class Sampler:
         self._thread.start()
 
     def _run(self) -> None:
-        """Log a sample after each interval. The interval is doubled as the number of samples grows."""
+        """Log a sample after each interval. The interval doubles after each :data:`BEFORE_SLOWER` samples."""
         every, count = self._every_s, 0
         while not self._end.wait(every):
             sample = {"gpus": self._nvml.read(), "links": self._links.read(time.monotonic())}

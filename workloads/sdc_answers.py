@@ -150,8 +150,8 @@ def compare_fleet(
 ) -> tuple[dict[Key, str], list[str]]:
     """Compare answers of many GPUs, and of each GPU with itself.
 
-    For each model, software and path, the right answer is the golden one, or else that of more than half. A
-    GPU that gave several answers is reported, too.
+    For each model, software and path, the right answer is the golden one, or else the answer of more than
+    half. A GPU that gave several answers is reported, too.
 
     Args:
         rows: The answers with their ``gpu``.

@@ -1,8 +1,8 @@
 """Compute the right words of ``sdc_kernels.cu``'s data paths on the CPU.
 
 probe_sdc.py calls :func:`exact_words`, and compares the GPU's words with the result. Both need only integers
-and IEEE arithmetic. A set is one seed of data. The words of a path are those of a block, which are 32 bits of
-each thread for each set.
+and IEEE arithmetic. A set is one seed of data. A path has the words of one block: 32 bits of each thread for
+each set.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def atomics(sets: range, steps: int = STEPS) -> Words:
         real = bits_of(empty.scatter_add(1, slot, (values & 0xFFF) - 2048).double())
         wide = empty.scatter_add(1, slot, (values << 32) | multiply(values, 0x9E3779B1))
         words = (total, most, real, wide & MASK, (wide >> 32) & MASK)
-        # The kernel computes the sums twice, in the memory of the SM and in that of the GPU.
+        # The kernel computes the sums twice, in the memory of the SM and in the GPU's memory.
         for word in (*words, *words):
             digest = fold(digest, word[:, thread % SLOTS])
     return digest

@@ -57,10 +57,15 @@ from lock_file import open_lock
 EXIT_JOB, EXIT_DATA, EXIT_IMAGE, EXIT_SLURM = 1, 5, 6, 7
 MARK = ":::RACKPROOF "
 POLL_S = float(os.environ.get("RACKPROOF_SLURM_POLL_S", "3"))
+"""Seconds between two queries of Slurm."""
 SAY_S = 30.0
+"""Seconds between two lines that state the same."""
 SLURM_ANSWERS_S = float(os.environ.get("RACKPROOF_SLURM_ANSWERS_S", "300"))
+"""Longest wait for Slurm to answer whether the job of this run exists."""
 MOST_SILENCE_S = 900.0
+"""Seconds without an answer of Slurm after which a job is no longer followed."""
 CHECKER_S = 600.0
+"""Least time without output, after the training, after which a job counts as hung."""
 QUIET_AFTER_END_S = 20.0
 """The longest wait for the end of a job's output, because shared file systems show the last lines late."""
 CREDENTIALS = ("/etc/enroot/.credentials", "/root/.config/enroot/.credentials", "/root/.docker/config.json")
@@ -98,7 +103,7 @@ PHASES = {
 NO_JOB = "down|drain|fail|maint|unknown|power|reboot|inval|future|blocked"
 """The beginnings of the states of a node that takes no job."""
 FORGOTTEN = "FORGOTTEN"
-"""The state of a job that neither Slurm's controller nor its accounts know. It ended some time ago."""
+"""The state of a job that neither Slurm's controller nor its accounts list. It ended some time ago."""
 FORGOTTEN_S = 60.0
 """Seconds for which a job must be unknown until it counts as ended."""
 WHOLE_NODE = ("--exclusive", "--mem=0")
@@ -227,7 +232,7 @@ DEVICE_KINDS = (
     ("GPUs", "enroot's hook 98-nvidia.sh brings them where NVIDIA_VISIBLE_DEVICES is all"),
 )
 SHARED_CONFIG = re.compile(r"config_(common|mounts)")
-"""The pattern of files that configs and run.sub source, and that are no configs themselves."""
+"""The pattern of files that configs and run.sub source, and that are not configs themselves."""
 SCRIPT_GPUS = re.compile(r"(?m)^#SBATCH +--gpus-per-node=(\d{1,3})\s*$")
 STEP = re.compile(rb'"step": *(\d{1,12})')
 SAMPLES = re.compile(rb'"samples_count": *(\d{1,15})')
@@ -351,7 +356,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass
 class Watch:
-    """The state of following a job between two polls. Times are of the monotonic clock."""
+    """The state of following a job between two polls. Times are of the monotonic clock.
+
+    Attributes:
+        began: The start of following the job.
+        grown: The time at which the output last grew.
+        asked: The time of the last query of Slurm.
+        shown: The phase that was printed last, at the time ``shown_at``.
+        silent: The time since which the job's state is unknown, or 0.
+        state: The job's state in the last answer.
+        started: Whether the job was seen running.
+        cancelled: Whether the job was cancelled.
+        hung: Why the job was cancelled, for the record: its wait in the queue, or its silence.
+    """
 
     began: float
     grown: float = field(init=False)
@@ -569,7 +586,7 @@ def world_reason(host: str, ranks: int, text: str, error: str) -> str:
     if len(sizes) == len(started) and set(sizes) == {str(ranks)}:
         return ""
     if "no" in world.get("folder", []):
-        # A missing folder is no fault by itself, because ranks met without it.
+        # A missing folder is not a fault by itself, because ranks connected without it.
         return f"{host}: a container lacks the folder of the PMIx server; {BY_HOOK}"
     known = ", ".join(sorted(set(sizes))) or "none"
     return (
@@ -1920,7 +1937,7 @@ class Work:
         """Return the state of the job and the reason why it waits.
 
         If Slurm does not answer, the state is "" and the second text is its error. If Slurm answers and does
-        not know the job, the state is :data:`FORGOTTEN`.
+        not list the job, the state is :data:`FORGOTTEN`.
         """
         status, out, err = run_command(
             ["squeue", "--noheader", "--states=all", f"--jobs={self.job}", "--format=%T|%r"]

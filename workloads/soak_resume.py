@@ -1,8 +1,8 @@
 """Store a soak's samples on the node's disk, and decide whether a restarted soak continues from them.
 
 With ``--notes``, probe_soak.py writes through a :class:`Keeper`, and decides with :func:`agree`. Each rank
-writes a file of lines ``DIGEST JSON``. A session of the load is one line, and so is each :data:`LINE_S` of
-load.
+writes a file of lines ``DIGEST JSON``. A line is the start of a session of the load, or about
+:data:`LINE_S` of load. After a stall or with lowered clocks, a line ends earlier.
 
 A digest covers its line and the digest before. A second file contains the number of lines and the last
 digest. Together, they show whether a file was edited, cut or reordered. An incomplete last line, which a kill
@@ -31,7 +31,7 @@ from soak_series import READINGS, StepTimes, Window, Windows, counted_seconds
 
 FOLDER, FAULT = "soak-unfinished", "fault"
 LINE_S = 10.0
-"""Seconds of load in one line of the file."""
+"""Seconds of load after which a line of the file is written."""
 GAP_S = 3600.0
 """Longest gap by default. A node that restarts is back by then, and the room's temperature has hardly
 changed."""
@@ -53,7 +53,10 @@ class DamagedError(ValueError):
 
 @dataclass
 class Growth:
-    """The growth of counters, added up over readings. A counter that is missing in a reading is left out."""
+    """The growth of counters, added up over readings. A counter that is missing in a reading is left out.
+
+    ``grown`` is the growth by counter, or None before the first reading. ``last`` is the last reading.
+    """
 
     grown: dict[str, float] | None = None
     last: dict[str, float] = field(default_factory=dict)
@@ -98,9 +101,11 @@ class Kept:
 
     sessions: list[Session] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
+    """The time of the last line of each session (Unix seconds)."""
     windows: Windows = field(default_factory=Windows)
     times: StepTimes = field(default_factory=StepTimes)
     wrong: int = 0
+    """Number of values that differed in all sessions."""
     growth: Growth = field(default_factory=Growth)
     began_s: float = 0.0
     """Seconds of load before the last session."""
@@ -399,7 +404,7 @@ class Keeper:
         self.end = End()
 
     def begin(self, kept: Kept, session: Session) -> None:
-        """Start a session after those of an earlier soak, or after none."""
+        """Start a session after the sessions of an earlier soak, or as the first one."""
         self.kept, self._wrong_before = kept, kept.wrong
         kept.begin(session)
         if not self._keeps:

@@ -1,14 +1,13 @@
 """Compute how steady a GPU was under a load that lasts minutes to days. No I/O.
 
-The workload ``soak`` measures one :class:`Window` for each second of load. The functions of this module
-return the sag of the speed and the stalls. They also return the time with lowered clocks, and the time
-without readings. They compare a GPU only with itself in the same run. Whether its speed is right is judged
-later, by the SKU's reference and by the history. The module needs only the standard library.
+probe_soak.py measures one :class:`Window` for about each second of load. The functions of this module return
+the sag of the speed, the stalls, the time with lowered clocks, and the time without readings. They compare a
+GPU only with itself in the same run. Whether its speed is right is judged later, by the SKU's reference and
+by the history. The module needs only the standard library.
 
 A load that was interrupted and continued consists of several sessions. Their seconds are joined without the
-gaps, so stalls within ten minutes may be before and after a gap. Each session warms up again. The warm-up of
-the first session counts as measured time, and that of later sessions does not. Faults in a warm-up always
-count.
+gaps, so stalls within ten minutes may be before and after a gap. Each session warms up again. Only the
+warm-up of the first session counts as measured time. Faults in every warm-up count.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ MANIFEST = "dataset.json"
 IMAGES_A_PIECE = 256
 """Number of images in a piece of a .rec file. A killed run loses at most this number for each process."""
 SEEDS = {"images": 0, "recordio": 100, "tfrecord": 12345}
-"""Seeds without --seed. The order is then that of im2rec.py and of build_imagenet_data.py."""
+"""Seeds without --seed. The order is then the same as with im2rec.py and build_imagenet_data.py."""
 SHARD_NAMES = {"train": "train", "val": "validation"}
 OVERHEAD_BYTES = {"images": 4096, "recordio": 140, "tfrecord": 720}
 """Largest additional space of an image, for a block, a header and its lines, and features."""
@@ -63,6 +63,7 @@ INDEX_BYTES = 80
 FORK = multiprocessing.get_context("fork")
 _PR_SET_PDEATHSIG = 1
 _REPORT_IMAGES = 32
+"""Number of images after which a process reports its progress."""
 
 
 # Work to do
@@ -187,7 +188,7 @@ class Progress:
         self.before = 0
 
     def begin(self, phase: str, total: int, finished: int, unit: str = "images") -> None:
-        """Begin a phase of a number of images (or bytes), some of which are done."""
+        """Begin a phase of a number of images (or bytes). Some of them may be done already."""
         self.phase, self.total, self.unit, self.before = phase, total, unit, finished
         self.images.value, self.bytes.value = finished, 0
         self.began, self.shown = time.monotonic(), 0.0
@@ -341,7 +342,12 @@ def differences(head: dict[str, Any], now: dict[str, Any]) -> str:
 
 
 class Shared:
-    """The state that the processes share while a format is staged, set before they are forked."""
+    """The state that the processes share while a format is staged, set before they are forked.
+
+    ``known`` has the offset and size of pieces of a .rec file that an earlier run wrote, by number.
+    ``archives`` are the open files of the archives, by part. ``parent`` is the id of the process that forked
+    the others.
+    """
 
     plan: Plan
     progress: Progress
@@ -372,7 +378,7 @@ class Counted:
         self.odd: list[str] = []
 
     def add(self, size: int) -> None:
-        """Count an image."""
+        """Count an image of this number of bytes."""
         self.images, self.size = self.images + 1, self.size + size
         if self.images >= _REPORT_IMAGES:
             self.flush()
@@ -475,7 +481,7 @@ def make_shard(unit: Unit, counted: Counted) -> dict[str, Any]:
 
 
 def make_piece(unit: Unit, counted: Counted) -> dict[str, Any]:
-    """Write records to their place in a .rec file, after those of the earlier pieces.
+    """Write records to their place in a .rec file, after the records of the earlier pieces.
 
     The records are on the disk after ``run_units`` flushed the file, once for several pieces.
     """
@@ -1050,7 +1056,7 @@ def number_from(least: int, most: int) -> Callable[[str], int]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

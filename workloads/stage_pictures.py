@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw pictures of ten classes, as many and as large as those of CIFAR-10, into train/CLASS and val/CLASS.
+"""Draw pictures of ten classes, as many and as large as in CIFAR-10, into train/CLASS and val/CLASS.
 
 The benchmark resnet50-pictures-accuracy starts this program before its training. The pictures show discs,
 rings, squares, frames, triangles, crosses, stripes and chequerboards at random places, in random sizes and

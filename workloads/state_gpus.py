@@ -9,7 +9,7 @@ print the lines before that program starts and after it ended well. For a GPU th
 no line is printed, and the run is then unproven. The program needs only the standard library of Python 3.8 or
 newer.
 
-Exit status: 0 done, 4 the driver reports an error.
+Exit status: 0 done, 2 usage, 4 the driver reports an error.
 """
 
 from __future__ import annotations

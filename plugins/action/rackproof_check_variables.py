@@ -1,7 +1,7 @@
 """Refuse misspelt or unusable variables of Rackproof, and a missing ssh client.
 
-Every job calls this action first. No node is contacted. A variable is refused if it has a prefix of a role
-and no role knows it, if its value is out of bounds or contains a secret, or if ``-e`` may not set it.
+Every job calls this action before it contacts a node. A variable is refused if it has a prefix of a role
+and no role has it, if its value is out of bounds or contains a secret, or if ``-e`` may not set it.
 """
 
 from __future__ import annotations

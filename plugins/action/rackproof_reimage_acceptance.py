@@ -1,6 +1,8 @@
-"""Run an all-reduce of a drained node with a partner in service, for the acceptance in reimage.yml.
+"""Measure a drained node together with a partner in service, for the acceptance in reimage.yml.
 
-The module of the same name documents this action.
+The two nodes run one all-reduce, and each of them runs one half of it. Three tasks call this action, with the
+parts begin, partner and end. The module of the same name documents the options, and
+:mod:`rackproof.jobs.reimage.acceptance` makes the scripts and judges the result.
 """
 
 from __future__ import annotations
@@ -18,13 +20,19 @@ from rackproof_ansible.pair_half import finish_half, start_half
 
 
 class ActionModule(NodeAction):
-    """The module rackproof_reimage_acceptance documents the options of this action."""
+    """The action of the module rackproof_reimage_acceptance."""
 
+    # The action writes a script to the node.
     TRANSFERS_FILES = True
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return, by the option part, the node's half, its partner, or a message about the pair."""
+        """Do one part of the measurement.
+
+        The part begin returns the folder of the node's half, the part partner returns the partner and how its
+        half ended, and the part end returns a message about the pair.
+        """
         night = NightContext(**options["night"])
+        # minutes and share are placeholders, because without_budget replaces both.
         plan = acceptance.without_budget(
             probes.check_probe_plan(
                 minutes=0,
@@ -44,7 +52,10 @@ class ActionModule(NodeAction):
         return self._record_pair(night, plan, options)
 
     def _start_node(self, night: NightContext, plan: ProbePlan) -> dict[str, Any]:
-        """Start the node's half, which waits for its partner."""
+        """Start the node's half, which waits for its partner.
+
+        If the node alone already failed, start nothing, and return the reason.
+        """
         if reason := acceptance.find_own_failure(night, self.node):
             return {"changed": False, "folder": "", "message": reason}
         script = acceptance.node_script(plan, self.node)
@@ -54,12 +65,16 @@ class ActionModule(NodeAction):
         """Run the other half as a Slurm job on a node in service."""
         members = str(options["partitions"].get("stdout", ""))
         partners = acceptance.find_partners(night, self.node, members)
+        # Without a budget, the numbers of nodes in the partitions are not needed.
         jobs = JobRunner(self.run_command_of_playbook, plan, {}, {})
         half = acceptance.run_partner(plan, self.node, partners, options["gpus"], jobs)
         return {"changed": True, "partner": half.partner, "text": sanitize(half.text, SHOWN_CHARACTERS)}
 
     def _record_pair(self, night: NightContext, plan: ProbePlan, options: dict[str, Any]) -> dict[str, Any]:
-        """Wait for the node's half if there was a partner, and store the measurements of the two."""
+        """End the node's half, after a wait if there was a partner.
+
+        Store the result of the pair, and return a message about it.
+        """
         started, partner = options["started"], options["partner"]
         text = partner.get("text") or started.get("msg") or partner.get("msg") or ""
         half = acceptance.PartnerHalf(str(partner.get("partner", "")), str(text))

@@ -37,7 +37,7 @@ requirements:
 
 
 class CallbackModule(CallbackBase):
-    """The steps of a playbook, each of which is written to the descriptor."""
+    """The steps of a playbook. Each step is written to the descriptor."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"

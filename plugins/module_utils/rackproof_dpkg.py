@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read dpkg's state without apt's Python bindings, which a bare node does not have. Runs on Python 3.8+.
+"""Read dpkg's state without apt's Python bindings, which a bare node does not have (Python 3.8+).
 
 The modules rackproof_packages and rackproof_facts (subset `provision`) call :func:`packages`, which returns
 the installed packages with their versions.

@@ -38,6 +38,7 @@ DRIVER = {
     "nvlink_errors": ["nvidia-smi", "nvlink", "-e"],
 }
 FAILED_UNITS = ["systemctl", "list-units", "--failed", "--full", "--plain", "--no-legend", "--no-pager"]
+"""The command that lists the failed units of systemd."""
 UNIT_PROPERTIES = "--property=Id,Names,LoadState,ActiveState,SubState,UnitFileState,ConditionResult,"
 UNIT_PROPERTIES += "ConditionTimestampMonotonic"
 # slurmctld shows a lost node as idle for minutes. This command gets an answer only if the node's key, clock
@@ -120,9 +121,13 @@ FAULT_WORDS = (
 # more than these seconds, journald does not store messages any more.
 JOURNAL_LAG_S = 5.0
 SOURCE_STAMP = re.compile(r'"_SOURCE_MONOTONIC_TIMESTAMP"\s*:\s*"(\d{1,18})"')
+"""Pattern of the kernel's time of a message in the journal, in microseconds since the boot."""
 RING_ERRORS = ["dmesg", "--kernel", "--level=emerg,alert,crit,err"]
+"""The command that prints the errors in the kernel's ring."""
 OLDEST_BYTES = 4096
+"""Number of bytes to read of the journal's oldest messages."""
 RING_STAMP = re.compile(r"\[\s*(\d{1,12}\.\d+)\]")
+"""Pattern of the time of a message in the kernel's ring, in seconds since the boot."""
 FILES = {
     "os_release": "/etc/os-release",
     "meminfo": "/proc/meminfo",
@@ -147,7 +152,9 @@ COUNTERS = (
 )
 PCI_FILES = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
 NETWORK_CLASS = "0x02"
+"""Beginning of the PCI class of network cards."""
 MELLANOX = "0x15b3"
+"""PCI vendor of Mellanox's cards."""
 
 
 def ask_driver(timeout_s):
@@ -160,7 +167,7 @@ def ask_driver(timeout_s):
 
 
 def kernel_log(since, timeout_s):
-    """Return the kernel's messages since a time that contain a fault word, and those of level error or worse.
+    """Return the kernel's messages since a time that contain a fault word, or have level error or worse.
 
     The messages come from the journal, or else from all that the kernel keeps.
     """

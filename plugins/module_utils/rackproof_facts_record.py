@@ -185,7 +185,7 @@ def gather(options):
         }
         tools = {name: future.result() for name, future in asked.items()}
         pythons = {name: future.result() for name, future in interpreters.items()}
-    # Of ldconfig's thousands of lines, only those of a few libraries are needed.
+    # Only the lines of a few libraries are needed, and ldconfig prints thousands.
     listed = tools.pop("ldconfig").get("stdout", "")
     system = os.uname()
     return {

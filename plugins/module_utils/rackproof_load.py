@@ -15,13 +15,15 @@ import time
 from contextlib import suppress
 
 WINDOW_S = 10.0
-"""Length of a window in which the processor time of others is compared with that of all processors."""
+"""Least seconds of a window, except the last. :func:`disturbs` judges each window."""
 _TICKS = os.sysconf("SC_CLK_TCK")
+"""Number of the kernel's clock ticks in a second."""
 _KTHREADD = 2
 """Process id of the parent of all kernel threads."""
 _MOST_NAMES = 3
 """The number of other processes that a report names."""
 _COUNTERS = ("busy", "stolen", "job", "playbook", "kernel")
+"""Keys of a sample whose values are seconds of processor time."""
 _TEXT = 24
 """Largest number of characters of a name in the state file, which must stay small."""
 
@@ -36,7 +38,7 @@ def read_text(path):
 
 
 def read_process(pid):
-    """Return (name, parent, own seconds, seconds of children that ended) of a process, None without it."""
+    """Return (name, parent, own seconds, seconds of ended children) of a process, or None if it ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
             head, _, rest = stream.read().rpartition(b")")
@@ -239,15 +241,15 @@ def _used(pids, table):
 
 
 def disturbs(others, busy, stolen, cpus):
-    """Return whether other processes slow a job down.
+    """Return whether other processes or the hypervisor slow a job down.
 
-    They do if they use half of the processors, or if they use a tenth (and at least half of one processor)
-    while nine tenths are busy. So does a hypervisor that takes a tenth of the processors (and at least 0.2).
-    Less than this for ten seconds had no effect on the speed of a training on four H100.
+    Other processes do if they use half of the processors, or if they use a tenth (and at least half of one
+    processor) while nine tenths are busy. So does a hypervisor that takes a tenth of the processors
+    (and at least 0.2). Less than this for ten seconds had no effect on the speed of a training on four H100.
 
     Args:
         others: The number of processors that others used, on average.
-        busy: The number of busy processors, including those of the job.
+        busy: The number of busy processors, including the processors that the job uses.
         stolen: The number of processors that the hypervisor gave to other machines.
         cpus: The number of processors that the job may use.
     """

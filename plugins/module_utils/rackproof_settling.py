@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wait until a node's ports and its NVLink fabric are ready after a boot (Python 3.8+, Linux).
 
-The module rackproof_facts calls :func:`settle` before it gathers the subset ``health``. Ports of InfiniBand
+rackproof_facts_health calls :func:`settle` before it gathers the subset ``health``. Ports of InfiniBand
 need a subnet manager, and GPUs a fabric manager or the switches of their domain. Both take a minute or more.
 """
 
@@ -15,10 +15,15 @@ from ansible.module_utils.rackproof_tools import ask, list_folder, read
 
 FABRIC = ["nvidia-smi", "--query-gpu=fabric.state", "--format=csv,noheader"]
 STARTING_FABRIC = ("Not Started", "In Progress")
+"""States of a GPU that is not yet a member of its fabric."""
 STARTING_PORT = ("INIT", "ARMED")
+"""States of a port that waits for a subnet manager."""
 SWITCH_MANAGEMENT = "SW_MNG"
+"""The mark in the product data of a bridge that manages NVSwitches."""
 VPD_BYTES = 4096
+"""Largest number of bytes to read of product data."""
 PAUSE_S = 3.0
+"""Seconds between two readings."""
 READ_VPD: dict[str, str] = {}
 """Product data by path. A card takes long to answer, and does not change while the module runs."""
 

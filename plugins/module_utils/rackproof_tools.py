@@ -41,6 +41,7 @@ EXTRA_PATH = (
     "/usr/bin",
     "/bin",
 )
+"""Folders in which programs are searched in addition to PATH."""
 NO_DRIVER = (
     "couldn't communicate with the NVIDIA driver",
     "Driver/library version mismatch",
@@ -162,8 +163,7 @@ def outcome(child, timeout_s):
 
 
 def killed(child):
-    """Kill a process with its group. Return whether it ended. A process that is stuck in the kernel does not
-    end."""
+    """Kill a process with its group. Return whether it ended. A process may be stuck in the kernel."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     # A stuck process must not block this module as well.
@@ -173,9 +173,9 @@ def killed(child):
 
 
 def ask_again(argv, timeout_s):
-    """Run a tool of the GPUs' driver, and again if it was late. Return the second answer.
+    """Run a tool of the GPUs' driver, and again if it was late. Return the last answer.
 
-    If both runs succeeded, return the answer of the faster one.
+    If two runs succeeded, return the answer of the faster one.
 
     A single late answer is not a fault, because a node in service is busy. A tool that cannot be killed is
     stuck in the driver, where a second one would be stuck too.
@@ -297,6 +297,6 @@ def locked_memory_bytes():
 
 
 def shared_memory_bytes():
-    """Return the size of /dev/shm, or 0."""
+    """Return the size of /dev/shm, or 0 if it is unknown."""
     # This only measures the folder, and writes nothing into it.
     return space("/dev/shm").get("total_bytes", 0)  # noqa: S108  # nosec B108

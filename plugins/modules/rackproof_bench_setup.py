@@ -4,7 +4,7 @@
 """Set a node up for one point of an experiment of bench.yml, and remove the setup (standard library only).
 
 Begin with :func:`set_up_node`, which calls :func:`set_network` and :func:`prepare_storage`. It returns the
-setup, or that of an earlier call for the same run. :func:`remove_setup` removes the overlay network.
+new setup, or the setup of an earlier call for the same run. :func:`remove_setup` removes the overlay network.
 """
 
 from __future__ import annotations

@@ -224,6 +224,7 @@ LAST_WORDS_S = 1.0
 """Seconds for the helpers of a program to end after it, before they are stopped."""
 START_WAIT_S = 60.0
 """Seconds to wait for another start in the same folder, and for the supervisor's first answer."""
+# Numbers of two attributes of a process, as in <linux/prctl.h>.
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -375,7 +376,7 @@ def send_signal(pids, number):
 
 
 def end_processes(find, wait, grace_s):
-    """End processes with SIGTERM, and with SIGKILL after the grace time, until none is left.
+    """End processes with SIGTERM and, after the grace time, for :data:`KILL_WAIT_S` with SIGKILL.
 
     Args:
         find: A function that returns the ids of the live processes.
@@ -1188,7 +1189,7 @@ def start_supervised(folder, options, starting, locks):
     """Write the job's description, start its supervisor, and return the state.
 
     Raises:
-        JobError: The job cannot be started. Nothing of it remains in the folder.
+        JobError: The job cannot be started. Only a log that is not empty remains in the folder.
     """
     description = {
         "id": folder.job_id,
@@ -1218,7 +1219,7 @@ def start_supervised(folder, options, starting, locks):
 
 
 def find_job(module, folder):
-    """Return the state of the job. A missing job is an error."""
+    """Return the state of the job, and end the processes of a dead supervisor. A missing job is an error."""
     state = folder.read_state()
     if state is None:
         raise JobError(f"no job {folder.job_id!r} was started in {folder.path}")
@@ -1246,7 +1247,7 @@ def stop_job(module, folder):
         raise job_error(
             error, "the job's supervisor (pid {})".format(state["supervisor_pid"]), "stop"
         ) from error
-    # The supervisor uses the grace time that it was started with, not that of this call.
+    # The supervisor uses the grace time that it was started with, not the grace time of this call.
     deadline = time.monotonic() + state["grace_s"] + 2 * KILL_WAIT_S
     while time.monotonic() < deadline:
         state = current_state(folder, folder.read_state() or state, change=True)

@@ -147,6 +147,7 @@ NO_FILES = ["Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache="]
 # The arguments of apt-get that repair packages whose installation was interrupted.
 REPAIR = ["--fix-broken", "install", "--no-install-recommends"]
 KERNEL = re.compile(r"linux-image-|linux-modules-\d|kernel-image-")
+"""Pattern of the beginning of names of packages with a kernel."""
 LARGEST_CLOSURE = 500
 """Largest number of packages for which exact versions are collected."""
 # Messages of apt, and their meaning for an operator. The first match is used.
@@ -547,7 +548,8 @@ def refuse_repair(apt, options):
 
 def repair_packages(apt, options):
     """Finish changes that an earlier run, or an operator, left half done."""
-    # This only configures packages that are unpacked already. It installs none and removes none.
+    # dpkg configures only packages that are unpacked already. apt's repair below may also install or remove
+    # packages.
     configured = configure_all(options)
     if configured["status"] != "ok":
         raise RefusedError(
@@ -724,7 +726,7 @@ def simulate(apt, options, wanted, removed):
 
 
 def check_only(options, check):
-    """Check whether a real run could do its work. Return the module's result, without a change."""
+    """Check whether a real run could do its work. Return the module's result. Only the lists are renewed."""
     apt = Apt(options)
     before, damaged = settled_packages(options)
     wanted = differing_packages(options["present"], before)

@@ -318,7 +318,7 @@ def parse_jobs(text):
 def drain_owner(known, prefix):
     """Return the owner of a node's drain: ours, other or none.
 
-    A node that was set down by hand has the owner other, too.
+    A node that was set down by hand, with a reason that is not ours, has the owner other, too.
 
     Args:
         known: State, reason, and the user who set the reason, as :func:`parse_nodes` returns them.
@@ -343,7 +343,7 @@ def has_configuration_file():
 
 
 def runs_slurm():
-    """Return whether a program of Slurm runs on this host. Those in containers do not count."""
+    """Return whether one of :data:`DAEMONS` runs on this host. Daemons in containers do not count."""
     own = read_namespace("self")
     for pid in filter(str.isdigit, os.listdir(PROC)):
         try:
@@ -367,7 +367,7 @@ def read_namespace(pid):
 def refuse_missing_programs(programs):
     """Refuse a host that has a part of Slurm, but not all of these programs.
 
-    A host with neither the programs nor a configuration nor a daemon has no cluster, which is no error. A
+    A host with neither the programs nor a configuration nor a daemon has no cluster, which is not an error. A
     site's programs may lie in a folder that is not searched.
 
     Raises:

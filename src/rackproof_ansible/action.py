@@ -233,7 +233,7 @@ class NodeAction(RackproofAction):
         """Run a command as :meth:`run_command` does, but end this process if the playbook ended.
 
         A killed playbook leaves its workers behind. If one of them continued, it would start jobs beside
-        those of the next playbook.
+        the jobs of the next playbook.
         """
         if os.getppid() != self._playbook_pid:
             os._exit(1)

@@ -1,7 +1,8 @@
 """Find tasks and hosts that a command line leaves out of a playbook.
 
 The filter ``refuse_partial_runs`` calls :func:`check_hosts`, which raises :class:`PartialRunError`. The
-filter is in a play's pattern, which is evaluated even if the command line limits the play.
+filter is in a play's pattern, which is evaluated even if the command line limits the play. At the end of a
+playbook, the callback ``rackproof`` calls :func:`hosts_left_out`.
 
 Ansible ends with status 0 if tags leave no task, or if the task to start at is not found. It also does so if
 a host of ``--limit`` is in no play.
@@ -201,7 +202,7 @@ def _check_terms(
 
 
 def _check_covered(requested_hosts: Iterable[str], covered: Collection[str], pattern: str) -> None:
-    """Refuse requested hosts that are not among those of the play."""
+    """Refuse requested hosts that are not among the hosts of the play."""
     strangers = sorted(set(requested_hosts) - set(covered))
     if strangers:
         names = ", ".join(strangers) if len(strangers) <= 3 else compress_hostlist(strangers)

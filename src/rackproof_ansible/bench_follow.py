@@ -33,7 +33,7 @@ from rackproof_ansible.action import NodeAction
 
 # Sixteen chunks of 256 KiB are the 4 MiB of backlog beyond which a follower skips ahead anyway.
 CATCH_UP_POLLS = 16
-"""The number of polls without a pause if the log is long at the start."""
+"""Largest number of polls without a pause in which a long log is read."""
 
 display = Display()
 
@@ -65,7 +65,7 @@ class JobFollower:
         self._action = action
         self._id: str = options["id"]
         self._folder: str = options["folder"]
-        # The node's own limit may be wrong, so that of the caller replaces it.
+        # The node's own limit may be wrong, so the caller's limit replaces it.
         self._limit_s: float | None = options["limit_s"]
         self._deadline_s: float = options["deadline_s"]
         self._patience_s: float = options["patience_s"]
@@ -130,7 +130,7 @@ class JobFollower:
     def _hurries(self, answer: PollResult, is_behind: bool) -> bool:
         """Return whether to poll again at once.
 
-        Poll at once near the end, and while a long log is not read to its end.
+        Poll at once if the job may have ended, and for up to :data:`CATCH_UP_POLLS` while a long log is read.
         """
         return self._deaths > 0 or answer.ended or (is_behind and self._catch_up_polls > 0)
 

@@ -20,6 +20,7 @@ from rackproof_ansible.bench_follow import JobFollower
 _NOT_MADE = 3
 """Exit status of make_runtime.py --found if there is no such environment yet."""
 _HANG_S = 3600.0
+"""Seconds without output after which the job that makes a runtime counts as hung."""
 _GRACE_S = 10.0
 """Default of ``grace_s`` of rackproof_job, which counts for the job that makes a runtime."""
 _PATIENCE_S = 900.0

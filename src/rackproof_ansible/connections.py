@@ -1,6 +1,6 @@
 """Check that this machine has the programs with which Ansible reaches the nodes.
 
-The action ``rackproof_check_variables``, with which every job begins, calls :func:`check_ssh_client`. Without
+The action ``rackproof_check_variables`` calls :func:`check_ssh_client`, before a job contacts a node. Without
 an ssh client, Ansible would report every node as unreachable, as if the nodes were at fault.
 """
 

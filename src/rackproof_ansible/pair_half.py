@@ -17,6 +17,7 @@ from rackproof.core.text import sanitize
 from rackproof_ansible.action import NodeAction
 
 _OUTPUT_BYTES = 4_000_000
+"""Number of bytes that are read at the end of a half's output."""
 # Names of folders come from a task's registered result. Nothing else may be removed on the node.
 _FOLDER = re.compile(r"/[\w./-]*rackproof-night\.[\w.-]+")
 

@@ -25,7 +25,9 @@ from rackproof.core.task_failures import failure_reasons, message_text
 MESSAGE_CHARACTERS = 4000
 """Largest number of characters in a message. A node may answer with megabytes."""
 _PRINTING = ("debug", "assert")
+"""Modules whose messages are reported if they end well."""
 _SILENT_ASSERT = "All assertions passed"
+"""The message of an assertion without a text of its own, which is not reported."""
 
 
 class EventWriter:

@@ -1,7 +1,7 @@
 """Check the variables of a host against the argument specs of several roles, before any of them runs.
 
 The action ``rackproof_role_variables`` calls :func:`role_problems`. Ansible's own check of a role prints the
-whole argument spec, ends at the first template that fails, and knows only roles of the running play.
+whole argument spec, ends at the first template that fails, and covers only roles of the running play.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rackproof.core.secret_names import secret_variables
 from rackproof.core.text import sanitize
 
 Spec = Mapping[str, Any]
+"""An option of an argument spec, as Ansible's validator takes it."""
 _FORMS = {
     "bool": "true or false",
     "int": "a whole number",
@@ -29,9 +30,13 @@ _FORMS = {
     "str": "a text",
 }
 _SECRET = re.compile(r"key|passw|secret|token|credential", re.IGNORECASE)
+"""Pattern of names and texts whose values are not printed."""
 _WORD = re.compile(r"\b[a-z]\w*_\w+")
+"""Pattern of the names in a template that may be variables."""
 _UNSUPPORTED = re.compile(r"(\S+)\. Supported parameters include: ([^.]+)")
+"""Pattern of Ansible's message about an unknown option, with the option and the known ones."""
 _SHOWN_CHARACTERS = 60
+"""Largest number of characters of a value in a message."""
 
 
 def read_specs(roles: Path, names: list[str]) -> dict[str, dict[str, Spec]]:

@@ -1,1 +1,1 @@
-"""Provide the parts of the test rack's driver, rack.py. Standard library only."""
+"""Provide the parts of the test rack's driver, rack.py. They need only the standard library."""

@@ -1,6 +1,6 @@
 """Keep root file systems, mirrors and images in a cache that all checkouts of this machine share.
 
-rack.py and driver/images.py use it. Each folder is named by the digest of its inputs.
+rack.py and driver/images.py use it. A folder's name ends with the digest of its inputs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 KEPT = 2
-"""Number of mirrors, and of sets of images, in the cache. Older ones are removed."""
+"""Number of mirrors, of sets of images, and of S3 packages in the cache. Older ones are removed."""
 
 
 def folder() -> Path:

@@ -1,4 +1,4 @@
-"""Claim this machine's rack, of which there is only one.
+"""Claim this machine's rack. A machine has only one.
 
 rack.py and the gate (tools/proof) use this module. Only one command of rack.py changes the rack at a time,
 and only one gate or suite works with it.

@@ -22,7 +22,9 @@ DOCKER = "/usr/bin/docker"
 DOCKERD = "/usr/sbin/dockerd"
 SOCKET = "unix:///var/run/docker.sock"
 RUNTIME = "runc-rack"
+"""Name of the runtime of a rack's containers on a machine without :data:`CAP_SYS_RESOURCE`."""
 CAP_SYS_RESOURCE = 24
+"""The kernel's number of the capability that runc needs for privileged containers."""
 # A program or file, and the package that contains it.
 NEEDED = {
     DOCKER: "docker.io",

@@ -22,13 +22,13 @@ STATE_FILES = ("var/lib/rack/hardware.json", "var/lib/rack/faults.json")
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault, its effect, and the numbers that it takes, with their usual values."""
+    """A fault. ``text`` is its effect, and ``settings`` are its numbers, with their usual values."""
 
     text: str
     settings: Mapping[str, float] = field(default_factory=dict)
 
 
-# The faults of a host as a machine. fakes/rackhardware/faults.py has those of the hardware.
+# The faults of a host as a machine. Faults of the hardware are in fakes/rackhardware/faults.py.
 MACHINE = {
     "slow-node": Fault("the node gets only a part of a CPU (a real quota)", {"cpus": 0.25}),
     "full-disk": Fault("/var is full: files there can be read, but not written"),
@@ -52,8 +52,8 @@ def hardware_faults(home: Path) -> dict[str, str]:
 def read_faults(names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the active faults by host.
 
-    ``names`` are those of the containers. The faults are read from the containers' files, so that hosts that
-    do not answer are included.
+    ``names`` are the names of the containers. The faults are read from the containers' files, so that hosts
+    that do not answer are included.
     """
     if not names:
         return {}
@@ -94,7 +94,7 @@ def switch_machine(host: Host, name: str, on: bool, given: Mapping[str, float]) 
     if on:
         _inside(host, "/opt/rack/fault", "on", name, json.dumps(settings))
     if name == "slow-node":
-        # An engine reads 0 as no change, and all CPUs are no quota.
+        # An engine reads 0 as no change, and with all CPUs there is no quota.
         docker("update", "--cpus", str(settings["cpus"] if on else os.cpu_count() or 1), host.name)
     elif name == "no-return":
         docker("update", "--restart", "no" if on else "always", host.name)

@@ -65,7 +65,7 @@ ROOT_IMAGE, NODE_IMAGE, SERVICES_IMAGE = "rackproof-rack-root", "rackproof-rack-
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of an image, a symbolic link to `link`, or an empty folder."""
+    """A file of an image with the content `data`, a symbolic link to `link`, or an empty folder."""
 
     data: bytes = b""
     mode: int = 0o644
@@ -209,7 +209,7 @@ class Images:
 
     @staticmethod
     def _drop_older(prefix: str, keep: str) -> None:
-        """Remove older images of the same release. Those of another release stay."""
+        """Remove older images of the same release. Images of another release stay."""
         repository = prefix.partition(":")[0]
         for tag in docker_text("images", repository, "--format", "{{.Repository}}:{{.Tag}}").splitlines():
             if tag.startswith(prefix) and tag != keep:

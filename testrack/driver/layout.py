@@ -33,7 +33,7 @@ class RackError(Exception):
 
 @dataclass(frozen=True)
 class Host:
-    """One container of the rack, with its address and kind."""
+    """One container of the rack. ``sku`` is the node model, or "" if the host has no GPUs."""
 
     name: str
     address: str
@@ -85,7 +85,7 @@ def group_hosts(inventory: str, group: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Every host that the rack may contain, in the order in which hosts are shown."""
+    """Every host that the rack may contain. ``also`` are the nodes that start on demand, by their SKU."""
 
     nodes: tuple[Host, ...]
     controller: Host
@@ -166,7 +166,7 @@ class Found:
 
 @dataclass
 class Plan:
-    """The work that is left before all the wanted hosts run."""
+    """The work that is left before all the wanted hosts run. ``keep`` are hosts that stay as they are."""
 
     create: list[Host] = field(default_factory=list)
     recreate: list[Host] = field(default_factory=list)  # These hosts never completed their first start.

@@ -33,12 +33,15 @@ from driver.layout import (
 )
 
 LABEL = "rackproof.rack"
+"""Label of the rack's containers and of its network."""
 HOME_LABEL = "rackproof.rack.home"
+"""Label of a container with the folder of the rack to which it belongs."""
 SHARED_VOLUME = "rack-shared"
 ETC_HOSTS = Path("/etc/hosts")
 SSH_CONFIG = Path("/etc/ssh/ssh_config.d/rackproof-rack.conf")
 INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
 INOTIFY_NEEDED = 2048
+"""Number of inotify instances that a full rack needs."""
 # More workers are not faster, because the engine and the nodes share the machine's cores.
 WORKERS = max(4, os.cpu_count() or 1)
 Result = TypeVar("Result")

@@ -12,7 +12,7 @@ from driver.layout import RACK_GROUP
 
 
 def place(checkout: Path) -> Path:
-    """Return the path from which Ansible reads the test rack's values, after those of the group."""
+    """Return the path from which Ansible reads the test rack's values, after the group's values."""
     return checkout / "inventory/group_vars" / RACK_GROUP / "test-rack.yml"
 
 

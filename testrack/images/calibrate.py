@@ -22,7 +22,7 @@ from fake_ngc.benchmarks import BATCH, BENCHMARKS, STEPS, Benchmark
 from fake_ngc.learning import Adam
 
 MARGIN = 1.03
-"""Mean ratio of the samples that runs need to those of the reference.
+"""Mean ratio of the samples that runs need to the samples that the reference needs.
 
 The rules scale a result that is faster than the reference, and reject one that is much faster.
 """

@@ -1,4 +1,7 @@
-"""Make the config files of the images, with the names and exports of the real files, for build.py."""
+"""Make the texts of the files config_*.sh in the fake images of the test rack.
+
+build.py calls :func:`files`. The files have the names and exports of NVIDIA's published configs.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Config:
-    """A config_*.sh: its system, nodes and GPUs, and the division of the batch among them."""
+    """The values of one config_*.sh, which sets the system, the nodes, the GPUs and the batch of a training.
+
+    ``cp`` and ``tp`` are the context-parallel and the tensor-parallel size.
+    """
 
     system: str
     nodes: int
     gpus: int
     batch: int
-    """Batch of a data-parallel group (MINIBS), or for flux1 of a GPU (MBS). BATCHSIZE is that of all GPUs."""
+    """For a language model, the batch of a data-parallel group (MINIBS). For flux1, the batch of a GPU (MBS).
+    flux1's BATCHSIZE is the batch of all GPUs."""
     cp: int = 1
     tp: int = 1
     precision: str = ""
-    """The end of the name: "_fp4", "_big" (a larger batch than any reference convergence point) or empty."""
+    """The end of the file's name. It is "_fp4", "_big" (a batch larger than at any reference convergence
+    point), or ""."""
 
     def llm_name(self, suffix: str) -> str:
         """Return the name of the file in the image of a language model."""
@@ -30,7 +38,8 @@ class Config:
 
 
 # The configs of the published round, and some for one, two and four nodes of a small test rack. The
-# reference convergence points cover all batch sizes but that of "_big", which only bench_config chooses.
+# reference convergence points cover all batch sizes, except the one of "_big". A run uses "_big" only if
+# bench_config names it.
 LLAMA2 = (
     Config("GB300", 1, 4, 2),
     Config("GB300", 2, 4, 1),
@@ -94,7 +103,8 @@ HYPERPARAMETERS = {
         "WARMUP_STEPS=${WARMUP_STEPS:-1600}",
     ),
 }
-"""Exports of the configs of each image, as in the published ones. The training logs these values."""
+"""Exports with hyperparameters for each benchmark, as in the published configs. The training logs these
+values."""
 _TEXT = """\
 # A config of a fake image: what to run on {nodes} x {gpus} GPUs.
 source "$(dirname "${{BASH_SOURCE[0]}}")/config_common.sh"
@@ -110,7 +120,7 @@ export DGXSYSTEM
 
 
 def files(benchmark: str) -> dict[str, str]:
-    """Return the texts of one image's config files by file name."""
+    """Return the texts of the config files of a benchmark's image, by file name."""
     if benchmark == "flux1":
         found = {
             one.flux_name(): (

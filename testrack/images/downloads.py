@@ -6,7 +6,8 @@
     http://HOST/mlcommons/data/NAME/PATH           one of its files
 
 build.py calls :func:`write`. Making the data needs NumPy, which the host's Python may lack. :func:`write`
-therefore runs this file as a program, with the running Python if it has NumPy, or else with that of .venv.
+therefore runs this file as a program, with the running Python if it has NumPy, or else with the Python of
+.venv.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Submission:
     submitter: str
     benchmark: str
     folders: tuple[str, ...]
-    """Paths below FOLDER. Files of later paths replace those of earlier ones.
+    """Paths below FOLDER. Files of later paths replace files of earlier paths.
 
     Lambda ran NVIDIA's images with changes, and published only the changes.
     """

@@ -1,9 +1,10 @@
-"""Test the module rackproof_bench_setup, which sets a node up for one point of an experiment of bench.yml.
+"""Test the module rackproof_bench_setup, which sets up a node for one point of an experiment.
 
 A point names a network (the host's, or an overlay network between the run's nodes) and a storage, whose cache
 is cold or warm. The tests make a real VXLAN in a separate network namespace, and read real files. They show
-that the next point removes an earlier overlay, that a started job keeps its network, and that an impossible
-request leaves nothing behind.
+that the next point removes an earlier overlay, that a started job keeps its network, that an impossible
+request leaves nothing behind, that cold data leave the page cache and warm data are read, and that folders
+that cannot be listed completely are reported.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ NODES = [{"name": "n1", "address": "192.0.2.1"}, {"name": "n2", "address": "192.
 
 
 class Namespace:
-    """A network namespace with an interface that has the address of n1. A call runs the module there."""
+    """A network namespace with an interface that has the address of n1.
+
+    A call of the object runs the module in the namespace, and returns the module's answer.
+    """
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.module = root / "plugins/modules/rackproof_bench_setup.py"
@@ -129,7 +133,7 @@ def test_a_node_whose_job_runs_keeps_its_network(
         assert node(**other, state="absent")["changed"] is False
         assert "rackproof0" in node.links()
     assert first["link"]["vni"] == 7117
-    # Without a job, the next point takes it away.
+    # Without a job, the next point removes the overlay.
     assert node(**other)["point"]["left_over"] is True
 
 
@@ -174,7 +178,7 @@ def test_files_are_given_back_by_the_kernel_and_read_again(node: Namespace, tmp_
     cold = node(storage="local", data=str(data), cache="cold")["point"]["storage"]
     if cold["mount"]["type"] == "tmpfs":
         pytest.skip("files of a tmpfs live in memory only")
-    # The number of bytes of the data that are in memory, and the number of all its bytes.
+    # The bytes in memory, and all bytes, of a sample of the files. Here, the sample is all files.
     assert cold["resident"] == [0, 1 << 20]
     warm = node(storage="local", data=str(data), cache="warm")["point"]["storage"]
     assert warm["read_bytes"] == 1 << 20
@@ -182,7 +186,7 @@ def test_files_are_given_back_by_the_kernel_and_read_again(node: Namespace, tmp_
 
 @pytest.fixture(scope="module")
 def module(root: Path) -> Any:
-    """Return the module's code."""
+    """Return rackproof_bench_setup as a Python module, so that tests can call its functions."""
     import ansible.module_utils
 
     ansible.module_utils.__path__.append(str(root / "plugins/module_utils"))

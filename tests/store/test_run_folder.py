@@ -1,7 +1,7 @@
-"""Test that a run's record is written whole or not at all, and that errors name file, field and remedy.
+"""Test store/run_folder.py: run ids, the record of a run (`run.json`), and the list of runs.
 
-`run.json` in the folder of a run is its only authoritative record (store/run_folder.py). A full disk, a kill
-or a closed folder must leave the old record unchanged.
+`run.json` is the only authoritative record of a run. After an error, the old record must be unchanged. After
+a kill, the old or the new record must be whole. An error names the file, the damaged field and the remedy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RUN = Run(
 
 
 class TestRunIds:
-    """Tests of run ids, which sort by time and are safe as a file name."""
+    """Tests of run ids, which sort by time and are safe file names."""
 
     @pytest.mark.parametrize(
         ("name", "slug"),
@@ -213,7 +213,7 @@ def test_a_failing_disk_leaves_the_old_record_and_nothing_half_written(
 def test_for_a_folder_of_this_user_the_mode_is_named_and_not_the_owner(
     tmp_path: Path, mode: int, words: str
 ) -> None:
-    """The owner is this user, so only the mode explains why the folder cannot be written."""
+    """The note names the mode. If the mode allows writing, neither owner nor mode explains the error."""
     tmp_path.chmod(mode)
     note = run_folder._owner_note(tmp_path / "run.json")
     tmp_path.chmod(0o700)
@@ -228,8 +228,8 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
         write_run(RUN, tmp_path / "results" / RUN.run_id)
 
 
-# Import these modules before the user changes, because the checkout and the interpreter may be closed to
-# other users.
+# The program imports these modules before it changes its user. Another user may have no right to read the
+# checkout and the interpreter.
 WITHOUT_RIGHTS = """
 import pathlib, resource, sys, tempfile
 from rackproof.core import records
@@ -238,7 +238,7 @@ from rackproof.store import run_folder
 
 
 def unprivileged(program: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a program as a user who may write nowhere, because root is refused nothing."""
+    """Run a program without root's rights. If root runs it, its user is 65534, because no mode stops root."""
     drop = "import os\nif os.geteuid() == 0:\n    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
     return subprocess.run(
         [
@@ -255,6 +255,7 @@ def unprivileged(program: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_folder_that_is_not_writable_is_named_with_its_owner(tmp_path: Path) -> None:
+    # Both folders belong to root.
     closed = Path("/proc/sys") if os.geteuid() != 0 else tmp_path
     done = unprivileged(
         """
@@ -291,6 +292,7 @@ def test_a_full_disk_leaves_the_old_file() -> None:
 
 
 def test_a_kill_while_writing_leaves_a_whole_record(tmp_path: Path) -> None:
+    """Each file has one number, many times. After a kill, the file must not mix two numbers."""
     program = """
 import itertools, pathlib, sys
 from rackproof.store.run_folder import write_file

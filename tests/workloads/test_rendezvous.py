@@ -1,8 +1,8 @@
 """Test workloads/rendezvous.py, which starts one program on several nodes and ends it on all if one fails.
 
-The nodes of these tests are addresses of this machine. The tests show that the nodes meet, measure their
-network, and give the program an address at which its ranks meet, and that a node that is lost or does not
-come is named.
+The nodes of these tests are addresses of this machine. The tests show that the nodes connect and measure
+their network, and that the program gets the address of its ranks' rendezvous. If a node is lost or does not
+connect, a message names it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
-# A program that prints its arguments and environment, on one node and on several.
+# A program that prints its arguments, and the interfaces that Gloo and NCCL are to use.
 ECHO = (
     "import os, sys; print(sys.argv[1:], os.environ['GLOO_SOCKET_IFNAME'], os.environ['NCCL_SOCKET_IFNAME'])"
 )
 
 
 class Nodes:
-    """A number of nodes, each with a folder and an address, on which rendezvous.py is started."""
+    """Several nodes, each with a folder and an address. :meth:`start` runs rendezvous.py on one."""
 
     def __init__(self, root: Path, folder: Path, count: int, network: str = "host") -> None:
         self.root, self.folder, self.count = root, folder, count
@@ -62,7 +62,7 @@ class Nodes:
         return started
 
     def ends(self, timeout: float = 300) -> list[tuple[int, str]]:
-        """Wait for all nodes. Return exit status and output of each."""
+        """Wait for all started programs. Return the exit status and output of each."""
         found = []
         for one in self.started:
             output, _ = one.communicate(timeout=timeout)
@@ -131,6 +131,7 @@ def test_a_node_that_is_lost_ends_the_run(root: Path, tmp_path: Path) -> None:
     lost = nodes.start(1, sys.executable, "-c", "import time; time.sleep(600)")
     while not ready.exists():
         time.sleep(0.1)
+    # Kill rendezvous.py and its program, as a loss of power would.
     children = Path(f"/proc/{lost.pid}/task/{lost.pid}/children").read_text().split()
     os.kill(lost.pid, signal.SIGKILL)
     for child in children:
@@ -154,6 +155,7 @@ def test_a_stop_reaches_the_program(root: Path, tmp_path: Path) -> None:
 
 def test_nodes_that_do_not_meet_name_the_missing_node(root: Path, tmp_path: Path) -> None:
     nodes = Nodes(root, tmp_path, 2)
+    # Run a copy of the program that waits only a second for other nodes.
     program = root / "workloads/rendezvous.py"
     text = program.read_text().replace("MEET_S = 180.0", "MEET_S = 1.0")
     assert "MEET_S = 1.0" in text
@@ -183,7 +185,7 @@ def test_a_launcher_is_started_on_the_first_node_only(root: Path, tmp_path: Path
 def test_an_mlp_trains_on_two_nodes_as_on_one(
     root: Path, tmp_path: Path, torch_python: str, small_data: Path
 ) -> None:
-    """The batches are the same, in the same order, so only rounding may change the loss."""
+    """Both runs use the same batches in the same order, so only rounding may change the loss."""
     options = (
         "--data",
         str(small_data),

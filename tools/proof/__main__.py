@@ -110,7 +110,7 @@ class Proof:
         return Part(name, commands, limit, expected, RECORDS / f"{name}.log")
 
     def take_rack_down(self) -> None:
-        """Take the rack down with new lanes, because a red part stops those of the gate."""
+        """Take the rack down with new lanes, because a red part stops the lanes of the gate."""
         Lanes(ROOT, self.environment, self.console.say).run(
             [[self.part("rack down", f"{RACK} down", minutes=1)]]
         )

@@ -16,8 +16,8 @@ TEST_FOLDERS = ("tests/", "testrack/tests/")
 IMPORT_ROOTS = ("", "testrack/", "testrack/mirror/")
 """Folders from which tests import, as in `pythonpath` of pyproject.toml."""
 SELECTION = ("src/", "tools/proof/")
-"""Folders that are left out. The table names the modules of src. The selection of tests is no part of a test:
-an edit of it would make all suites stale."""
+"""Folders that are left out. The table names the modules of src. The selection of tests is not a part of a
+test: an edit of the selection would make all suites stale."""
 _FROM = re.compile(r"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)", re.MULTILINE)
 _IMPORT = re.compile(r"^[ \t]*import[ \t]+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)", re.MULTILINE)
 _PROGRAM = re.compile(r"[\w/-]+\.py\b")

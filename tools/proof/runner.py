@@ -19,11 +19,15 @@ from pathlib import Path
 from typing import IO
 
 HEARTBEAT_S = 30
+"""Seconds between two lines that list the running parts."""
 GRACE_S = 15
+"""Seconds between SIGTERM and SIGKILL for the processes of a part."""
 SHOWN_LINES = 200
+"""Number of the last lines of a red part's log that are printed."""
 END_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 """Beginning of a command that the kernel ends when the program that started it ends or is killed."""
 COUNT = re.compile(r"^(?:=+ )?.*?\b(\d+) passed", re.MULTILINE)
+"""Pattern of the number of passed tests in pytest's last line."""
 
 Say = Callable[[str], None]
 
@@ -33,6 +37,9 @@ class Part:
     """A part of the gate or a suite, as a sequence of shell commands.
 
     A part that calls pytest is green only if a test passed. pytest itself succeeds if it skipped every test.
+    ``limit_s`` is the time limit, ``expected_s`` the time on the last green run, or 0, and ``begun`` the
+    start by the monotonic clock. ``tests`` is the number of passed tests, and ``problem`` the reason if the
+    part is red.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Read the table of suites (suites.toml), and determine whether each was green for the present inputs.
+"""Read the table of test suites (suites.toml), and find out which suites passed with the present files.
 
 `python -m tools.proof` runs the suites with this module, and conftest.py selects a suite's tests with it.
 """
@@ -30,12 +30,16 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("suites.toml")
 RECORDS = ROOT / ".rackproof" / "suites"
 FAST = "fast"
-"""The suite of tests that are in no entry of the table. The gate runs it with lint and four-jobs."""
+"""Name of the suite with all tests that no entry of the table selects. `make test` runs it together with lint
+and the suite four-jobs."""
 COMMON = ("conftest.py", "constraints.txt", "pyproject.toml", "tools/make-venv")
+"""Files on which every suite depends."""
 PACKAGES = ("rackproof", "rackproof_ansible")
+"""The packages whose imports are followed."""
 RACK_FIXTURES = "testrack/tests/rack_fixtures.py"
 """A plugin of pytest, which conftest.py names and no test imports."""
 READ_TRIES = 10
+"""Number of times that git tries to read the checkout."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,12 @@ def read_table(text: str | None = None) -> dict[str, Suite]:
 
 
 def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry with tuples in place of lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
 
 
 def suite_of(path: str, marks: Collection[str], table: Mapping[str, Suite]) -> str:
-    """Return the first suite in the table with a test's file or one of its marks."""
+    """Return the name of the first suite that has a test's file or one of its marks, or :data:`FAST`."""
     for suite in table.values():
         if any(fnmatch(path, pattern) for pattern in suite.files) or set(suite.marks) & set(marks):
             return suite.name
@@ -110,12 +115,13 @@ def working_tree(root: Path) -> tuple[str, ...]:
 
 @cache
 def _graph(root: Path) -> grimp.ImportGraph:
-    del root  # There is one graph for each checkout, because the packages are installed from it.
+    # root is only a key of the cache. grimp reads the installed packages, which must come from this checkout.
+    del root
     return grimp.build_graph(*PACKAGES, cache_dir=None)
 
 
 def modules_of(suite: Suite, root: Path) -> set[str]:
-    """Return the modules of the package that a suite depends on through imports."""
+    """Return the modules on which a suite depends: those of its entry, and all that these import."""
     graph = _graph(root)
     modules: set[str] = set()
     for name in suite.modules:
@@ -125,6 +131,7 @@ def modules_of(suite: Suite, root: Path) -> set[str]:
 
 
 def _below(module: str, packages: Iterable[str]) -> bool:
+    """Return whether a module is one of the packages, or in one of them."""
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
@@ -150,7 +157,7 @@ def _is_input(name: str, suite: Suite, modules: set[str], root: Path) -> bool:
 
 
 def _module_name(name: str, root: Path) -> str:
-    """Return the module of a file or, for a template or data, the package that contains it."""
+    """Return the module of a Python file, or the package that contains another file."""
     path = Path(name)
     if path.suffix != ".py" or path.stem == "__init__":
         path = path.parent
@@ -160,14 +167,14 @@ def _module_name(name: str, root: Path) -> str:
 
 
 def _has_mark(path: Path, marks: Collection[str]) -> bool:
-    """Return whether a test file contains any of the marks. A helper belongs to every suite with marks."""
+    """Return whether a test file contains any of the marks. A file without tests counts for all marks."""
     if path.suffix != ".py" or not marks:
         return False
     return not path.name.startswith("test_") or any(f"mark.{mark}" in path.read_text() for mark in marks)
 
 
 def digest_inputs(suite: Suite, root: Path = ROOT) -> str:
-    """Return the SHA-256 of a suite's entry in the table and of what its input files do."""
+    """Return the SHA-256 of a suite's entry in the table, and of its input files without their words."""
     state = hashlib.sha256(repr(suite).encode())
     for name in input_files(suite, root):
         state.update(f"\n{name}\n".encode(errors="surrogateescape"))
@@ -177,10 +184,11 @@ def digest_inputs(suite: Suite, root: Path = ROOT) -> str:
 
 @cache
 def digest_without_words(name: str, content: bytes) -> bytes:
-    """Return the SHA-256 of a file, for Python and YAML without comments and docstrings.
+    """Return the SHA-256 of a file. In Python and YAML files, comments and docstrings do not count.
 
-    A change of words therefore makes no suite stale. The fast tests compare all that shows a docstring, which
-    is the help of the commands, the schema and docs/. A file that cannot be parsed counts with all its bytes.
+    A change of such words therefore makes no suite stale. The fast tests check all that shows a
+    docstring: the help of the commands, the schema and docs/. A file that cannot be parsed counts with all
+    its bytes.
     """
     # A first line such as `#!/usr/bin/env python3` or `#cloud-config` is a comment that has an effect.
     first = re.match(rb"#[^#\s].*", content)
@@ -253,8 +261,8 @@ def write_record(name: str, record: Mapping[str, Any], records: Path = RECORDS) 
 def state_of(suite: Suite, root: Path = ROOT, records: Path = RECORDS) -> str:
     """Return a suite's state.
 
-    The state is "green" (for the present inputs), "stale" (for others), "red", "never", or what the suite
-    lacks.
+    The state is "green" (the last run passed with the present inputs), "stale" (it passed with other inputs),
+    "red" (it failed), "never", or "needs PROGRAM" (it never ran, and this machine lacks the program).
     """
     record = read_record(suite.name, records)
     if not record:

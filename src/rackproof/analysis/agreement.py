@@ -32,8 +32,8 @@ class Doubt(NamedTuple):
 COUNTS = ("number_of_nodes", "accelerators_per_node", "host_processors_per_node")
 _NUMBERS = frozenset({*COUNTS, "host_processor_core_count", "host_processor_vcpu_count"})
 
-# DIMMs hold more than the system shows, and people round. 5 % is more than either. GB may mean 1000**3 or
-# 1024**3 bytes, so two amounts in GB agree up to a difference of 13 %, and in TB of 16 %.
+# DIMMs hold more than the system shows, and people round. 5 % is more than either difference. GB may mean
+# 1000**3 or 1024**3 bytes, so two amounts in GB agree up to a difference of 13 %, and in TB of 16 %.
 _TOLERANCE = 0.05
 # Matches "2.3 TB", "192GiB", "32x 64GB" or "64 GB x 32": the number of modules, the amount, the letter
 # before B, the i, and the number of modules if it comes last. The 86 of "64 GB x86" is not such a number.
@@ -55,8 +55,8 @@ _NO_NAME = Doubt(Verdict.UNPROVEN, "it is not a name that could be compared")
 _VERSION = re.compile(r"[0-9]{1,9}(?:[.-][0-9]{1,9})*")
 # A description may list several versions: "12.4; 12.6", "12.4 or 12.6".
 _ALTERNATIVES = re.compile(r"[;,/]| or ")
-# Matches the name of a GPU model (h100, gb200, mi300x), but not that of its form or link (sxm5, pcie5, x16),
-# its chip (gh100) or the version of its instructions (sm90).
+# Matches the name of a GPU model (h100, gb200, mi300x), but not the name of its form or link (sxm5, pcie5,
+# x16), its chip (gh100) or the version of its instructions (sm90).
 _OTHER_MODEL = re.compile(
     r"(?!sxm|nvl|pcie|gen|oam|x[0-9]|sm[0-9]|g[ah]10[0-9]|ad10[0-9]|gb(?:10|20(?!0))[0-9]?)"
     r"[a-z]{1,3}[0-9]{2,4}[a-z]{0,2}"
@@ -140,7 +140,7 @@ def _capacities(text: str, *, all_modules: bool = False) -> set[float]:
 def same_version(described: str, seen: str) -> Doubt | None:
     """Return a doubt unless one version is the other or its beginning: 12.4 and 12.4.1 agree both ways.
 
-    A description may list several versions, of which one must agree. Texts without a version are unproven,
+    A description may list several versions. One of them must agree. Texts without a version are unproven,
     unless they are equal.
     """
     seen_version = _version(seen)

@@ -9,9 +9,9 @@ a node, GPU, link between nodes, or group of nodes. A series is one quantity of 
 
 These are the rules:
 
-* Floors are the references of a SKU and the accepted history. The verdicts are those of
-  :func:`rackproof.core.judging.judge`. If several runs of a night measured a number, the worst counts. A
-  retest is different: :mod:`rackproof.jobs.validate.fleet.retest` hands over the better of the two values.
+* Floors are the references of a SKU and the accepted history. :func:`rackproof.core.judging.judge` gives the
+  verdicts. If several runs of a night measured a number, the worst counts. A retest is different:
+  :mod:`rackproof.jobs.validate.fleet.retest` hands over the better of the two values.
 * One model compares each part with its past and with the fleet
   (:mod:`rackproof.analysis.fleet_model`), and limits the rate of false alarms. A proven loss fails. A
   smaller loss, or a rack that is slow as a whole, degrades. A suspicion is unproven until the part is
@@ -202,7 +202,7 @@ class _Findings:
         value: The measured value, the level after a loss, or how many parts were measured.
         base: The value to compare ``value`` with, or the usual number of parts.
         nights: For how many nights there was a loss, or 0 if only tonight's number was judged.
-        odds: The number of healthy node-nights of which at most one shows such a loss, or NaN.
+        odds: At most one of this number of healthy node-nights shows such a loss, or NaN.
     """
 
     row: Integers
@@ -334,7 +334,7 @@ class _Fleet:
 
     @cached_property
     def _by_owner(self) -> tuple[NDArray[np.intp], Integers]:
-        """Return tonight's rows sorted by owner, and the owner of each."""
+        """Return tonight's rows sorted by owner, and the owner of each row."""
         order = self.tonight[np.argsort(self.owner[self.tonight], kind="stable")]
         return order, self.owner[order]
 
@@ -363,9 +363,9 @@ def _findings_by_floors(
     """Compare tonight's rows with every reference that fits.
 
     Return the findings, the references, and the quantities that lack a reference and are not proven
-    otherwise. The verdicts are those of :func:`judge`. Numbers that are not finite and have no reference, and
-    numbers that lack a required one, are among the findings. The references of SKUs come first, and then all
-    of ``accepted``, in their order.
+    otherwise. :func:`judge` gives the verdicts. Numbers that are not finite and have no reference, and
+    numbers that lack a required reference, are among the findings. The references of SKUs come first, and
+    then all of ``accepted``, in their order.
     """
     rows, readings = fleet.tonight, fleet.readings
     quantities, owner = readings.quantity[rows], fleet.owner[rows]
@@ -658,7 +658,7 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
 
 
 def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
-    """Return findings on numbers that no healthy GPU of the model, or node with such GPUs, reaches.
+    """Return findings on numbers that are impossible for healthy GPUs of the model or for their node.
 
     An impossible number is above the model's peak or far too small. Numbers that fail their floor are left
     out, because they need no second reason.
@@ -708,7 +708,7 @@ def _fleet_tables(
         return
     good, night = fleet.goodness(rows), readings.night[rows]
     series = fleet.series()[rows]
-    # The numbers of series are dense, so this table of those that occur is faster than np.unique.
+    # The numbers of series are dense, so a table of the occurring numbers is faster than np.unique.
     occurs = np.zeros(len(fleet.parts) * len(fleet.quantities), bool)
     occurs[series] = True
     keys, series = np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[series]
@@ -932,7 +932,7 @@ def _weigh_floors(
 def _shared_losses(
     fleet: _Fleet, floors: Sequence[_Findings], references: Sequence[Reference], model: _ModelResult
 ) -> set[tuple[int, int]]:
-    """Return the quantities and SKUs of which most judged numbers newly have a finding on a floor.
+    """Return each quantity and SKU for which most judged numbers newly have a finding on a floor.
 
     A finding is new if the earlier nights are not beyond the warning bound, or if there is no such bound. All
     findings on floors count, including failures and values that are too good to be true.
@@ -967,7 +967,7 @@ def _may_be_chance(fleet: _Fleet, row: int, reference: Reference, model: _ModelR
 def _beyond(fleet: _Fleet, row: int, reference: Reference, bound: float | None, good: Floats) -> bool:
     """Return whether a row's value of other nights is beyond a bound on the bad side.
 
-    ``good`` has such a value for each row, of which more is better. An unknown value is not beyond a bound.
+    ``good`` has such a value for each row. A larger value is better. An unknown value is not beyond a bound.
     """
     if bound is None or not np.isfinite(good[row]):
         return False
@@ -1025,8 +1025,8 @@ def _node_verdicts(
 ) -> Night:
     """Turn findings into verdicts of nodes, links and groups, with texts.
 
-    ``once`` marks the findings that rest on a number that should have been measured again, and that are
-    therefore at best unproven in place of fail.
+    ``once`` marks the findings on a number that should have been measured again. In these findings, a failure
+    becomes unproven.
     """
     judged = np.unique(np.concatenate([fleet.owner[fleet.tonight], np.array(fleet.asked, dtype=np.int32)]))
     faults, wide = _fleetwide(fleet, findings, judged, policy)
@@ -1169,7 +1169,7 @@ def _reason_text(
             f"{_duration_and_odds(int(findings.nights[row]), odds)}"
         )
     if check == _FLEET:
-        # Of these findings, only those of _below_few are unproven. Their base is the upper quartile.
+        # Among these findings, only _below_few makes unproven ones. Their base is the upper quartile.
         level = "best quarter" if findings.verdict[row] == _UNPROVEN else "median"
         return (
             f"{quantity(value, measured.unit)} is {percent(off)} off the {level} of the fleet's "
@@ -1196,7 +1196,7 @@ def _duration_and_odds(nights: int, odds: float) -> str:
 
 
 def quantity_name(measured: Measured) -> str:
-    """Return the metric of a quantity with its labels, except those that name hardware."""
+    """Return the metric of a quantity with its labels, except labels that name hardware."""
     labels = [f"{name}={value}" for name, value in measured.labels.items() if value != "*"]
     return " ".join([measured.metric, *labels])
 

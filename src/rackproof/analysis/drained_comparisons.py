@@ -1,9 +1,9 @@
 """Find which comparisons of a drained node's numbers a night made. No I/O.
 
 A node may be drained because a comparison with the fleet or with its own past failed. This finding ends only
-when a night makes the same comparison again (and, with its own past, passes it), so a new number alone is
-not enough. Job validate calls :func:`comparisons` with the numbers of tonight (night 0) and of earlier
-nights, to decide whether the node can be resumed.
+when a night makes the same comparison again. A comparison with its own past must also pass. A new number
+alone is therefore not enough. Job validate calls :func:`comparisons` with the numbers of tonight (night 0)
+and of earlier nights, to decide whether the node can be resumed.
 """
 
 from __future__ import annotations

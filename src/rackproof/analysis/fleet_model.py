@@ -198,7 +198,7 @@ class _Noise:
     def log_collapse(self, fallen: Floats, scale: Floats) -> Floats:
         """Return the log density of numbers that dropped by :data:`_COLLAPSE` or more.
 
-        The Pareto density allows drops of every size. Its units are those of :meth:`log_density`.
+        The Pareto density allows drops of every size. Its units are the same as in :meth:`log_density`.
         """
         size = np.log(_COLLAPSE) - 2 * np.log(np.maximum(fallen, _COLLAPSE))
         density: Floats = np.where(fallen >= _COLLAPSE, size + np.log(scale) - self.log_height, _NEVER)
@@ -561,8 +561,8 @@ def _measure_noise(residuals: Floats, policy: FleetPolicy) -> _Noise:
     The noise is measured on differences between nights, so that a series that changed hardly counts. The
     first difference is between successive nights, the second over half of the nights. The larger one is used,
     because noise may last several nights. If too few differences are known, the differences between parts
-    tonight are used instead. No scale is below ``policy.resolution``, and that of a noisy series is at most
-    twice the common scale.
+    tonight are used instead. No scale is below ``policy.resolution``, and the scale of a noisy series is at
+    most twice the common scale.
     """
     nights = residuals.shape[1]
     scale, freedom = 0.0, _TAILS[-1][0]
@@ -800,7 +800,7 @@ def _node_evidence(
         members = np.bincount(index)
         joint *= family.weight(members)[:, None]
         part_evidence = _log_sum(joint + evidence.shares)
-        # Estimate the number of GPUs (or nodes), including those that were not suspicious.
+        # Estimate the number of GPUs (or nodes), including GPUs (or nodes) that were not suspicious.
         count = max(tests / members.mean(), 1.0)
         shares.append(np.log(0.2) + float(_log_sum(part_evidence[None, :])[0]) - np.log(count))
     return float(_log_sum(np.array([shares]))[0])
@@ -840,7 +840,7 @@ def _describe(evidence: _Evidence, row: int, total: float, policy: FleetPolicy) 
 def _before_and_now(residuals: Floats, shape: str, first: int, steps: int) -> tuple[float, float, int]:
     """Return the level of a series before a change and with its loss, and the number of nights with the loss.
 
-    Shape, first night and steps are those of a hypothesis (:func:`_hypotheses`).
+    Shape, first night and steps belong to a hypothesis (:func:`_hypotheses`).
     """
     loss = steps * _STEP if steps != _ANY_LOSS else _COLLAPSE
     if shape == "step":

@@ -5,9 +5,12 @@ the files, and :func:`read_runs` makes a run of each log. Job bench calls both a
 (:mod:`rackproof.jobs.bench.import_logs`). ``rackproof compare`` does not store them (:func:`runs_from_logs`).
 ``rackproof parse`` judges one log (:func:`judged_alone`), and makes no run.
 
-Only the log of such a run is known. Its verdict is therefore whether the run ended well, and its speed
+Of such a run, only the log is known. The verdict therefore states only whether the run ended well. Its speed
 is not judged. A start and an end alone prove no run, so :data:`IMPORT_EVIDENCE` lists what else a log
-must contain. If the same log is imported again, the result is the same run.
+must contain. A log that is imported again for the same benchmark gets the same run id.
+
+The parts of this file are the evidence (:data:`IMPORT_EVIDENCE`), the search (:func:`find_files`), the
+decision whether a file is a log (:func:`_is_log`), and the record (:func:`run_from_log`).
 """
 
 from __future__ import annotations
@@ -49,8 +52,8 @@ SPEED_NOT_JUDGED = "imported: speed not judged: no SKU named"
 IMPORTED_FROM = "imported from "
 """Beginning of an imported run's description. The path of the log follows."""
 
-# A file with such a name is a log, even if it is empty or garbage. If broken logs were left out, the set
-# of results would look better than it is.
+# A file with such a name is a log, even if it is empty or garbage. Without its broken logs, a set of results
+# would look better than it is.
 _LOG_SUFFIXES = (".log", ".out", ".err")
 _LOG_PREFIXES = ("result_", "slurm-")
 _TEXT_SUFFIXES = (".txt", ".xml", ".csv", ".json")
@@ -58,7 +61,8 @@ _TEXT_SUFFIXES = (".txt", ".xml", ".csv", ".json")
 _TOOL_FOLDERS = frozenset({".cache", ".git", ".hg", ".nox", ".svn", ".tox", ".venv"})
 """Hidden folders of programs, whose logs are not about a machine."""
 _MOST_NAMES = 100_000
-"""Largest number of names for which a hidden or linked folder is searched. One with more may have a log."""
+"""Largest number of names that are searched in a hidden or linked folder. A larger folder is assumed to
+contain a log."""
 _APPLE_DOUBLE = bytes.fromhex("00051607")
 """First bytes of a file with a Mac's metadata (AppleDouble, RFC 1740, appendix B)."""
 # Names of programs and documents (README.md, run.sub), which may quote the output of a tool or the text of a
@@ -69,18 +73,18 @@ _QUOTING_NAME = re.compile(
     r"|c|cc|cpp|css|cuh?|go|h|hpp|java|js|pl|pyi?|rs|ts)$"
 )
 _HEAD_BYTES = 4096
+"""Number of bytes at the beginning of a file that show whether it is a binary program."""
 _TAGS_OF_BENCHMARK = ("submission_benchmark", "benchmark", "network")
 """Tags in which logs name their benchmark. The first that a log has is used."""
 _MLPERF = frozenset({"mllog", "mll06", "mlp05"})
-"""Formats of MLPerf's own lines: ``:::MLLOG`` since round 0.7, and those of rounds 0.6 and 0.5."""
+"""Formats of MLPerf's own lines: ``:::MLLOG`` since round 0.7, and the older forms of rounds 0.6 and 0.5."""
 _COURSE_OF_A_RUN = frozenset(
     {"time_to_train", "startup_time", "samples_per_second", "epochs", "train_loss", "seconds_per_epoch"}
     | {"wall_time"}
 )
-"""Measurements during a training, as opposed to its outcome."""
+"""Measurements of a training's time, length, speed and loss. A log with only these states no result."""
 MAX_AGE = timedelta(days=2 * 365)
-"""A log of more than this age is not evidence about a current machine. Logs of the last four rounds of MLPerf
-are younger."""
+"""Largest age of a log that is evidence about a current machine. MLPerf has about two rounds a year."""
 CLOCK_SLACK = timedelta(days=1)
 """Largest time by which a log may be ahead of this machine's clock. Its times may be local times."""
 
@@ -168,15 +172,16 @@ def find_files(
 ) -> Iterator[Path]:
     """Yield the files in a folder, except links, hidden files and the results.
 
-    The files of a folder come before those of its subfolders. Files with shorter names come first, so that
-    run_2 is before run_10. Subfolders are in alphabetical order.
+    The files of a folder come before the files of its subfolders. Files with shorter names come first, so
+    that run_2 is before run_10. Subfolders are in alphabetical order.
 
     Args:
         place: The folder, or a single file, which is yielded even if it is hidden or a link.
         results_folder: The folder of the runs, which is not searched. Its path must be resolved.
-        skipped: A list that gets a line for each link that is no log, or whose target is read anyway.
-        unread: A list that gets a line for each FIFO, socket, device and unreadable folder, and for each link
-            and each hidden file or folder that may be or contain a log. Their contents are unknown.
+        skipped: A list that gets a line for each link that leads to no log, or to a file that is found under
+            its own name.
+        unread: A list that gets a line for everything that may hide a log: a FIFO, socket, device or
+            unreadable folder, and a link or a hidden file or folder that may be or have a log.
     """
     if place.is_file():
         yield place
@@ -228,7 +233,7 @@ def _note_left_out(
 
 
 def _is_read_anyway(link: Path, place: Path, results_folder: Path | None) -> bool:
-    """Return whether a link's target is searched under its own name, or belongs to the results."""
+    """Return whether the search reaches a link's target without the link, or the target is in the results."""
     target, root = Path(os.path.realpath(link)), Path(os.path.realpath(place))
     if results_folder is not None and target.is_relative_to(results_folder):
         return True
@@ -238,7 +243,7 @@ def _is_read_anyway(link: Path, place: Path, results_folder: Path | None) -> boo
 
 
 def _may_link_log(link: Path) -> bool:
-    """Return whether a link may lead to a log, by its name, the target's, and those in a linked folder."""
+    """Return whether a link may lead to a log, by its name or its target's, or by the names in a folder."""
     if os.path.isdir(link):
         return _may_hold(link, _may_be_text_of_tool)
     return _may_be_text_of_tool(link) or _may_be_text_of_tool(Path(os.path.realpath(link)))
@@ -259,7 +264,7 @@ def _may_hold(folder: Path, is_log: Callable[[Path], bool]) -> bool:
 
 
 def _is_made_by_macos(path: Path) -> bool:
-    """Return whether a file is AppleDouble, which macOS adds to an archive for every file (``._n7.log``)."""
+    """Return whether a file has a Mac's metadata (AppleDouble), such as ``._n7.log`` in an archive."""
     if not path.name.startswith("._") or not os.path.isfile(path):
         return False
     try:
@@ -293,7 +298,7 @@ def _is_emptied(path: Path) -> bool:
 
 
 def _is_log(log: ParsedLog, path: Path) -> bool:
-    """Return whether a file of an unknown format is a log, so that it becomes a run, which does not pass."""
+    """Return whether a file of an unknown format is a log. It then becomes a run that does not pass."""
     return _is_log_by_name(path) or _is_emptied(path) or _is_log_by_content(log, path)
 
 
@@ -310,7 +315,7 @@ def _is_log_by_content(log: ParsedLog, path: Path) -> bool:
 
 
 def _is_binary(path: Path) -> bool:
-    """Return whether a file begins like a binary program, which may contain texts of failures."""
+    """Return whether a file begins like a binary program. Programs may contain texts of failures."""
     with open_log(path) as stream:
         head = stream.read(_HEAD_BYTES)
     # A crash may leave zero bytes in a log, but not in its first 4 KiB. UTF-16 text has zero bytes, and
@@ -395,9 +400,9 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
 
 
 def _ended(log: ParsedLog) -> datetime | None:
-    """Return the time of a log's last event or, without one, of the run's end, last step or start, or None.
+    """Return the time of a log's last event, or else of the run's end, last step or start, or None.
 
-    The first of these that the log states is returned, so the time may be only that of the start.
+    The first of these that the log states is returned, so the time may be the start of the run.
     """
     ended = _moment(log, "ended", "end_time", "last_step_time", "started", "start_time", "submission_start")
     if log.last_event_s is not None:
@@ -406,7 +411,7 @@ def _ended(log: ParsedLog) -> datetime | None:
 
 
 def _wrong_age(ended: datetime, now: datetime) -> str | None:
-    """Return why the end of a run makes its log no evidence about a current machine, or None."""
+    """Return why a log with this end is too old or from the future, or None."""
     if ended > now + CLOCK_SLACK:
         return f"the run ended on {ended:%Y-%m-%d}, which is in the future: that clock was wrong"
     if ended < now - MAX_AGE:
@@ -467,9 +472,9 @@ def _software(log: ParsedLog) -> dict[str, str]:
 
 
 def _reasons(log: ParsedLog) -> tuple[str, ...]:
-    """Return the reasons for the log's verdict, the worst first, and causes before their consequences.
+    """Return the reasons for the log's verdict: the worst first, and a cause before its consequence.
 
-    Without a finding that excludes a pass, the result is one sentence for the verdict.
+    If no finding is a reason, return one default sentence for the verdict.
     """
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     findings = [finding for finding in log.findings if finding.verdict in order]
@@ -480,7 +485,7 @@ def _reasons(log: ParsedLog) -> tuple[str, ...]:
 def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
     """Return the parameters that a log states.
 
-    Every log may state the batch size. Those of Rackproof's workloads and tf_cnn_benchmarks state more.
+    Every log may state the batch size. Logs of Rackproof's workloads and of tf_cnn_benchmarks state more.
     """
     tags = log.tags
     point: dict[str, str | int | float | bool | None] = {}
@@ -495,7 +500,7 @@ def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
 
 
 def _numbers(tags: Mapping[str, str], tag_of: Mapping[str, str]) -> dict[str, int]:
-    """Return the parameters whose tag is a whole number. ``tag_of`` has the tag of each parameter."""
+    """Return the parameters that are whole numbers. ``tag_of`` maps each parameter to its tag."""
     numbers = {name: whole_number(tags.get(tag, "")) for name, tag in tag_of.items()}
     return {name: number for name, number in numbers.items() if number is not None}
 
@@ -558,11 +563,11 @@ def read_runs(
 ) -> Iterator[tuple[Run, Path]]:
     """Yield the run of each log with the log's path. Files that are no logs give no run.
 
-    Of logs with identical bytes, all but the first are at best unproven.
+    If logs have identical bytes, all but the first of them are at best unproven.
 
     Args:
         files: The files to read.
-        root: The folder to which the names of files in remarks are relative.
+        root: The folder that is left out of the paths in remarks.
         skipped: A list that gets a line for each file without a known log format.
         unread: A list that gets a line for each file, such as an archive, that may contain a log
             but cannot be read as one.
@@ -619,7 +624,7 @@ def text_digest(*parts: str) -> str:
 
 
 def _with_duplicate(run: Run, original: str) -> Run:
-    """Return a run with a finding that its log is a copy. Two runs would log different times."""
+    """Return a run with a finding that its log is a copy. The logs of two real runs differ in their times."""
     message = f"byte for byte the same log as {sanitize(original, 300)}: a copy proves nothing"
     finding = Finding(code="duplicate_log", message=message, verdict=Verdict.UNPROVEN)
     verdict = run.verdict if run.verdict is Verdict.FAIL else Verdict.UNPROVEN

@@ -1,7 +1,7 @@
 """Compute confidence intervals over repeats, for a mean and for the ratio of two means.
 
-The comparison of systems and the scaling efficiency call these functions with one value per run, for runs of
-one benchmark at one point. A half width is half the width of an interval. A single run gives no interval.
+The comparison of systems and scaling studies call these functions with one value per run, for runs of one
+benchmark at one point. A half width is half the width of an interval. A single run gives no interval.
 """
 
 from __future__ import annotations

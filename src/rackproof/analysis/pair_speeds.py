@@ -34,7 +34,7 @@ def read_pair(nodes: tuple[str, ...], result: JobResult, references: Sequence[Sk
 
     The result fails if sums are wrong or were not checked, if the job or its log did not end well, if no
     valid bandwidth was measured, or if a speed fails a floor. A speed that is degraded or too good to be true
-    does not fail the result, which then has this verdict as ``speed``. ``value`` is the bandwidth at the
+    does not fail the result. The result then has this verdict as ``speed``. ``value`` is the bandwidth at the
     largest size.
 
     Args:
@@ -86,7 +86,7 @@ def _why_no_result(log: ParsedLog, speeds: Sequence[Measurement]) -> str:
 def _judge_speeds(
     speeds: Sequence[Measurement], references: Sequence[SkuReference]
 ) -> tuple[Verdict | None, str]:
-    """Return the worst verdict by the floors that apply, with its reason, or ``None`` and "" without any."""
+    """Return the worst verdict by the floors that apply, with its reason, or ``None`` and ""."""
     judged = [
         judge(speed, reference.reference)
         for speed in speeds
@@ -159,7 +159,8 @@ def _pair_bandwidths(results: Iterable[PairResult]) -> list[float]:
 def earlier_bandwidths(past: Sequence[ProbeNight], names: Collection[str]) -> list[float]:
     """Return the bandwidths in GB/s of earlier pairs that passed and whose nodes are both among ``names``.
 
-    ``past`` has the earlier nights, the newest first. Only as many as the judgement of a night uses count.
+    ``past`` has the earlier nights, the newest first. Only as many nights count as the judgement of a night
+    uses.
     """
     nights = past[: AnomalyPolicy().nights]
     return _pair_bandwidths(pair for night in nights for pair in night.pairs if set(pair.nodes) <= set(names))

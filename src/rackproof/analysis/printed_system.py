@@ -26,9 +26,9 @@ _MOST_LEVELS = 8
 def printed_systems_of(log: bytes) -> list[dict[str, Any]]:
     """Return the different descriptions that run scripts printed into a log, in their order.
 
-    A run script prints one description, perhaps repeatedly. At most eight different ones are returned. Texts
-    and numbers become texts of at most 300 characters, and an object becomes an object of such texts. Empty
-    values, lists, booleans, nulls and placeholders (``UNKNOWN_…``) are left out.
+    A run script prints one description, perhaps repeatedly. At most eight different descriptions are
+    returned. Texts and numbers become texts of at most 300 characters, and an object becomes an object of
+    such texts. Empty values, lists, booleans, nulls and placeholders (``UNKNOWN_…``) are left out.
     """
     systems: list[dict[str, Any]] = []
     seen: set[bytes] = set()

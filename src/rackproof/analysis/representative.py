@@ -23,9 +23,10 @@ SIZE_LABEL = "size_bytes"
 def pick_representative(group: Sequence[Measurement]) -> Measurement:
     """Return the measurement that represents all measurements of one name.
 
-    If measurements state a message size, only those with the largest size count. If any of these is NaN or
-    infinite, the first such measurement is returned. If higher is better for all of them, the result is the
-    worst device or pair of the best kind (such as a number format). Otherwise, it is the largest value.
+    If measurements state a message size, only the measurements with the largest size count. If any of these
+    is NaN or infinite, the first such measurement is returned. If higher is better for all of them, the
+    result is the worst device or pair of the best kind (such as a number format). Otherwise, it is the
+    largest value.
 
     Args:
         group: The measurements, at least one.

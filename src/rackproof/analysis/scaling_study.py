@@ -82,7 +82,7 @@ class StudyRow(Record):
         rate: The mean throughput in ``unit`` of the runs that count, or None if no run counts.
         scaling: The comparison with the smallest size that counts, or None without a rate.
         top_1, top_5: The mean accuracies of all runs that measured one, between 0 and 1.
-        runs: All runs, including those that do not count in ``rate``.
+        runs: All runs, including the runs that do not count in ``rate``.
         left_out: The reasons why runs do not count in ``rate``.
         explanations: The causes of an efficiency that is too low or too high.
     """
@@ -134,8 +134,8 @@ def rate_of(run: Run) -> Measurement | None:
 def nodes_of(run: Run) -> int:
     """Return the number of nodes that a run used, at least 1.
 
-    The parameter ``nodes`` counts if it is a positive integer. Otherwise, the recorded nodes are counted or,
-    without any, the requested nodes.
+    The parameter ``nodes`` counts if it is a positive integer. Otherwise, the recorded nodes are counted, or
+    the requested nodes if none was recorded.
     """
     stated = run.parameters.get("nodes")
     if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0:
@@ -146,8 +146,8 @@ def nodes_of(run: Run) -> int:
 def devices_of(run: Run) -> int:
     """Return the number of devices that a run used on all nodes.
 
-    The parameter ``gpus`` or, without GPUs, ``processes`` is the number of devices of one node. Without
-    either, each node counts as one device.
+    The parameter ``gpus`` or, without GPUs, ``processes`` is the number of devices of one node. Without both,
+    each node counts as one device.
     """
     for name in ("gpus", "processes"):
         per_node = run.parameters.get(name)
@@ -191,7 +191,7 @@ def studies(runs: Sequence[Run]) -> tuple[Study, ...]:
 
 
 def _first_node(run: Run) -> str:
-    """Return the name of the first requested node or, without any, of the first recorded one, or ""."""
+    """Return the name of the first requested node, or else of the first recorded node, or ""."""
     names = run.asked_nodes or tuple(node.name for node in run.nodes)
     return names[0] if names else ""
 
@@ -208,7 +208,7 @@ def _study(runs: Sequence[Run], where: str) -> Study:
     if rates:
         points = {point.devices: point for point in scaling_efficiency(rates, confidence=CONFIDENCE)}
     base = min(rates, default=None)
-    # The clocks of other sizes are compared with those of the first run of the base that counts.
+    # The clocks of other sizes are compared with the clocks of the first run of the base that counts.
     base_runs = sizes.get(base or -1, ())
     reference = next((run for run in base_runs if _counted(run, unit) is not None), None)
     return Study(
@@ -224,7 +224,7 @@ def _study(runs: Sequence[Run], where: str) -> Study:
 
 
 def _first_unit(runs: Sequence[Run]) -> str:
-    """Return the unit of the first finite rate, or "" without one. Rates in other units do not count."""
+    """Return the unit of the first finite rate, or "" if there is none. Rates in other units do not count."""
     for run in runs:
         rate = rate_of(run)
         if rate is not None and rate.finite:

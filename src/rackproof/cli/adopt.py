@@ -163,7 +163,7 @@ def _slurm_sources(runs_here: bool, files: Sequence[Path]) -> list[AdoptedSource
 
 
 def _join_selected(sources: Sequence[AdoptedSource], exclude: Sequence[str]) -> tuple[AdoptedNode, ...]:
-    """Return the nodes of all sources, without the excluded ones."""
+    """Return the nodes of all sources, without the excluded nodes."""
     # Exclude nodes before the sources are joined, because an excluded node may be the wrong one.
     return join_sources(
         [source.model_copy(update={"nodes": select_nodes(source.nodes, exclude)}) for source in sources]

@@ -48,7 +48,7 @@ class _EvidenceGroup(click.Group):
     """The group of commands for certificates. Names of nodes in place of a command make a certificate."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read arguments that begin with neither a command nor ``--help`` as those of ``make``."""
+        """Read arguments that begin with neither a command nor ``--help`` as arguments of ``make``."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = [_MAKE, *args]
         return super().parse_args(ctx, args)
@@ -143,7 +143,7 @@ def _asked_nodes(names: Sequence[str], inventory: Path) -> tuple[list[str], list
     """Return the nodes for names of nodes and of groups, and all names in the inventory.
 
     Raises:
-        ToolError: A name is that of an empty group, or names no node.
+        ToolError: A name belongs to an empty group, or names no node.
     """
     listed_inventory = list_inventory(inventory)[0] if inventory.exists() else None
     groups = listed_inventory.groups if listed_inventory else {}

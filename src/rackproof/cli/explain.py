@@ -102,7 +102,7 @@ def _last_provision(results: Path, name: str) -> ProvisionRecord | None:
 
 
 def _provision_text(name: str, provision: ProvisionRecord, inventory: Sequence[str]) -> str:
-    """Return the text about the last provisioning of a node. ``inventory`` is that of the last night."""
+    """Return the text about a node's last provisioning. ``inventory`` is the inventory of the last night."""
     outcome = provision.nodes[name]
     retry_command = f"ansible-playbook provision.yml -l {name}"
     lines = [

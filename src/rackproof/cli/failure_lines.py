@@ -53,7 +53,7 @@ class FailureLines:
         self._held: dict[tuple[str, str, bool, str], _Failure] = {}
         # Failures that the playbook itself will report, by general reason.
         self._postponed: dict[str, _Failure] = {}
-        # Printed reasons by node. Below, those of all nodes, or None if they must be collected again.
+        # Printed reasons by node. Below, the reasons of all nodes, or None if they must be collected again.
         self._printed: dict[str, set[str]] = {}
         self._all: list[str] | None = None
 

@@ -177,7 +177,7 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path, 
 class _Acceptance:
     """The references from one accepted run.
 
-    ``metrics`` are those with a reference, and ``unbounded`` those without an independent limit.
+    ``metrics`` are the metrics with a reference, and ``unbounded`` the metrics without an independent limit.
     """
 
     run_id: str

@@ -143,7 +143,7 @@ class LiveLines:
         return plain
 
     def _fail(self, node: _Node, host: str, event: Mapping[str, Any], now: float) -> list[str]:
-        """Hold the failure of a node until it is printed together with those of other nodes."""
+        """Hold the failure of a node until it is printed together with the failures of other nodes."""
         text = _clean_lines(str(event.get("text") or ""))
         self.named_program |= bool(_PROGRAM.search(text))
         node.state, node.shown = str(event["state"]), now

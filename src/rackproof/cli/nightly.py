@@ -111,7 +111,7 @@ class _Night:
         self._verdict: list[str] = []
 
     def add_event(self, event: Mapping[str, Any]) -> None:
-        """Keep the lines of an event until the next refresh, and those about all nodes until the end."""
+        """Keep the lines of an event until the next refresh, and lines about all nodes until the end."""
         if self._shows_ansible:
             return
         lines = self._lines.add_event(event, time.monotonic())

@@ -50,7 +50,7 @@ def json_value(record: Record) -> Any:
 
 
 def one_or_all(records: Sequence[Record]) -> Any:
-    """Return the JSON values of one record as an object, or those of several as an array. No I/O."""
+    """Return the JSON of one record as an object, or the JSON of several records as an array. No I/O."""
     values = [json_value(record) for record in records]
     # One log is the usual case, and `jq .verdict` then needs no index.
     return values[0] if len(values) == 1 else values

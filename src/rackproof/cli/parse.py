@@ -32,6 +32,7 @@ _LARGEST_YAML = 1 << 20
 _WORTH_PROCESSES = 32 << 20
 """Size in bytes of all logs from which several processes save more time than their start takes."""
 _MOST_PROCESSES = 16
+"""Largest number of processes that read logs."""
 
 
 def _list_formats(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

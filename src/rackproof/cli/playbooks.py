@@ -1,8 +1,8 @@
 """Run the playbooks of ``rackproof bench``, ``provision``, ``validate``, ``reimage`` and ``stop``.
 
 Each node gets a line on the screen. ansible-playbook runs as a child process, because this package never
-imports Ansible. The callback ``rackproof_events`` reports the playbook's progress through a pipe, and the
-playbook's exit status becomes that of the command.
+imports Ansible. The callback ``rackproof_events`` reports the playbook's progress through a pipe. The command
+ends with the playbook's exit status.
 
 The commands are at the end of this module, except ``reimage``, which :mod:`rackproof.cli.reimage` makes with
 :func:`playbook_command`. Begin with :func:`run_playbook`.
@@ -177,7 +177,7 @@ def _option_and_value(argument: str, next_word: str) -> tuple[str, str]:
 
 
 def find_checkout(file: str, named: Path | None) -> Path:
-    """Return the checkout: the given folder, or else the current folder, or else that of this program.
+    """Return the checkout: the given folder, or else the current folder, or else this program's own checkout.
 
     A current folder that every user can write, such as /tmp, is not used. Ansible ignores the ansible.cfg of
     such a folder, too.

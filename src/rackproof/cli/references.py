@@ -80,7 +80,7 @@ def references_command(
 
 
 def _chosen_runs(results: Path, benchmark: str | None, sku: str | None) -> list[Run]:
-    """Return the runs of a benchmark and a SKU, or of all, whose logs are those of their records.
+    """Return the runs of a benchmark and a SKU (or of all) whose logs agree with their records.
 
     Raises:
         ToolError: There is no run, no such benchmark, or no such SKU.
@@ -116,7 +116,7 @@ def _refuse_several_skus(runs: Sequence[Run]) -> None:
 
 
 def _has_its_logs(run: Run, results: Path) -> bool:
-    """Return whether a run's logs are those of its record. Print the reason if they are not."""
+    """Return whether a run's logs agree with its record. Print the reason if they do not."""
     objections = log_objections(run, results / run.run_id)
     for objection in objections:
         text = sanitize(f"{run.run_id} does not count: {objection}", 400)

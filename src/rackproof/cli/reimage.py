@@ -29,7 +29,7 @@ class _ReimageGroup(click.Group):
     """The commands about re-imaging. If an option comes in place of a command, the playbook runs with it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read arguments that begin with an option other than ``--help`` as those of ansible-playbook."""
+        """Read arguments that begin with an option other than ``--help`` as arguments of ansible-playbook."""
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
             args = [_PLAYBOOK, *args]
         return super().parse_args(ctx, args)
@@ -87,7 +87,7 @@ def _is_in_progress(status: NodeStatus) -> bool:
 def _print_status(statuses: Sequence[NodeStatus], inventory: Sequence[str]) -> None:
     """Print a row for each node, and the command that continues all of them.
 
-    ``inventory`` is that of the last night.
+    ``inventory`` is the inventory of the last night.
     """
     rows = [
         (node.node, node.text, str(node.progress.attempt), sanitize(node.progress.reason, 200) or "-")

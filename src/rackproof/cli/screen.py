@@ -54,7 +54,7 @@ class Screen:
         return f"\x1b[{len(self._drawn)}A\x1b[J" if self._drawn else ""
 
     def _write(self, text: str) -> None:
-        """Write text. If the stream takes no more output, discard this text and all later ones."""
+        """Write text. If the stream takes no more output, discard this text and all later texts."""
         try:
             self._stream.write(text)
             self._stream.flush()

@@ -1,7 +1,8 @@
-"""Recognise loopback addresses, which never leave this machine. No I/O.
+"""Recognise loopback addresses, which never leave this machine.
 
 ``rackproof adopt --netbox`` (the token of NetBox) and job reimage (the password of a BMC) call
-:func:`is_this_machine`. They refuse to send a secret over plain HTTP to any other host.
+:func:`is_this_machine`. They refuse to send a secret over plain HTTP to any other host. The module does no
+I/O.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Job bench calls :func:`load_definitions` to select and plan benchmarks, and job validate judges its probes by
 the same definitions. ``rackproof benchmarks`` lists the valid files (:func:`load_valid_definitions`). Begin
-with :class:`Definition`, whose keys are those of a file. The readers of catalogues and of system descriptions
+with :class:`Definition`, which has the keys of a file. The readers of catalogues and of system descriptions
 use only :func:`lines_of_keys` and :func:`construct_document`.
 
 A definition is a YAML file that contains only data. It may contain variables, written as ``{{ name }}``,
@@ -976,7 +976,8 @@ def select_benchmarks(
         benchmarks: The names of the benchmarks, or empty for the suite.
 
     Raises:
-        UnknownBenchmarkError: There is no such benchmark or suite. The message suggests similar names.
+        UnknownBenchmarkError: There is no such benchmark or suite, or none is given. The message suggests
+            names.
     """
     if benchmarks:
         for name in benchmarks:

@@ -1,4 +1,4 @@
-"""Define the error that operators see, the base of every expected error of Rackproof."""
+"""Define the base of all errors that operators see."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Describe in tables the evidence that a judgement needs, and find the missing pieces. No I/O.
+"""Describe in tables the evidence that a judgement needs, and find the missing pieces.
 
-Each kind of judgement, such as that of a node or of a run, defines a table of :class:`RequiredEvidence`. The
+Each kind of judgement, for example of a node or of a run, defines a table of :class:`RequiredEvidence`. The
 judge evaluates the table first (:func:`lacking_evidence`), so that checks can rely on their input. Tests
-compare the tables with the structures that contain the evidence, and fail if a field has no row.
+compare the tables with the structures that contain the evidence, and fail if a field has no row. The module
+does no I/O.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class RequiredEvidence(Generic[Subject]):
 class LackingEvidence:
     """A piece of evidence that a judgement needs but cannot use.
 
-    ``code``, ``name`` and ``verdict`` are those of the table's row for ``state``. ``message`` is for
+    ``code``, ``name`` and ``verdict`` are from the table's row for ``state``. ``message`` is for
     operators and has the form ``WITHOUT: NAME (READ_FROM): STATE; REMEDY``, with the fields of the row. If
     ``without`` is empty, the form is ``NAME (READ_FROM): STATE; REMEDY``.
     """
@@ -135,7 +136,7 @@ _STATE_OF_TOOL: Mapping[str, EvidenceState] = {
 }
 """Evidence states by the status of a tool in a node's answer, or "" if the answer lacks the tool.
 
-The statuses are those of plugins/module_utils/rackproof_tools.py, and ``cut`` for an answer that the caller
+The statuses are from plugins/module_utils/rackproof_tools.py, and ``cut`` is for an answer that the caller
 knows to be truncated. ``failed``, ``no_driver`` and all others are not in this table.
 """
 

@@ -1,7 +1,8 @@
 """Read the registry of finding codes.
 
-``rackproof explain``, certificates and comparisons look codes up here. ``finding_codes.csv``, beside this
-file, lists one code per line. A line has the fields of :class:`FindingCode` in their order::
+``rackproof explain`` and certificates look codes up here. The judge and comparisons use :data:`MACHINE_BUSY`.
+``finding_codes.csv``, beside this file, lists one code per line. A line has the fields of
+:class:`FindingCode` in their order::
 
     clock_free | night | degraded | configure | certain | timedatectl: … | No service synchronizes …
 

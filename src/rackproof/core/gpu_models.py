@@ -1,10 +1,10 @@
-"""Find the GPU model of a SKU or a product name, and the readings and limits of a model. No I/O.
+"""Find the GPU model of a SKU or a product name, and the readings and limits of a model.
 
-The parsers of logs, the health checks, the history, and the commands that adopt an inventory call this
-module. A *product name* is the name that the driver reports (``NVIDIA H200``), and a *SKU* is the name of a
-node model in the inventory (``h200x8``). Begin with :func:`expected_model` for a SKU, and with
-:func:`is_product` or :func:`physics_of` for a product name. To add a model, add its name to ``_MODELS``, and
-to each table below that describes it.
+The parsers of logs, the scores of MLPerf, the facts and health checks of nodes, nights, the history, and the
+commands that adopt an inventory call this module. A *product name* is the name that the driver reports
+(``NVIDIA H200``), and a *SKU* is the name of a node model in the inventory (``h200x8``). Begin with
+:func:`expected_model` for a SKU, and with :func:`is_product` or :func:`physics_of` for a product name. To add
+a model, add its name to ``_MODELS``, and to each table below that describes it. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ PHYSICS: Mapping[str, GpuPhysics] = {
 }
 # The limits of cards that differ from those of their model's module, by model and board.
 _CARDS: Mapping[str, GpuPhysics] = {
-    # Memory and bridges (one direction) are from the cards' data sheets. TFLOP/s of NVL cards are those of
-    # the module, which are higher than the card's own.
+    # Memory and bridges (one direction) are from the cards' data sheets. TFLOP/s of NVL cards are the
+    # module's, which are higher than the card's own.
     "H100 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 3.94, 300, 64, even_links=False),
     "H100 PCIe": GpuPhysics({"bf16": 756.5, "fp8": 1513, "fp32": 51.2}, 2.04, 300, 64, even_links=False),
     "H200 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 4.8, 450, 64, even_links=False),
@@ -112,11 +112,11 @@ _LINK_GB_S: Mapping[str, float] = {
 SLOW_LINK_SHARE = 0.98
 """Share of a link's required speed below which the link is slow.
 
-The required speed is that of the fastest NVLink of the same GPU model, or that of the data sheet. The share
+The required speed is the speed of the fastest NVLink of the same GPU model, or of the data sheet. The share
 is below 1, because drivers round the speed.
 """
 _SLOWEST_LINK_GB_S = 14.0
-"""Speed in GB/s of the slowest NVLinks, rounded down. Drivers report those of GA102 as 14.062 GB/s."""
+"""Speed in GB/s of the slowest NVLinks, rounded down. For GA102, drivers report 14.062 GB/s."""
 _LINKS: Mapping[str, int] = {
     **dict.fromkeys(("GB300", "GB200", "B300", "B200", "H200", "H100", "H20"), 18),
     "A100": 12,

@@ -1,8 +1,8 @@
-"""Read and write hostnames in Slurm's notation (``n[01-04]``). No I/O.
+"""Read and write hostnames in Slurm's notation (``n[01-04]``).
 
-Commands and messages show nodes in this notation, and readers of Slurm's output and CSV files expand it.
-Begin with :func:`compress_hostlist` and :func:`expand_hostlist`. For a list that may be wrong, call
-:func:`hostlist_problem` first.
+Commands and messages show nodes in this notation. Commands, and readers of logs, Slurm's output and CSV files
+expand it. Begin with :func:`compress_hostlist` and :func:`expand_hostlist`. For a list that may be wrong,
+call :func:`hostlist_problem` first. The module does no I/O.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _inventories_of(path: str) -> tuple[str, ...]:
 
 
 def split_inventories(text: str) -> tuple[str, ...]:
-    """Return the inventories in a list with commas, as Ansible writes them. No I/O."""
+    """Return the inventories in a list with commas, as Ansible writes them, without I/O."""
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
 

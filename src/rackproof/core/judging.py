@@ -1,8 +1,9 @@
-"""Judge measurements against references and tolerances. Only this module judges a measurement.
+"""Judge measurements against references and tolerances.
 
-Job bench calls :func:`judge_run` with the logs of a run, and job validate calls it with those of a probe.
-:func:`judge` judges one measurement, for the filter ``verdict`` and for comparisons. :class:`SkuReference` is
-a reference from the inventory.
+Job bench calls :func:`judge_run` with the logs of a run, and job validate with the logs of a probe.
+:func:`judge` judges one measurement, for the filter ``verdict``, comparisons, nights and accepted references.
+:class:`SkuReference` is a reference from the inventory. :mod:`rackproof.analysis.anomaly` compares the many
+numbers of a night with their references in arrays, and gives the verdicts of :func:`judge`.
 
 A measurement is ``unproven``
 

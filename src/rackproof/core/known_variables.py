@@ -1,8 +1,9 @@
 """Check the names and values of variables in the inventory and on the command line.
 
 The action ``rackproof_check_variables`` calls this module at the start of every job, and ``rackproof
-lint-inventory`` calls it without a playbook. Each function ``check_…`` raises an error that is for the
-operator. :func:`known_variables` reads the known names from the roles of the checkout.
+lint-inventory`` calls it without a playbook. Job validate calls only :func:`check_bounds`. Each
+function ``check_…`` raises an error that is for the operator. :func:`known_variables` reads the known names
+from the roles of the checkout.
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ class VariableValueError(RackproofError):
 
 
 def check_names(names: Iterable[str], known: Collection[str], prefixes: tuple[str, ...]) -> None:
-    """Check that names with a role's prefix are variables of a role. No I/O.
+    """Check that names with a role's prefix are variables of a role.
+
+    The function does no I/O.
 
     Args:
         names: The names of variables of hosts.
@@ -123,11 +126,12 @@ def check_names(names: Iterable[str], known: Collection[str], prefixes: tuple[st
 
 
 def check_misspelt_prefixes(names: Iterable[str], known: Collection[str], prefixes: tuple[str, ...]) -> None:
-    """Check that no variable of a host begins with a misspelt prefix of Rackproof. No I/O.
+    """Check that no variable of a host begins with a misspelt prefix of Rackproof.
 
     Such a name begins with no role's prefix, so it could be a variable of the site. The name is refused in
     two cases. In the first, the prefix is wrong by one letter (or by two if it is long), and the rest nearly
     matches a variable of the role. In the second, only capitals and underscores differ from a known variable.
+    The function does no I/O.
 
     Args:
         names: The names of variables of hosts.
@@ -201,9 +205,10 @@ def _count_edits(name: str, target: str) -> int:
 
 
 def check_settable(names: Iterable[str], results: Collection[str]) -> None:
-    """Check that no name given with -e is set by a task. No I/O.
+    """Check that no name given with -e is set by a task.
 
-    A value given with -e overrides a task's result, and could therefore replace a verdict.
+    A value given with -e overrides a task's result, and could therefore replace a verdict. The function does
+    no I/O.
 
     Args:
         names: The names given with -e.
@@ -317,17 +322,17 @@ def _is_empty(value: Any) -> bool:
 
 
 def nearest(name: str, known: Collection[str], cutoff: float) -> str:
-    """Return the known name that is most similar to a name, or "" if there is none. No I/O.
+    """Return the known name that is most similar to a name, or "" if there is none.
 
-    ``cutoff`` is the least similarity, from 0 to 1.
+    ``cutoff`` is the least similarity, from 0 to 1. The function does no I/O.
     """
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), "")
 
 
 def check_bounds(values: Mapping[str, Any]) -> None:
-    """Check that numeric variables are within their bounds. No I/O.
+    """Check that numeric variables are within their bounds.
 
-    For example, a negative number of repeats is refused.
+    For example, a negative number of repeats is refused. The function does no I/O.
 
     Args:
         values: The variables of a host as written. Templates are not checked.
@@ -340,9 +345,9 @@ def check_bounds(values: Mapping[str, Any]) -> None:
 
 
 def numbers_beyond_bounds(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a text about each variable that is not a number within its bounds. No I/O.
+    """Yield a text about each variable that is not a number within its bounds.
 
-    ``values`` are the variables of a host as written. Templates are not checked.
+    ``values`` are the variables of a host as written. Templates are not checked. The function does no I/O.
     """
     for name, (least, most) in BOUNDS.items():
         value = values.get(name, least)
@@ -351,7 +356,9 @@ def numbers_beyond_bounds(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_environment(values: Mapping[str, Any]) -> None:
-    """Check that variables contain no secret that plans, records or pages would show. No I/O.
+    """Check that variables contain no secret that plans, records or pages would show.
+
+    The function does no I/O.
 
     Args:
         values: The variables of a host.
@@ -407,7 +414,7 @@ def role_prefixes(root: Path) -> tuple[str, ...]:
 
 
 def host_of_file(path: Path) -> str:
-    """Return the host of a file or folder in host_vars. No I/O."""
+    """Return the host of a file or folder in host_vars, without I/O."""
     # The name of a host may have points. Ansible ignores these endings only.
     return path.stem if path.suffix in (".yml", ".yaml", ".json") else path.name
 
@@ -415,7 +422,9 @@ def host_of_file(path: Path) -> str:
 def hosts_to_check(
     hosts: Sequence[str], groups: Mapping[str, Iterable[str]], own_files: Collection[str]
 ) -> list[str]:
-    """Return enough hosts to find all variable names of group_vars and host_vars. No I/O.
+    """Return enough hosts to find all variable names of group_vars and host_vars.
+
+    The function does no I/O.
 
     Args:
         hosts: The hosts of the play. Up to :data:`ALL_HOSTS` of them are all returned.
@@ -480,7 +489,7 @@ def read_yaml(path: Path) -> Any:
 
     Raises:
         OSError: The file cannot be read.
-        yaml.YAMLError: It is not YAML.
+        yaml.YAMLError: The file is not YAML.
     """
     # Several hundred files are read at the start of a playbook, and the loader in C is faster. Both are safe.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

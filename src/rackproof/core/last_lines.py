@@ -38,6 +38,9 @@ def read_last_lines(path: Path, most: int) -> tuple[str, ...]:
 
 
 def last_words(lines: Sequence[str]) -> str:
-    """Return the last two lines that are text for people, as one line, or "" if there are none. No I/O."""
+    """Return the last two lines that are text for people, as one line, or "" if there are none.
+
+    The function does no I/O.
+    """
     readable = [line.strip() for line in lines if line.strip() and not _NOT_WORDS.search(line)]
     return " / ".join(sanitize(line, _MOST_CHARACTERS) for line in readable[-2:])

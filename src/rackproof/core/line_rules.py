@@ -1,4 +1,4 @@
-"""Define the rules by which the plain output of a program is read, and check the rules. No I/O.
+"""Define the rules by which the plain output of a program is read, and check the rules.
 
 The rules (``result.lines`` of a benchmark's definition) contain one pattern for each metric, one for a good
 end, and optional ones for failures. A definition states them for a program that logs no events (STREAM,
@@ -10,7 +10,7 @@ HPL)::
 
 :mod:`rackproof.core.definitions` reads the rules from a definition, and :mod:`rackproof.logs.plain_lines`
 reads logs by them. A format that several programs share, or that contradicts itself, needs its own parser in
-:mod:`rackproof.logs`. Begin with :class:`LineRules`.
+:mod:`rackproof.logs`. Begin with :class:`LineRules`. The module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Suggest known names for a mistyped one. No I/O.
+"""Suggest known names for a mistyped one.
 
 Definitions, commands and the history call this module, so that their messages about unknown names have the
-same form.
+same form. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def near_names(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
 
 def near_text(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return the end of a message about an unknown name, with similar names or else all known ones.
+    """Return the end of a message about an unknown name, with similar names or else the first known ones.
 
     Args:
         name: The name as typed.
-        known: The names that exist. Without a similar name, the message lists the first ones in the order
-            of the alphabet.
+        known: The names that exist. Without a similar name, the message lists the first
+            :data:`_MOST_LISTED` of them in the order of the alphabet.
         cutoff: The least similarity of a suggestion, from 0 to 1.
     """
     names = sorted(set(known))

@@ -1,8 +1,9 @@
-"""Compile the regular expressions that an operator wrote. No I/O.
+"""Compile the regular expressions that an operator wrote.
 
 RE2 searches a line in a time that grows no faster than the line, whatever the pattern is. Python's ``re`` can
 take hours. :mod:`rackproof.core.line_rules` checks the patterns of definitions with this module.
-:mod:`rackproof.logs.plain_lines` and :mod:`rackproof.logs.declared_lines` search logs with its patterns.
+:mod:`rackproof.logs.plain_lines` and :mod:`rackproof.logs.declared_lines` search logs with its patterns. The
+module does no I/O.
 """
 
 from __future__ import annotations

@@ -348,8 +348,8 @@ class Node(Record):
 
         The identity is the first of these that is known: the node's serial number, the serial number of the
         chassis, the UUIDs of the GPUs, the machine id, and the name in the inventory. All but the name remain
-        the same if the node gets a new name. The node's own serial number comes before that of the chassis,
-        because several nodes may share a chassis.
+        the same if the node gets a new name. The node's own serial number comes before the serial number
+        of the chassis, because several nodes may share a chassis.
         """
         if self.serial or self.chassis_serial:
             return self.serial or self.chassis_serial
@@ -381,7 +381,10 @@ class LogFile(Record):
 
 
 def tags_under(tags: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Return the tags of a log whose names begin with a prefix, by their names without the prefix. No I/O."""
+    """Return the tags of a log whose names begin with a prefix, by their names without the prefix.
+
+    The function does no I/O.
+    """
     return {name.removeprefix(prefix): text for name, text in tags.items() if name.startswith(prefix)}
 
 

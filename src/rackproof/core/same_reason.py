@@ -1,9 +1,10 @@
-"""Rewrite the reasons of failures, so that nodes with the same reason can be shown on one line. No I/O.
+"""Rewrite the reasons of failures, so that nodes with the same reason can be shown on one line.
 
 Reasons of different nodes often differ only in the node's name or address. Begin with :func:`general_reason`,
 which replaces the name and removes the address. The summary of provision.yml, the messages of nights, the
 live lines of commands, and the callback ``rackproof_events`` use its result as the key of a group of nodes.
-The module also has the operator's next step after an error of ssh (:func:`unreachable_step`).
+The module also has the operator's next step after an error of ssh (:func:`unreachable_step`). The module does
+no I/O.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Plans, records and arguments must not contain secrets. Definitions, ``bench_envi
 therefore refuse such variables, reports and comparisons hide their values, and the environment of other
 programs lacks them (:mod:`.child_environment`).
 
-Begin with :func:`secret_variables`. No I/O.
+Begin with :func:`secret_variables`. The module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Compute the spread of a measurement's samples. No I/O.
+"""Compute the spread of a measurement's samples.
 
-The readers of logs call :func:`spread_of`, and the judge calls :func:`spread_doubt`. Workloads report
-the spread of their samples in the same form (``workloads/common.py``).
+The readers of logs call :func:`spread_of`, and the judge calls :func:`spread_doubt`. Workloads report the
+spread of their samples in the same form (``workloads/common.py``). The module does no I/O.
 """
 
 from __future__ import annotations

@@ -26,7 +26,9 @@ _ERROR = re.compile(r"^\s*E:|(?i:error)")
 
 
 def failure_reasons(result: Mapping[str, Any]) -> list[str]:
-    """Return why a task failed, one text for each failed item of a loop. No I/O.
+    """Return why a task failed, one text for each failed item of a loop.
+
+    The function does no I/O.
 
     Args:
         result: The result of the task, as a node or its modules sent it. The texts are not sanitized.
@@ -38,17 +40,17 @@ def failure_reasons(result: Mapping[str, Any]) -> list[str]:
 
 
 def answer_text(result: Mapping[str, Any]) -> str:
-    """Return the message of a task's result in one line, or the reason if the task failed. No I/O.
+    """Return the message of a task's result in one line, or the reason if the task failed.
 
     ``msg`` alone would not be enough. If Python is missing on a node, for example, only the module's output
-    states this.
+    states this. The function does no I/O.
     """
     text = failure_reasons(result)[0] if result.get("failed") else message_text(result.get("msg"))
     return " ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def message_text(message: object) -> str:
-    """Return a message of one or several lines as a text. No I/O."""
+    """Return a message of one or several lines as a text, without I/O."""
     if isinstance(message, list | tuple):
         return "\n".join(str(line) for line in message)
     return "" if message is None else str(message)

@@ -19,11 +19,11 @@ from datetime import UTC, datetime, timedelta
 # of each alternative is limited, so that a hostile string can neither slow the search nor remove the text
 # after it.
 _ESCAPE = re.compile(
-    # CSI: colours, cursor moves
+    # CSI sequences: colours and cursor moves.
     r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"
-    # OSC, DCS and the like: titles, links
+    # OSC, DCS and similar sequences: titles and links.
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,4096}(?:\x07|\x1b\\|\x9c)"
-    # any other escape
+    # Any other escape sequence.
     r"|\x1b[ -/]{0,8}[0-~]?"
 )
 _SPACE = re.compile(r"\s+")
@@ -181,7 +181,9 @@ def quantity(value: float | None, unit: str = "") -> str:
 
 
 def amount(count: int, noun: str, plural: str = "") -> str:
-    """Format a number of things: ``1 node``, ``18 nodes``. No I/O.
+    """Format a number of things: ``1 node``, ``18 nodes``.
+
+    The function does no I/O.
 
     Args:
         count: The number of things.
@@ -192,7 +194,9 @@ def amount(count: int, noun: str, plural: str = "") -> str:
 
 
 def stop_rule(job: str, failures: int) -> str:
-    """Describe for a plan in waves at how many failed nodes the waves of a playbook stop. No I/O.
+    """Describe for a plan in waves at how many failed nodes the waves of a playbook stop.
+
+    The function does no I/O.
 
     Args:
         job: The playbook's job, which begins the names of its variables.

@@ -1,6 +1,6 @@
 """Compute limits for the numbers in logs of MLPerf Training, from GPU peaks and published results.
 
-The readers of MLPerf logs and the checks of repeats call this module with the speeds, the samples and the
+The readers of MLPerf logs and the checks of scores call this module with the speeds, the samples and the
 hyperparameters of a log. A number beyond its limit is not plausible for the stated training and GPUs. The
 limits are in four tables beside this file, whose comments give the origin of the numbers. Reading these
 tables is the only I/O.
@@ -267,9 +267,9 @@ def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | No
 def fastest_published(benchmark: str, product_name: str, gpus: int) -> float | None:
     """Return the samples per second that GPUs would reach at the fastest published speed per GPU, or None.
 
-    The published speed per GPU is that of the largest number of GPUs in the table that is not above ``gpus``
-    or, without such an entry, of the smallest one. It is multiplied by ``gpus``. The result is None if no
-    published result is comparable. The arguments are as in :func:`fastest_possible`.
+    The published speed per GPU is in the table's entry with the most GPUs, but not more than ``gpus``.
+    Without such an entry, it is in the entry with the fewest GPUs. It is multiplied by ``gpus``. The result
+    is None if no published result is comparable. The arguments are as in :func:`fastest_possible`.
     """
     published = _published(benchmark, product_name, gpus)
     if published is None:
@@ -337,7 +337,7 @@ def trained_benchmark(benchmark: str, train_samples: float | None, *, before_2_0
     Args:
         benchmark: The name in MLPerf's rules.
         train_samples: The number of samples per epoch in the log, or None if the log states none.
-        before_2_0: Whether the rules are those of a round before 2.0.
+        before_2_0: Whether the rules are from a round before 2.0.
     """
     is_early = benchmark == "ssd" and (before_2_0 or train_samples in COCO_IMAGES)
     return EARLY_SSD if is_early else benchmark
@@ -370,10 +370,10 @@ def impossible_speeds(
 
     Args:
         benchmark: The name in MLPerf's rules.
-        gpus: The name and number of the GPUs, or None if unknown. Then no speed is impossible.
+        gpus: The name and number of the GPUs, or None if unknown. If unknown, no speed is impossible.
         speeds: The kind of each speed (``states`` for the throughput that the log states, ``trained`` for
-            that of the whole run), and its samples per second, or None if unknown. Only ``trained`` is
-            compared with published results.
+            the throughput of the whole run), and its samples per second, or None if unknown. Only ``trained``
+            is compared with published results.
     """
     if gpus is None:
         return

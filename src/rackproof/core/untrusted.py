@@ -1,8 +1,8 @@
-"""Read raw answers of nodes and files, which may contain any value in any place. No I/O.
+"""Read raw answers of nodes and files, which may contain any value in any place.
 
 The readers of facts, snapshots, states of jobs, BMC answers and inventories call this module with decoded
 JSON or YAML. If a value is of an unexpected type, the functions return an empty value or None, so that
-callers need no check of the type. The callers judge missing and damaged answers.
+callers need no check of the type. The callers judge missing and damaged answers. The module does no I/O.
 """
 
 from __future__ import annotations

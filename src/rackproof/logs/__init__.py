@@ -2,9 +2,10 @@
 
 A format is the output of one program or of one version of MLPerf's logger. Each format has a parser in a
 module of this folder, and :data:`FORMATS` lists them. Job bench and the import of logs call
-:func:`read_log_file`, ``rackproof parse`` and the scores call :func:`parse_path`, and the facts of nodes call
-:func:`parse`. No content of a log may raise an error, and memory does not grow with the length of a log. To
-add a format, write a parser that derives from :class:`LogParser`, and add it to ``_PARSERS``.
+:func:`read_log_file`. ``rackproof parse`` and the scores call :func:`parse_path`. The facts of nodes, the
+speeds of pairs, submissions and the filter ``parse_log`` call :func:`parse`. No content of a log may raise an
+error, and memory does not grow with the length of a log. To add a format, write a parser that derives from
+:class:`LogParser`, and add it to ``_PARSERS``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find signs that lines of an MLPerf training's log are missing. No I/O.
+"""Find signs that lines of an MLPerf training's log are missing.
 
 The signs are unpaired starts and stops, skipped evaluations, and uneven statistics. :mod:`._mlperf` feeds
 :class:`Course` with events and calls :meth:`Course.missing`. A training logs, in this order and repeatedly::
@@ -10,7 +10,8 @@ Evaluations and blocks state the training's progress as ``samples_count``, ``epo
 
 A gap is found by comparison with the rest of the log. None of the 12,200 passing logs that MLCommons
 published for rounds 0.5 to 5.1 breaks its own regular pattern. If a submitter's code never logs one half of a
-pair, or lets evaluations overlap, that is not a gap, because the whole log shows this pattern.
+pair, or lets evaluations overlap, that is not a gap, because the whole log shows this pattern. The module
+does no I/O.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _FROM_THE_START = frozenset(
 )  # fmt: skip
 """Benchmarks whose first evaluation comes after one usual interval (in published logs, at most 1.04)."""
 _FEWEST_SHARE = 0.5
-"""Smallest share of the evaluations that state a value. No published success of rounds 3.1 to 5.1, of which
-there are 6,328, is below it."""
+"""Smallest share of the evaluations that state a value. None of the 6,328 published successes of rounds 3.1
+to 5.1 has a smaller share."""
 _GAP = 1.75
 """Largest interval between evaluations, as a multiple of the median. In a longer one, an evaluation is
 missing. Published logs have at most 1.6 (llama31_405b, 5.1)."""

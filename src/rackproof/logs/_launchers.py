@@ -1,4 +1,4 @@
-"""Remove the label that a launcher puts before each line of a program's output. No I/O.
+"""Remove the label that a launcher puts before each line of a program's output.
 
 A launcher is a program that starts processes, such as srun, mpirun, torchrun or kubectl. With ``srun
 --label``, ``mpirun --tag-output`` and similar options, it names the process in front of each line::
@@ -7,7 +7,8 @@ A launcher is a program that starts processes, such as srun, mpirun, torchrun or
     [1,3]<stdout>:GPU 0: OK
 
 The parsers of gpu_burn, nccl-tests, nvbandwidth, perftest, HPL and STREAM call :func:`split_label`, because
-their patterns match from the start of a line. :func:`rank_of_label` returns the rank for findings.
+their patterns match from the start of a line. :func:`rank_of_label` returns the rank for findings. The module
+does no I/O.
 """
 
 from __future__ import annotations

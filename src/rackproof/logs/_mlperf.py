@@ -520,7 +520,7 @@ class Events(LogParser):
     open_at_stop = 0
     """Number of evaluations that began before run_stop and may end after it."""
     ended_after_stop = 0
-    """Number of these evaluations that did."""
+    """Number of these evaluations that ended after it."""
     placed_evaluations = 0
     """Number of evaluations that state the training's progress."""
     init_start_line = 0
@@ -552,8 +552,8 @@ class Events(LogParser):
         self.after_stop_line = 0
         # First event of _OF_ANOTHER_RUN after run_stop, and its line.
         self.unexpected_after_stop: tuple[str, int] | None = None
-        # Latest time of an event of _COURSE. Below, the event that is furthest behind it, as seconds, key and
-        # line.
+        # Latest time of an event of _COURSE. The second value is the event that is furthest behind an earlier
+        # one, as seconds, key and line.
         self.course_latest = -inf
         self.course_backwards: tuple[float, str, int] | None = None
         self.seeds: dict[str, int] = {}  # line of the first event with each seed
@@ -1855,7 +1855,7 @@ class Events(LogParser):
         return self.batch_size / local if local and self.batch_size else None
 
     def _odd_course(self) -> Iterator[str]:
-        """Yield what no training has on its way to the target: too few samples, or uneven evaluations."""
+        """Yield signs that this is no training: too few samples until the target, or uneven evaluations."""
         targets = self.targets.get(self.benchmark, ())
         if self._stopped_well():
             yield from too_few_samples(self._trained_benchmark(), self.batch_size or 0.0, self._samples())
@@ -1863,7 +1863,7 @@ class Events(LogParser):
             yield from self.pace.impossible_course(self.benchmark, at_most=targets[0].at_most)
 
     def _went_on(self) -> Iterator[str]:
-        """Yield the contradiction that the target was reached and the training went on."""
+        """Yield a message if the training went on after it reached the target."""
         targets = self.targets.get(self.benchmark, ())
         if len(targets) != 1:
             return

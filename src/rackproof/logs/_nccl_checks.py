@@ -1,7 +1,10 @@
-"""Check that the figures, sizes and devices of a table of nccl-tests agree with each other. No I/O.
+"""Check that the figures, sizes and devices of a table of nccl-tests agree with each other.
 
-The parser of nccl-tests uses these classes. A row states a size in bytes, and then twice (out of place and in
-place) a time in microseconds, *algbw* (size divided by time, in GB/s) and *busbw* (algbw times the
+The module does no I/O.
+
+:mod:`.nccl_tests` fills :class:`Figures` and :class:`Devices` while it reads, and then gets their
+contradictions. A row has a size in bytes, and two groups of figures, out of place and in place. Each group
+has a time in microseconds, *algbw* (size divided by time, in GB/s) and *busbw* (algbw times the
 collective's factor)::
 
      1048576  262144  float  sum  -1   54.2  19.35  33.86   0   53.9  19.45  34.04   0
@@ -15,14 +18,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _HALF_DIGIT = 0.006
-"""Rounding tolerance: bandwidths are printed with two decimals."""
+"""Tolerance in GB/s for the rounding of a bandwidth, which is printed with two decimals."""
 _AGREE = 0.002
 """Relative tolerance for bandwidths of one row that follow from each other."""
 _AVERAGES_AGREE = 0.01
 """Relative tolerance for the stated average bandwidth."""
 _GRACE = re.compile(r"\bG[BH]\d{2,3}\b")
 """Pattern of the product names of GPUs beside a Grace processor: GH200, GB200."""
-# Limits against hostile text: sizes of a run, kinds of rows or product names, and ranks.
+# A hostile log may list any number of sizes, kinds of rows, product names and ranks. These are limits.
 _MOST_SIZES = 10_000
 _MOST_KINDS = 256
 _MOST_RANKS = 100_000
@@ -39,7 +42,8 @@ _SIZE_IS_ALL = frozenset(
         "scatter",
     }
 )
-"""Collectives whose algbw is the printed size divided by the time. For alltoallv, sizes differ by rank."""
+"""Collectives whose algbw is the printed size divided by the time. alltoallv is not one, because its sizes
+differ by rank."""
 
 
 @dataclass(slots=True)
@@ -47,10 +51,11 @@ class Figures:
     """The figures of one table, summed up over its rows."""
 
     total: float = 0.0
-    """Sum of ``count`` busbw in GB/s."""
+    """Sum of the busbw of all figures, in GB/s."""
     count: int = 0
+    """Number of figures. A row has up to two, out of place and in place."""
     ratios: tuple[float, float] = (0.0, math.inf)
-    """Smallest and largest busbw/algbw that fit all rows, considering the rounding of both."""
+    """Smallest and largest busbw/algbw that all rows allow, considering the rounding of both figures."""
     ratios_differ: int | None = None
     """Line of the first row with another ratio."""
     off_time: tuple[int | None, str] | None = None
@@ -59,7 +64,10 @@ class Figures:
     """Number of rows by data type, reduction and root."""
 
     def take(self, at: int | None, size: int, time: str, algbw: float, busbw: float) -> None:
-        """Record the out-of-place or the in-place figures of a row. The time's digits show its rounding."""
+        """Add the out-of-place or in-place figures of the row in line ``at``.
+
+        ``time`` is in microseconds. The number of its decimals shows how it was rounded.
+        """
         if not (math.isfinite(algbw) and math.isfinite(busbw)):
             return
         self.total += busbw
@@ -74,7 +82,7 @@ class Figures:
                 )
 
     def _take_ratio(self, at: int | None, algbw: float, busbw: float) -> None:
-        """Narrow the range of busbw over algbw that all rows share, and note the first row outside it."""
+        """Reduce the range of busbw/algbw to that of all rows so far, and record the first row outside it."""
         if algbw <= 2 * _HALF_DIGIT:
             return  # such a small figure is mostly rounding
         low = (busbw - _HALF_DIGIT) / (algbw + _HALF_DIGIT) * (1 - _AGREE)
@@ -86,12 +94,12 @@ class Figures:
             self.ratios = lowest, highest
 
     def take_row(self, kind: tuple[str, str, str]) -> None:
-        """Count a row by its data type, reduction and root."""
+        """Count a row by its data type, reduction and root. At most :data:`_MOST_KINDS` kinds are counted."""
         if kind in self.of_kind or len(self.of_kind) < _MOST_KINDS:
             self.of_kind[kind] = self.of_kind.get(kind, 0) + 1
 
     def contradictions(self, name: str, factor: float) -> Iterator[tuple[int | None, str]]:
-        """Yield the contradictions in the rows: the line (None if it concerns several) and a message.
+        """Yield a line and a message for each contradiction in the rows. The line is None for several rows.
 
         Args:
             name: The name of the collective, such as ``all_reduce``.
@@ -109,7 +117,7 @@ class Figures:
             yield self.off_time
 
     def other_average(self, stated: float) -> float | None:
-        """Return the average busbw of the rows if the stated one differs from it, else None."""
+        """Return the average busbw of the rows if it differs from the stated one, else None."""
         if not self.count:
             return None
         average = self.total / self.count
@@ -117,12 +125,12 @@ class Figures:
         return None if agree else average
 
     def missing_rows(self, sizes: int) -> str:
-        """Return a message if the rows of a kind are no multiple of the requested sizes, or "".
+        """Return a message if the number of rows of a kind is not a multiple of the number of sizes, else "".
 
-        ``sizes`` is 0 if their number is unknown.
+        ``sizes`` is the number of requested sizes, or 0 if it is unknown.
         """
         for kind, rows in self.of_kind.items():
-            # The program may repeat all sizes, so a multiple of them is no gap.
+            # The program may run all sizes several times, so a multiple is correct.
             if sizes and rows % sizes:
                 named = " ".join(part for part in kind if part)
                 return f"{rows} rows of {named}, and {sizes} sizes were requested"
@@ -130,9 +138,9 @@ class Figures:
 
 
 def _by_time(size: int, time: str) -> tuple[float, float] | None:
-    """Return the smallest and largest GB/s that fit a size and a time in µs, or None if it is no number.
+    """Return the smallest and largest GB/s that fit a size and a time in µs, or None if it is not a number.
 
-    With a time that is not positive and finite, only a speed of 0 fits.
+    If the time is not positive or not finite, only a speed of 0 fits.
     """
     try:
         time_us = float(time)
@@ -147,8 +155,9 @@ def _by_time(size: int, time: str) -> tuple[float, float] | None:
 
 
 def count_sizes(least: int, most: int, step: int, *, is_factor: bool) -> int:
-    """Return the number of sizes from ``least`` to ``most`` bytes, or 0 if it is unknown or too large.
+    """Return the number of sizes from ``least`` to ``most`` bytes.
 
+    It is 0 if the bounds or the step are invalid, or if the number is too large.
     ``step`` is the factor between successive sizes if ``is_factor``, else their difference in bytes.
     """
     if least <= 0 or most < least:
@@ -169,7 +178,7 @@ class Devices:
     """The ranks and GPUs that one run of the program lists."""
 
     per_process: int = 0
-    """Number of GPUs of each process: threads times GPUs per thread."""
+    """Number of GPUs of each process, which is its threads times the GPUs per thread. Each GPU is a rank."""
     ranks: set[int] = field(default_factory=set)
     places: dict[tuple[str, ...], int] = field(default_factory=dict)
     """First rank on each GPU. The key identifies a GPU, see :meth:`take`."""
@@ -179,16 +188,17 @@ class Devices:
     """Two ranks on one GPU, and the line of the second one."""
 
     def take(self, at: int | None, rank: int, where: tuple[str, str, str, str], name: str) -> None:
-        """Record a rank. ``where`` is its process id, host, number of the device, and bus address.
+        """Record a rank. ``where`` is its process id, host, device number and bus address.
 
-        GPUs of one host may share an address without a domain (``0x1b``, ``1b:00``). The number of the device
-        in its process then distinguishes them. A host with Grace processors has several domains, and a
-        process with only one GPU lists it as device 0, so only the process distinguishes those GPUs.
+        A bus address with a domain identifies a GPU of a host. Without a domain (``0x1b``, ``1b:00``), two
+        GPUs may have the same address, so the device number also counts. On a host with Grace processors,
+        many GPUs have the same address without a domain, and a process with one GPU lists it as device 0.
+        There, the process id and the device number identify the GPU.
         """
         pid, host, device, bus = where
         own = (pid, device) if _GRACE.search(name) else (bus.lower(), device)
         key = (host, bus.lower()) if bus.count(":") >= 2 else (host, *own)
-        # Several hosts may have such a name. The process id also counts, because hosts rarely share one.
+        # Several hosts may call themselves localhost. Their process ids rarely agree, so these also count.
         key = (*key, pid) if host in ("localhost", "") else key
         if len(self.ranks) < _MOST_RANKS:
             if self.twice is None and key in self.places and self.places[key] != rank:
@@ -199,7 +209,7 @@ class Devices:
             self.names.setdefault(name.strip(), rank)
 
     def contradictions(self) -> Iterator[tuple[int | None, str]]:
-        """Yield missing, duplicate and different entries of the list of devices: line or None, and text."""
+        """Yield a line, or None, and a message for missing ranks, ranks on one GPU, and other products."""
         if not self.ranks:
             return
         listed, expected = len(self.ranks), max(self.ranks) + 1

@@ -1,9 +1,10 @@
-"""Judge the values of GPUs that nvidia-smi prints, whatever the notation of its output. No I/O.
+"""Judge the values of GPUs that nvidia-smi prints, whatever the notation of its output.
 
 nvidia-smi prints the same values as a table, as text (``-q``), XML (``-x``) or CSV (``--query-gpu``). The
 parser of each notation fills :class:`GpuReadings`, and calls :func:`judge_gpu` for each GPU and
 :func:`judge_neighbours` for all GPUs of a log. :func:`find_remark` reads the warnings beside the values. The
-parsers of gpu_burn and nvbandwidth and the snapshots of nodes use single functions.
+parsers of gpu_burn, nvbandwidth and NVLinks, and the facts and health checks of nodes use single functions.
+The module does no I/O.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ _TWO_OF_ONE_SERIAL = ("GB300", "GB200", "K80", "M60", "M10")
 """Boards with several GPUs that all report the board's serial number."""
 INFOROM_REMEDY = "inspect the GPU, have its infoROM written again or return it"
 MEMORY_FAILS_C = HOTTEST_MEMORY_C + 10
-"""Temperature of the memory in °C from which it fails. From ``HOTTEST_MEMORY_C`` on, it is degraded."""
+"""Temperature of the memory in °C from which a GPU fails. From ``HOTTEST_MEMORY_C`` on, the GPU is
+degraded."""
 
 _NO_ANSWER = (
     *("err!", "gpu is lost", "unknown error", "gpu requires reset", "unable to determine the device handle"),
@@ -60,7 +62,8 @@ _NO_ANSWER = (
 )
 """Lower-case texts that nvidia-smi prints in place of one or all GPUs, above, within or below its output."""
 _INFOROM = re.compile(r"infoROM is corrupt(?:ed)?(?: at gpu ([0-9A-Fa-f:.]{5,20}))?", re.IGNORECASE)
-"""Pattern of nvidia-smi's messages beside its answer, with a GPU's address. The exit status is then 14."""
+"""Pattern of nvidia-smi's message about a corrupted infoROM, with the GPU's address if there is one. The exit
+status is then 14."""
 _LOST = re.compile(
     r"Unable to determine the device handle for GPU ?(?:\d{1,3}: ?)?"
     r"(?P<address>[0-9A-Fa-f]{3,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])?"
@@ -73,7 +76,7 @@ _WARNING = re.compile(r"(?:warning|error|fatal|failed)\b", re.IGNORECASE)
 
 
 def identifies_gpu(serial: str, product: str) -> bool:
-    """Return whether a serial number is that of a single GPU.
+    """Return whether a serial number belongs to a single GPU.
 
     Some boards have several GPUs, which report the board's number. A number of zeros, or "", is unknown.
     """
@@ -176,7 +179,7 @@ class GpuReadings:
 
     ``label`` identifies the GPU in messages, and ``name`` is its product. ``ecc``, ``ecc_next`` (after the
     next reset), ``mig`` and the other texts are words as printed, such as Enabled and Disabled. ``width`` is
-    the number of PCIe lanes, ``generation`` that of PCIe, and ``utilisation`` is in per cent.
+    the number of PCIe lanes, ``generation`` is the generation of PCIe, and ``utilisation`` is in per cent.
     """
 
     label: str
@@ -206,7 +209,7 @@ class GpuReadings:
     sram_corrected: float | None = None
     """Number of errors that ECC corrected in the GPU's SRAM during its lifetime."""
     dram_corrected: float | None = None
-    """The same number for its DRAM."""
+    """Number of errors that ECC corrected in the GPU's DRAM during its lifetime."""
     fabric_state: str = ""
     fabric_status: str = ""
     fabric: str = ""
@@ -346,7 +349,7 @@ def judge_neighbours(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -
 
 
 def find_mixed_models(log: Log, names: Iterable[str]) -> None:
-    """Record GPUs of several models in one machine. Then parts of several logs or machines were mixed."""
+    """Record GPUs of several models in one machine. Such a list mixes parts of several logs or machines."""
     models = sorted({name for name in names if has_own_links(name)})
     if len(models) > 1:
         message = f"GPUs of several models in one machine: {', '.join(models[:4])}"
@@ -360,7 +363,7 @@ def find_lacking_readings(log: Log, gpu: str, lacking: Sequence[str], at: int | 
 
 
 def find_missing_indexes(log: Log, name: str, indexes: Iterable[int]) -> None:
-    """Record a gap in the GPUs' numbers of the list ``name``. Then the list was filtered or truncated."""
+    """Record a gap in the GPUs' numbers of the list ``name``. Such a list was filtered or truncated."""
     present = set(indexes)
     # A damaged number may be a billion. At most six missing numbers are named, and these are below this one.
     highest = min(max(present, default=0), len(present) + 6)
@@ -394,7 +397,7 @@ def _judge_places(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> N
 
 
 def _judge_settings_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Sequence[GpuReadings]) -> None:
-    """Record a limit that is lower than that of another GPU of the product, and MIG that is on here alone."""
+    """Record a limit that is lower than on another GPU of the product, and MIG that is on here alone."""
     # The slots of a server may differ, and a card shows the lower generation of itself and its slot. So the
     # generations of cards are not compared.
     generation = None if has_own_links(gpu.name) is False else gpu.generation_max

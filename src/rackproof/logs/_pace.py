@@ -1,4 +1,4 @@
-"""Find contradictions between the times of an MLPerf training and the work that its log states. No I/O.
+"""Find contradictions between the times of an MLPerf training and the work that its log states.
 
 A log that was edited, spliced from two runs, or written by a program that measures wrongly states a pace that
 no training has. :mod:`._mlperf` feeds :class:`Pace` with events, and turns each message that Pace yields into
@@ -6,7 +6,7 @@ an unproven finding. *Pace* is progress per second. *Progress* is the number of 
 far, which evaluations state.
 
 Every bound keeps a margin to all published logs of rounds 3.1 and 5.1 (3,877 logs). Logs of earlier years are
-not compared, because their submitters measured in other ways.
+not compared, because their submitters measured in other ways. The module does no I/O.
 """
 
 from __future__ import annotations

@@ -327,7 +327,7 @@ class Mean:
 
     @property
     def value(self) -> float:
-        """Return the sum of all values divided by their number, or NaN if it is 0."""
+        """Return the sum of all values divided by their number, or NaN if there are no values."""
         return self.total / self.count if self.count else math.nan
 
 
@@ -689,7 +689,8 @@ class Log:
         """Store a finding. Only the first few of one code are stored, and the rest are counted.
 
         A finding without a verdict is a remark. If the code's places are full, a finding whose verdict none
-        of them has takes the place of the mildest one, if that is milder. So the worst verdict stays.
+        of them has takes the place of the mildest one, if the mildest one is milder. So the worst verdict
+        stays.
         """
         self.counts[code] = self.counts.get(code, 0) + 1
         if code not in self.findings and not self._has_place(verdict):

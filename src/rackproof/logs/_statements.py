@@ -1,10 +1,11 @@
-"""Compare what an MLPerf training's log states twice. No I/O.
+"""Compare what an MLPerf training's log states twice.
 
 A log states, for example, the time of a step (``"train_step_time": 0.21``), and also shows it by the times of
 block_start and block_stop. Likewise, it states and shows the time of an evaluation, the progress of a
 statistic, and the size of a batch. A person who edits a log, or joins parts of two, rarely changes both. None
 of the 9,300 published logs of rounds 3.1 to 5.1 contradicts itself here. :mod:`._mlperf` feeds
-:class:`Statements` with events, and turns each contradiction into an unproven finding.
+:class:`Statements` with events, and turns each contradiction into an unproven finding. The module does no
+I/O.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from rackproof.logs._course import Advance, LineAt
 from rackproof.logs._reading import number, text_of
 
 TIMED = frozenset({"validation_time", "walltime"})
-"""Statistics with a time: validation_time, that of an evaluation in seconds, and walltime, that of the run so
-far in minutes."""
+"""Statistics with a time: validation_time is the time of an evaluation in seconds, and walltime the time of
+the run so far in minutes."""
 _PLACED = frozenset({"train_loss", "samples_per_second"})
 """Curves whose statistics follow each other in steps. Other statistics may count in other ways."""
 _PLACES = ("step", "epoch_num", "samples_count")
@@ -61,7 +62,8 @@ class Statements:
 
     def __init__(self) -> None:
         self.block_gap: tuple[float, float] | None = None
-        """Time of the block that differs most from the time of its steps, and the latter, in seconds."""
+        """Time of the block that differs most from the time of its steps, and the time of the steps, in
+        seconds."""
         self.eval_gap: tuple[float, float] | None = None
         """Time of the evaluation that is most below its stated time, and the stated time, in seconds."""
         self.wall_s = 0.0
@@ -91,7 +93,7 @@ class Statements:
         self._block = time, step, step_times
 
     def block_stopped(self, time: float, step: float | None, step_times: int, step_s: float | None) -> None:
-        """Compare the time of a block with that of its steps, if the time of a step was logged once in it.
+        """Compare the times of a block and of its steps, if the time of a step was logged once in the block.
 
         Args:
             time: The time of the stop in seconds.

@@ -1,9 +1,9 @@
-"""Describe NVML's reasons for low clocks of a GPU, and mark the reasons that are a fault. No I/O.
+"""Describe NVML's reasons for low clocks of a GPU, and mark the reasons that are a fault.
 
 The parsers of nvidia-smi and of ``gpu_state`` events use this table. Its bits are those of
 ``nvmlClocksEventReasons`` (until driver 535 ``nvmlClocksThrottleReasons``) in NVML's reference. ``nvidia-smi
 --query-gpu=clocks_event_reasons.active`` prints their sum: ``0x0000000000000048`` is a hardware slowdown
-(0x8) by heat (0x40).
+(0x8) by heat (0x40). The module does no I/O.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ DCGM 4 prints one more row for each GPU::
     |                           | GPU0: Fail                                     |
     | Warning: GPU0             | MESSAGE                                        |
 
-The JSON (``-j``) has the same words, and lists the GPUs of each test in all releases. Both state the number
-of GPUs that were tested (since DCGM 3.1), which ``-i`` and ``-g`` of the command restrict.
+The JSON (``-j``) has the same words, and lists the GPUs of each test in all releases. Since DCGM 3.1, table
+and JSON state the number of GPUs that were tested. Options ``-i`` and ``-g`` of the command restrict it.
 
 The parts of a test are the GPUs and other devices that it tested.
 """

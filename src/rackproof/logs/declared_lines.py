@@ -1,11 +1,11 @@
-"""Check an operator's declarations of harmless kernel log lines, and find the one for a given line. No I/O.
+"""Check an operator's declarations of harmless kernel log lines, and find the declaration for a line.
 
 ``rackproof parse`` and job validate pass the declarations to :func:`read_declared`. Each is a mapping::
 
     {pattern: "foo_driver: link training retried", why: "vendor's ticket 123", until: 2027-01-31}
 
-They apply only to lines that no rule recognizes. A known fault therefore counts even if a declaration matches
-its line.
+Declarations apply only to lines that no rule recognizes. A known fault therefore counts even if a
+declaration matches its line. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _entry(raw: object, where: str) -> DeclaredLine:
     """Return one entry of the list of harmless lines.
 
     Raises:
-        DeclaredLinesError: It lacks a key or has an unknown one, or one of its values cannot be used.
+        DeclaredLinesError: The entry lacks a key, has an unknown one, or has a value that cannot be used.
     """
     if not isinstance(raw, Mapping) or not {"pattern", "why"} <= set(raw) <= set(_KEYS):
         raise DeclaredLinesError(f"{where}: it has to have pattern and why, may have until, and no other key")
@@ -116,7 +116,7 @@ def _until(raw: object, where: str) -> date | None:
     """Return the last day of an entry, or None.
 
     Raises:
-        DeclaredLinesError: It is not a date.
+        DeclaredLinesError: The value is not a date.
     """
     if raw is None:
         return None

@@ -1,9 +1,10 @@
-"""Find the lines of a log that report a fault of a GPU, a rank, a node or a file system. No I/O.
+"""Find the lines of a log that report a fault of a GPU, a rank, a node or a file system.
 
-:meth:`rackproof.logs._reading.Log.scan` passes the lines of a log to :func:`read_fault`, except events of
-MLPerf and lines that the parser reads itself. The scoring of MLPerf uses the same codes.
-:mod:`rackproof.logs.kernel_events` reads the kernel's own lines. To add a fault, add a rule to ``_RULES`` and
-its code to :data:`MEANING`. The table core/finding_codes.csv has the action for each code. Examples::
+:meth:`rackproof.logs._reading.Log.scan` passes each line with a text of :data:`SEARCHED` to
+:func:`read_fault`, except events of MLPerf and lines that the parser judges itself. The scoring of MLPerf
+uses the same codes. :mod:`rackproof.logs.kernel_events` reads the kernel's own lines. To add a fault, add a
+rule to ``_RULES`` and its code to :data:`MEANING`. The table core/finding_codes.csv has a sentence for the
+operator about each code. Examples::
 
     RuntimeError: CUDA error: an illegal memory access was encountered    gpu_error
     slurmstepd: error: *** STEP 7.0 ON n07 CANCELLED AT ... ***           cancelled
@@ -11,7 +12,7 @@ its code to :data:`MEANING`. The table core/finding_codes.csv has the action for
 A rule is tried only on lines that contain one of its *triggers*. Triggers are short, because the new lines of
 a block are searched for each of them in turn. One search by `re` with as many alternatives is slower. Many
 triggers lack their first letter, so that they match it in both cases. A pattern that ignores case needs a
-trigger for each case.
+trigger for each case. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "wrong_values": ("a repeated computation proves wrong values", Verdict.FAIL, Verdict.FAIL),
     "collective_timeout": ("a collective operation timed out", Verdict.FAIL, Verdict.FAIL),
     "nan": ("the loss is not a number", Verdict.FAIL, Verdict.FAIL),
-    # Accuracies are shares of counted examples, so only one of no example is not a number.
+    # An accuracy is a share of the counted examples, so it is not a number only if no example was counted.
     "no_examples": (
         "an accuracy is not a number: no example was counted",
         Verdict.UNPROVEN,
@@ -112,8 +113,8 @@ SLURM_CODES = (
     (b"Timed out waiting for job step to complete", "task_failed"),
     (b"Node failure", "node_failed"),
 )
-"""Texts in error lines of Slurm (``slurmstepd: error: ...``), each with its code. The first text in a line
-counts, in the order of this table."""
+"""Texts in error lines of Slurm (``slurmstepd: error: ...``), each with its code. If a line has several of
+them, the first one in this table counts."""
 _DIED = re.compile(rb"tasks? [\d,\-]{1,200}: (?!Exited with)[A-Z]")
 """Pattern of a task that a signal ended: "srun: error: n07: task 3: Segmentation fault"."""
 _EXITED = re.compile(rb"Exited with exit code (?!0\b)")
@@ -378,7 +379,8 @@ _RULES = (
         # as "port error" and "local catastrophic error". Events without "error" are harmless: "port active".
         rb"[Gg]ot (?:non-fatal )?async event ?: ?(?:[\w ]{0,60}\berror\b|device fatal|[QC]P \w{0,20} ?fatal)",
         rb"\basync fatal event(?: on |:)|\bcommunicator encountered a fatal error \(detected in ",
-        # NCCL (net_ib/p2p_resiliency.cc), which also works on without one of several cards.
+        # NCCL (net_ib/p2p_resiliency.cc) prints these messages. It can also continue without one of several
+        # cards.
         rb"NET/IB: (?:The error is fatal \(|Fatal error\. Detected [1-9])",
         rb"[Gg]ot completion with error|Completion with error at (?:client|server)",
         rb"(?:[Tt]ransport|RNR|[Rr]eceive-no-ready) retry count(?:er)? exceeded|IBV_WC_\w{1,20}_ERR\b",
@@ -401,8 +403,8 @@ _RULES = (
     _make_rule(
         "wrong_values",
         b"reproducible|transient error!|persistent error!|not matching",
-        # Megatron (rerun_state_machine.py) computes an unexpected result again. It prints other words for
-        # one that is the same again.
+        # Megatron (rerun_state_machine.py) computes an unexpected result again. If the second result is the
+        # same, Megatron prints other words.
         rb"unexpected result is not reproducible (?:within the tolerance|on a different GPU)",
         rb"\bPossible (?:transient|persistent) error!",
         # Megatron (utils.py, training.py) compares the weights of GPUs that compute the same ones.
@@ -488,7 +490,8 @@ _KERNEL_CODES: dict[Verdict | None, str] = {
 }
 KERNEL_CODES = frozenset({"kernel_fault_mild", *_KERNEL_CODES.values()})
 """Codes of faults in lines of the kernel, without XIDs."""
-# An XID is the number of an error that NVIDIA's driver logs, and an SXid that of an NVSwitch.
+# An XID is the number of an error that NVIDIA's driver logs for a GPU. An SXid is the number of an error of
+# an NVSwitch.
 _BARE_XID = re.compile(
     rb"\bX[Ii][Dd](?: ?(?:error|code|number))?(?: ?[:=#] ?| )(\d{1,3})\b(?! *(?:errors|times))"
 )
@@ -668,18 +671,19 @@ def _searched(trigger: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class _Triggered:
-    """A reader with those of its triggers that contain the same searched text.
+    """A reader, with its triggers that contain one searched text.
 
-    Most triggers begin or end with that text, so that one comparison at its place tells whether the line has
-    any of them.
+    Most triggers begin or end with that text, so one comparison at its place shows whether the line has any
+    of them.
     """
 
     read: _Reader
     ends: tuple[bytes, ...]
     """Triggers that end with the text."""
     begins: tuple[bytes, ...]
-    """Triggers that begin with it."""
+    """Triggers that begin with the text."""
     others: tuple[bytes, ...]
+    """Triggers that have the text in the middle."""
 
     def is_in(self, head: bytes, rest: bytes, line: bytes) -> bool:
         """Return whether a line has a trigger at the place of the text.
@@ -718,9 +722,9 @@ SEARCHED: tuple[bytes, ...] = tuple(sorted(_READERS_OF))
 
 
 def _as_certain(code: str, line: bytes) -> str:
-    """Return the code of a line's fault, or that of a certain fault of the same part in the line.
+    """Return the code of a line's fault, or the code of a certain fault of the same part in the line.
 
-    The two may be found by different texts of the line, and a line reports only one of them.
+    Different texts of the line may show the two faults, and a line reports only one of them.
     """
     certain, readers = _CERTAIN.get(code, (code, ()))
     return certain if any(read(line) == certain for read in readers) else code

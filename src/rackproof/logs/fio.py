@@ -74,7 +74,7 @@ class FioParser(LogParser):
         super().__init__(log)
         self.document = bytearray()
         self.is_open = False
-        """True from the line of the document's first brace to that of its last."""
+        """True from the line of the document's first brace to the line of its last brace."""
         self.documents = 0
 
     def line(self, at: int, text: str) -> None:
@@ -119,7 +119,7 @@ class FioParser(LogParser):
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
 
     def _read_document(self, document: bytes) -> Iterator[Measurement]:
-        """Yield the measurements of the document. One that cannot be read is a finding."""
+        """Yield the measurements of the document. A document that cannot be read is a finding."""
         if len(document) > MAX_JSON:
             self.log.find("too_large", f"more JSON than {MAX_JSON >> 20} MiB", Verdict.UNPROVEN)
             return
@@ -258,9 +258,9 @@ class _Job:
         return sum(whole(_members(clone, way).get("io_bytes")) or 0 for clone in self.clones)
 
     def missing_clones(self) -> str:
-        """Return a message if the number of results is not that of the requested clones, or "".
+        """Return a message if there is not one result for each requested clone, or "".
 
-        One result may be that of the whole group, which has all bytes, or the sum of the clones' times.
+        A single result may be of the whole group. It then has all bytes, or the sum of the clones' times.
         """
         sum_s = (number(self.clones[0].get("job_runtime")) or 0.0) / 1000
         is_group = self._has_all_bytes() or sum_s > (self.count - 0.5) * self._seconds()
@@ -327,7 +327,7 @@ def _as_seconds(option: object) -> float:
 
 
 def _as_bytes(option: object) -> float:
-    """Return the option ``size`` in bytes, or 0 if it is missing, relative or cannot be read."""
+    """Return a size option in bytes, or 0 if it is missing, relative or cannot be read."""
     match = _BYTES.match(str(option))
     return float(match[1]) * _BYTES_OF[match[2] and match[2].lower()] if match else 0.0
 

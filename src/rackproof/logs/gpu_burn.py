@@ -41,10 +41,10 @@ _MOST_TFLOP_S: Mapping[str, float] = {
     "H800": 495, "H20": 74, "A100": 156, "A800": 156, "A40": 74.8, "A30": 82.5, "A10": 62.5, "L40S": 183,
     "L40": 90.5, "L4": 60.5, "V100": 130, "T4": 65,
 }  # fmt: skip
-"""Largest dense TFLOP/s that gpu_burn reaches in fp32, from data sheets: those of TF32, or of fp16 on GPUs
-without TF32."""
+"""Largest dense TFLOP/s that gpu_burn reaches in fp32, from data sheets: the speeds of TF32, or of fp16
+on GPUs without TF32."""
 _WITHOUT_TF32 = ("V100", "T4")
-"""Models whose figure above is that of fp16."""
+"""Models whose figure above is the speed of fp16."""
 _FP16_SHARE = 2
 """Ratio of the speeds of fp16 and TF32. With -tc, cuBLAS may multiply fp32 in fp16."""
 _DOUBLES_SHARE = 1 / 7
@@ -93,7 +93,7 @@ class GpuBurnParser(LogParser):
         self.tested: int | None = None
         self.results: dict[int, str] = {}
         self.labels: set[str] = set()
-        """Up to two labels of a launcher before the lines. Two labels show that it started several tests."""
+        """Up to two labels of a launcher before the lines. Two labels show several tests."""
         self.tests = 1
         """Number of tests of which the log has a start."""
         self.begun = False

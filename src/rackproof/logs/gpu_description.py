@@ -1,11 +1,11 @@
-"""Find the parts that are missing in nvidia-smi's description of a GPU. No I/O.
+"""Find the parts that are missing in nvidia-smi's description of a GPU.
 
 :data:`PARTS` lists what ``nvidia-smi -q`` prints for every GPU, by the names of its XML (``-x``)::
 
     <ecc_mode><current_ecc>Enabled</current_ecc> ...      the part ecc_mode/current_ecc
 
 The parsers of its text and of its XML compare each GPU of a log with this list, because a missing part may
-hide a fault: the log was edited or damaged.
+hide a fault: the log was edited or damaged. The module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Read the states of GPUs in a log, which show whether another program used a GPU. No I/O.
+"""Read the states of GPUs in a log, which show whether another program used a GPU.
+
+The module does no I/O.
 
 Rackproof's probes and trainings log the state of each GPU before their ranks start and after the ranks ended,
 so anything that uses the GPU then is another program. A missing reading never counts as idle. The parser of

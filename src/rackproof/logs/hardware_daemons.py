@@ -1,12 +1,13 @@
-"""Read lines of a syslog in which programs other than the kernel report faulty hardware. No I/O.
+"""Read reports of faulty hardware that programs other than the kernel write into a syslog. No I/O.
 
-The parser xid calls :func:`read_daemon_line` for the lines that are not of the kernel::
+The parser xid calls :func:`read_daemon_line` with each line, before it tries the rules for the kernel's
+lines::
 
     Nov 29 10:00:01 n01 smartd[99]: Device: /dev/nvme0n1, FAILED SMART self-check. BACK UP DATA NOW!
 
-Only the programs and texts of :data:`_RULES` are judged. Each text is in the program's source, or in a
-published log. Warnings that healthy machines print are left out, such as smartd's count of a disk's error
-log, and mcelog's remark on processors that it does not support.
+Only the messages of :data:`_RULES` and :data:`_FABRIC_ERROR` are judged. Each text is in the program's
+source, or in a published log. Warnings that healthy machines print are left out. Examples are smartd's number
+of entries in a disk's error log, and mcelog's error about a processor that it does not support.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from rackproof.core.text import sanitize
 from rackproof.logs.kernel_events import KernelEvent, Kind
 
 _UNITS = r"(?:nvidia-(?:fabricmanager|persistenced|imex)|openibd)\.service"
-"""Pattern of systemd's units without which GPUs or network cards do not work. Others, such as
-nvidia-powerd, fail on sound servers."""
+"""Pattern of the systemd units that GPUs or network cards need. Other units, such as nvidia-powerd, also fail
+on healthy servers."""
 _RULES: tuple[tuple[str, Kind, Verdict, str], ...] = (
-    # leptonai/gpud, components/accelerator/nvidia/fabric-manager. _FABRIC_ERROR reads those with an SXid.
+    # leptonai/gpud, components/accelerator/nvidia/fabric-manager. _FABRIC_ERROR matches the messages with an
+    # SXid.
     (
         r"nv-fabricmanage\w*",
         "gpu_driver_error",
@@ -55,7 +57,7 @@ _RULES: tuple[tuple[str, Kind, Verdict, str], ...] = (
         Verdict.DEGRADED,
         r"^[Cc]orrected (?:error|DIMM memory error count exceeded)",
     ),
-    # systemd, src/core/unit.c, job.c and service.c: a unit that ended in a failure, for the last time or not.
+    # systemd, src/core/unit.c, job.c and service.c: a unit failed. systemd may start it again.
     (
         r"systemd",
         "program_crashed",
@@ -72,18 +74,19 @@ _COMPILED = tuple(
 _FABRIC_ERROR = re.compile(
     r"detected NVSwitch (non-)?fatal error (\d{1,6})\b(?:.{0,60}pci bus id:? ?([0-9A-Fa-f:.]{4,20}))?"
 )
-"""Pattern of the SXids that the fabric manager reports: ``non-`` or nothing, the number, and the address."""
+"""Pattern of the fabric manager's message about an SXid. Its groups are ``non-`` (only if the error is not
+fatal), the number, and the PCI address if there is one."""
 _PROGRAM = re.compile(
-    # The name is at the beginning, or after host and time, or after the time of the kernel's ring.
+    # The name begins the line, or follows time and host, or the timestamp in brackets of dmesg.
     r"(?:^|[\s\]])(nv-fabricmanage\w*|nvidia-persiste\w*|smartd|rasdaemon|mcelog|systemd)"
     # RFC 5424 has process id, message id and structured data between the name and the message.
     r"(?:(?:\[\d{1,10}\])?: |(?: \S{1,128}){2} (?:-|\[[^\]]{1,500}\]) )\s*(.*)"
 )
-"""Pattern of a program of :data:`_RULES`, and its message."""
+"""Pattern of a line of a program in :data:`_RULES`. Its groups are the program's name and the message."""
 _PROGRAM_WORDS = ("nv-fabricmanage", "nvidia-persiste", "smartd", "rasdaemon", "mcelog", "systemd")
-"""Texts one of which is in each line that :data:`_PROGRAM` accepts. Searching them first is faster."""
+"""Each line that :data:`_PROGRAM` matches contains one of these texts. Searching for them first is faster."""
 _HEAD_LENGTH = 300
-"""Number of characters in which the name of the program must begin."""
+"""Number of characters at the beginning of a line, within which the name of the program must begin."""
 
 
 def read_daemon_line(line: str) -> KernelEvent | None:

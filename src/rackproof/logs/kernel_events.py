@@ -1,14 +1,16 @@
-"""Read lines of a kernel log that report faults of a node. No I/O.
+"""Read lines of a kernel log that report a fault of a node, without I/O.
 
-The faults are of GPUs, switches, memory, processors, PCIe, disks and network. An *XID* is the number of an
-error that NVIDIA's driver logs, and an *SXid* is that of an NVSwitch. Examples::
+The fault may be in a GPU, an NVSwitch, memory, a processor, PCIe, a disk, the network, the kernel or a
+program. An *XID* is the number of an error that NVIDIA's driver logs for a GPU. An *SXid* is the number of an
+error of an NVSwitch. Examples::
 
     [  412.118] NVRM: Xid (PCI:0000:07:00): 79, pid=1, GPU has fallen off the bus.
     nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress
 
 The snapshots of nodes (nodes/kernel_log.py), the parser xid and :mod:`rackproof.logs.fault_texts` call
-:func:`read_kernel_line`. The actions for XIDs follow NVIDIA's catalog of XIDs, except where AWS, gpud, Azure
-and imbue disagree.
+:func:`read_kernel_line`. Checks and explanations also call :func:`verdict_of`, and explanations and repairs
+:func:`requested_action`. The actions for XIDs are those in NVIDIA's catalog of XIDs. Where AWS, gpud, Azure
+and imbue state another action, this action is used.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ Kind = Literal[
     "declared_harmless",
     "damaged_line",
 ]
-"""The affected part of an event, or the kind of the line."""
+"""The kind of an event. The code of its finding is this word, with the number for an XID or SXid."""
 
 ACTIONS: Mapping[int, str] = {
     **dict.fromkeys((54,), "isolate"),
@@ -58,8 +60,8 @@ ACTIONS: Mapping[int, str] = {
     **dict.fromkeys((159, 160, 162, 163, 164), "watch"),
 }
 """Action for each XID: ``isolate`` (drain the node, check power and cooling), ``reboot``, ``reset`` the GPU,
-``watch``, or ``nvlink`` (reset or watch, by the text of the line). The sources list 79 under both isolate and
-reboot. The reboot comes first."""
+``watch``, or ``nvlink`` (the text of the line decides between reset and watch). The sources list 79 under
+both isolate and reboot. Here it is under reboot, because a reboot is tried first."""
 
 RECOVERY_ACTION_CHANGED = 154
 """XID whose text states the action."""
@@ -71,7 +73,8 @@ _ADDRESS = r"\((?:PCI:)?([0-9A-Fa-f:.]{4,20})(?: [^()\n]{1,60})?\)"
 _XID = re.compile(rf"NVRM: Xid {_ADDRESS}: (\d{{1,6}})(?:[,:. ]\s*(.*))?$")
 _SXID = re.compile(rf"SXid {_ADDRESS}: (\d{{1,6}})(?:[,:. ]\s*(.*))?$")
 _DETAIL = re.compile(r"Severity \d|Data \{")
-"""Pattern of the lines that follow the driver's statement whether an SXid is fatal."""
+"""Pattern of a message that has only an SXid's severity number or registers. Another line states whether
+the SXid is fatal."""
 _XID_LIKE = re.compile(r"\bS?Xid\b")
 _LOST = re.compile(r"NVRM: .{0,200}(?:fallen off the bus|GPU (?:is|has been) lost)", re.IGNORECASE)
 _INIT_FAILED = re.compile(r"NVRM: .{0,200}(?:RmInitAdapter failed|rm_init_adapter failed)", re.IGNORECASE)
@@ -81,7 +84,8 @@ _GPU_ADDRESS = re.compile(
 )
 """Pattern of a bus address with its domain or its function. Without both, it could be a time (13:00)."""
 
-# A message that processors of 2005 log at each start is not a machine check.
+# Old kernels log "machine check architecture supported" and "machine check reporting enabled" at each start.
+# These lines report no fault.
 _MACHINE_CHECK = re.compile(
     r"Hardware Error\]|machine check(?! (?:architecture supported|reporting enabled))", re.IGNORECASE
 )
@@ -111,12 +115,12 @@ _PCIE = re.compile(
 _PCIE_LOST = re.compile(r"\(Fatal\)|recovery failed|can't recover", re.IGNORECASE)
 _PCIE_UNCORRECTED = re.compile(r"\bUncorrect", re.IGNORECASE)
 
-# Optical drives, floppies and loop devices report errors on healthy nodes.
+# Optical drives, floppies, loop devices and zram report errors on healthy nodes, so they are excluded.
 _DISK = r"dev(?:ice)? (?!loop|sr\d|fd\d|zram)"
 _NVME = r"nvme\w*: (?:[\w ]{0,20}: )?"
 _PCI_FUNCTION = r"\b(?:pci|pcieport|nvidia|vfio-pci|amdgpu|nvme|mlx\d_core|bnxt_en) [0-9a-f:]{5,13}\.[0-7]: "
-"""Pattern of the drivers of a node's GPUs, cards, disks and ports, and the bus address. Other devices, such
-as USB controllers of laptops, are not judged."""
+"""Pattern of a driver's name and a bus address. The drivers are those of PCIe ports, GPUs, NVMe disks and
+network cards. Other devices, such as USB controllers of laptops, are not judged."""
 
 _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     # Drivers before 530 write "NVRM" without a colon before the name of a function.
@@ -167,22 +171,23 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         Verdict.UNPROVEN,
         r"pciehp\b.{0,60}Slot\([^)]{1,20}\): (?:Link Down|Card not present|Power fault)",
     ),
-    # A function that is not ready only for a while is reported with "waiting" (drivers/pci/pci.c). The name
-    # of the function's driver comes first, or pci without a driver.
+    # The kernel stopped waiting for a function. While the kernel still waits, the line ends with "waiting",
+    # and it is not a fault (drivers/pci/pci.c). The name of the function's driver comes first, or pci without
+    # a driver.
     (
         "pcie_error",
         Verdict.FAIL,
         r"\b[\w-]{2,20} [0-9a-f:]{5,13}\.[0-7]: not ready \d{1,9}ms after .{1,40}; giving up",
     ),
-    # A function that does not wake up, or whose registers cannot be read (drivers/pci/pci.c). That it refuses
-    # to sleep ("from D0 to D3hot") is harmless.
+    # The function did not wake up, or its registers cannot be read (drivers/pci/pci.c). A refusal to sleep
+    # ("Refused to change power state from D0 to D3hot") is harmless.
     (
         "pcie_error",
         Verdict.UNPROVEN,
         rf"{_PCI_FUNCTION}(?:Refused to change power state(?:, currently in D3| from D3\w{{1,4}} to D0)|"
         r"(?:can't|[Uu]nable to) change power state from )",
     ),
-    # Registers that all read as ones (drivers/pci/probe.c).
+    # All registers of the function read as ones (drivers/pci/probe.c).
     ("pcie_error", Verdict.UNPROVEN, rf"{_PCI_FUNCTION}unknown header type 7f, ignoring device"),
     ("pcie_error", Verdict.DEGRADED, r"broken device, retraining non-functional downstream link"),
     # A device accessed memory that is not its own.
@@ -193,7 +198,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         Verdict.UNPROVEN,
         r"\barm-smmu\S{0,10} \S{1,60}: (?:event 0x[0-9a-f]{2} received|event: [CF]_|Unhandled context fault)",
     ),
-    # A slot is too narrow for a fast card.
+    # The link gives a fast card (x16, 100 Gb/s or more) less than its bandwidth.
     (
         "pcie_error",
         Verdict.UNPROVEN,
@@ -235,15 +240,16 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         r"no available path - failing I/O|access beyond end of device|"
         r"I/O error while (?:reading|writing)|JBD2: Detected IO errors|BTRFS(?::)? (?:error|critical)|"
         r"BTRFS .{0,80}csum failed|md/raid\S{0,20}: Disk failure|"
-        # Disk controllers whose firmware stopped.
+        # The firmware of a disk controller stopped, or a virtual disk is offline.
         r"megaraid_sas .{0,60}FW in FAULT state|mpt[23]sas.{0,80}fault_state|"
         r"megaraid_sas .{0,100} - VD \S{1,10} is now OFFLINE",
     ),
     # The drive reported an internal error. The kernel resets it and repeats the requests.
     ("storage_error", Verdict.UNPROVEN, r"\bnvme\w* .{0,40}resetting controller due to (?:AER|persistent)"),
-    # A client that its server evicted lost the requests that were under way.
+    # A Lustre server evicted this client, so requests under way were lost.
     ("storage_error", Verdict.UNPROVEN, r"\bLustreError: .{0,200}client was evicted by"),
-    # Redundancy is lost or about to be lost. The kernel gives these lines the levels warning and info.
+    # Redundancy or a connection is lost, or data are inconsistent. The kernel gives these lines the levels
+    # warning and info.
     (
         "storage_error",
         Verdict.DEGRADED,
@@ -269,7 +275,8 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     ("kernel_error", Verdict.UNPROVEN, r"\birq \d{1,6}: nobody cared"),
     ("kernel_error", Verdict.UNPROVEN, r"soft lockup - CPU|\brcu\w*:? .{0,60}detected .{0,20}stall"),
     ("task_hung", Verdict.DEGRADED, r"blocked for more than \d{1,9} seconds"),
-    # In its own control group, a program only harms itself ("Memory cgroup out of memory").
+    # A program that uses up the memory of its control group harms only itself. The pattern does not match
+    # that line ("Memory cgroup out of memory").
     ("out_of_memory", Verdict.DEGRADED, r"\bOut of memory: Kill"),
     ("program_crashed", Verdict.UNPROVEN, r"\bnv-fabricmanag\w*\[\d{1,10}\]: segfault at"),
     (
@@ -284,7 +291,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         r"temperature(?:/speed)?(?: is)? above threshold, cpu clock (?:is )?throttled",
     ),
 )
-"""Kind, verdict and pattern of lines of which nothing but an address is read. The first match is used."""
+"""Kind, verdict and pattern of lines from which at most a bus address is read. The first match is used."""
 _FAULTS = tuple((kind, verdict, re.compile(pattern)) for kind, verdict, pattern in _FAULT_PATTERNS)
 _WITH_ADDRESS = ("gpu_driver_error", "pcie_error", "network_card_error")
 """Kinds whose lines name the device by its bus address."""
@@ -354,10 +361,11 @@ FAULT_WORDS = (
     "link down",
     "link up",
 )
-"""Lower-case words, one of which is in every line that a reader below accepts, or that reports a link.
+"""Words in lower case. Each line that a reader below accepts, or that reports a link, has one of them.
 
-Other lines are skipped quickly. The module that gathers a node's facts has the same words. Searching the
-words one after another takes a twelfth of the time of one pattern with all of them.
+:func:`read_kernel_line` skips lines without these words. plugins/module_utils/rackproof_facts_health.py has
+the same words. Searching the words one after another takes a twelfth of the time of one pattern with all of
+them.
 """
 
 
@@ -366,7 +374,7 @@ class KernelEvent:
     """The event in one line of a kernel log.
 
     Attributes:
-        kind: The affected part. ``damaged_line`` means a damaged line about an XID.
+        kind: The kind of the event. ``damaged_line`` means a damaged line about an XID or SXid.
         verdict: The severity. A partly readable line is unproven. A line that an operator declared harmless
             has None.
         bus_id: The bus address as written in the line, or "".
@@ -385,7 +393,7 @@ class KernelEvent:
 
     @property
     def name(self) -> str:
-        """Return the code of a finding: ``xid_79``, ``sxid_20034``, ``gpu_lost``."""
+        """Return the code of the event's finding, such as ``xid_79``, ``sxid_20034`` or ``gpu_lost``."""
         return self.kind if self.code is None else f"{self.kind}_{self.code}"
 
 
@@ -408,7 +416,7 @@ def requested_action(xid: int, text: str) -> str:
 def verdict_of(xid: int, text: str) -> Verdict:
     """Return the severity of an XID.
 
-    Reset or a stronger action fails, watch degrades, and an unknown action is unproven.
+    It is fail for reset and stronger actions, degraded for watch, and unproven for an unknown action.
     """
     action = requested_action(xid, text)
     if action == "watch":
@@ -417,7 +425,7 @@ def verdict_of(xid: int, text: str) -> Verdict:
 
 
 def read_kernel_line(line: str) -> KernelEvent | None:
-    """Return the hardware fault in a line, or None.
+    """Return the fault that a line reports, or None.
 
     Args:
         line: One line of ``dmesg`` or ``journalctl``, with or without time and hostname.
@@ -433,7 +441,7 @@ def read_kernel_line(line: str) -> KernelEvent | None:
 
 
 def is_detail(line: str) -> bool:
-    """Return whether a line only belongs to an event whose severity another line states.
+    """Return whether a line gives only details of an event. Another line states the severity of the event.
 
     Examples are an SXid's registers (``Data {0x...}``), and the start of a memory error.
     """
@@ -479,9 +487,10 @@ def _read_xid(line: str) -> KernelEvent | None:
 
 
 def _read_sxid(line: str) -> KernelEvent | None:
-    """Return a fault of an NVSwitch, or None. A fault fails, unless the driver calls it non-fatal.
+    """Return a fault of an NVSwitch, or None.
 
-    A line with only registers is unproven.
+    The verdict is fail, degraded if the driver calls the fault non-fatal, or unproven for a line with only
+    registers.
     """
     match = _SXID.search(line)
     if match is None:
@@ -490,13 +499,13 @@ def _read_sxid(line: str) -> KernelEvent | None:
     if _DETAIL.match(text):
         # Registers belong to an event whose first line states its severity. Alone, they prove nothing.
         return KernelEvent("sxid", Verdict.UNPROVEN, match[1], int(match[2]), text=text)
-    # Only "Non-fatal" at the start of the driver's message makes an SXid harmless.
+    # Only "Non-fatal" at the start of the driver's message makes an SXid degraded. All others fail.
     verdict = Verdict.DEGRADED if text.startswith("Non-fatal") else Verdict.FAIL
     return KernelEvent("sxid", verdict, match[1], int(match[2]), text=text)
 
 
 def _read_unreadable_xid(line: str) -> KernelEvent | None:
-    """Return a damaged line about an XID or SXid, or None. Readable ones were read before."""
+    """Return a damaged line about an XID or SXid, or None. Readable lines do not reach this function."""
     if _XID_LIKE.search(line) is None:
         return None
     return KernelEvent("damaged_line", Verdict.UNPROVEN, text=sanitize(line, 300))
@@ -511,7 +520,7 @@ def _read_failed_init(line: str) -> KernelEvent | None:
 
 
 def _read_gpu_fault(line: str, pattern: re.Pattern[str], kind: Kind) -> KernelEvent | None:
-    """Return a failed event with the GPU's address if the line matches the pattern, or else None."""
+    """Return an event of verdict fail with the GPU's address if the line matches the pattern, or None."""
     match = pattern.search(line)
     if match is None:
         return None
@@ -521,7 +530,10 @@ def _read_gpu_fault(line: str, pattern: re.Pattern[str], kind: Kind) -> KernelEv
 
 
 def _read_memory_error(line: str) -> KernelEvent | None:
-    """Return a memory error, or None. An uncorrected one fails, and one of unknown outcome is unproven."""
+    """Return a memory error, or None.
+
+    The verdict is fail for an uncorrected error, unproven if the outcome is unknown, or else degraded.
+    """
     if decoded := _DECODED.search(line):
         is_lost = int(decoded[1], 16) & _UNCORRECTED_BIT
         text = sanitize(line[decoded.start() :], 300)
@@ -537,7 +549,7 @@ def _read_memory_error(line: str) -> KernelEvent | None:
 
 
 def _read_machine_check(line: str) -> KernelEvent | None:
-    """Return a machine check, or None. An uncorrected one fails, and any other is degraded."""
+    """Return a machine check, or None. The verdict is fail for an uncorrected error, or else degraded."""
     match = _MACHINE_CHECK.search(line)
     if match is None:
         return None
@@ -559,7 +571,7 @@ def _read_pcie_error(line: str) -> KernelEvent | None:
 def _pcie_verdict(text: str) -> Verdict:
     if _PCIE_LOST.search(text):
         return Verdict.FAIL
-    # A transaction was lost and the link continues, because of a fault or an unsupported request.
+    # The link continues, but a transaction was lost. The cause may be a fault or an unsupported request.
     return Verdict.UNPROVEN if _PCIE_UNCORRECTED.search(text) else Verdict.DEGRADED
 
 

@@ -1,4 +1,4 @@
-"""Decide whether a kernel line that no rule reads may be an error. No I/O.
+"""Decide whether a kernel line that no rule reads may be an error.
 
 :mod:`rackproof.logs.kernel_events`, the parser xid and nodes/kernel_log.py use this module. Begin with
 :func:`unknown_error`. If it returns the message of a line, the line becomes an unproven finding, unless the
@@ -9,7 +9,8 @@ operator declared it harmless::
 
 :data:`HARMLESS_LINES` lists lines of healthy machines. Add a line only with its source: a boot log of a
 machine that is known to work, a report that establishes that the line is harmless, or the source of the
-kernel that shows why. Patterns are searched in the message, without time and hostname.
+kernel that shows why. Patterns are searched in the message, without time and hostname. The module does no
+I/O.
 """
 
 from __future__ import annotations

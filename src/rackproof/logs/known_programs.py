@@ -2,8 +2,9 @@
 
 Both programs check their own results. The parsers apply fixed rules for plain lines, as a benchmark's
 definition has them in ``result.lines``, so that an output is read without a definition. Both programs also
-state figures twice, which are compared. These are a row of HPL (variant, N, NB, P, Q, seconds, GFLOP/s), and
-a row of STREAM (MB/s, and the mean, smallest and largest time in seconds)::
+state figures twice, and the parsers compare them. The first line below is a row of HPL (variant, N, NB, P, Q,
+seconds, GFLOP/s). The second line is a row of STREAM (MB/s, and the mean, smallest and largest time in
+seconds)::
 
     WR11C2R4      100000   192     2     2             123.45              5.4004e+03
     Triad:          181234.5     0.010614     0.010595     0.010702
@@ -268,7 +269,7 @@ class HplParser(_KnownProgramParser):
             self.contradiction(at, text, message)
 
     def _compare_share(self, at: int, text: str, row: re.Match[str]) -> None:
-        """Compare the speed of one GPU, which NVIDIA's HPL prints, with that of all."""
+        """Compare the speed of one GPU, which NVIDIA's HPL prints, with the speed of all GPUs."""
         count = int(row[3]) * int(row[4])
         if row[7] is not None and not _is_share(number(row[7]), number(row[6]), count):
             message = f"{row[7]} GFLOP/s of each of {count} GPUs are not {row[6]} of all"

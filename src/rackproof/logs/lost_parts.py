@@ -1,4 +1,4 @@
-"""Read from a kernel log which parts of a device the kernel lost and did not get back. No I/O.
+"""Read from a kernel log which parts of a device the kernel lost and did not get back.
 
 The parser xid passes each line to :class:`LostParts`. The first and third of these lines report a loss, and
 the second undoes the first::
@@ -10,7 +10,7 @@ the second undoes the first::
 Healthy machines print such losses, too. The kernel often fails to assign memory at first and then tries again
 ("No. 2 try to assign unassigned res", drivers/pci/setup-bus.c). A network card without a cable reports this
 at each start of its driver (port_module_event_name in mlx5/core/events.c), so an unplugged cable counts only
-if it was plugged in earlier in the log.
+if it was plugged in earlier in the log. The module does no I/O.
 """
 
 from __future__ import annotations

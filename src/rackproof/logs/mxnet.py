@@ -4,14 +4,14 @@
     INFO:root:Epoch[0] Time cost=19.978
     INFO:root:Epoch[0] Validation-accuracy=0.974609
 
-The format has no end marker. Either of two statements proves that a run ended:
+The format has no end marker. A run ended if its last epoch is complete, and one of these is true:
 
-* Its last epoch is the one that the line ``start with arguments Namespace(… num_epochs=20 …)`` requests.
-* There is no such line, and the script prints its total time (``fit 43.4``, ``total 7.8``) after the last
+* It is the last epoch that the line ``start with arguments Namespace(… num_epochs=20 …)`` requests.
+* The log has no such line, and the script printed its total time (``fit 43.4``, ``total 7.8``) after this
   epoch.
 
-Rackproof's own training with MXNet prints lines with the states of its GPUs before and after this log, which
-:mod:`rackproof.logs.gpu_use` reads.
+Rackproof's own MXNet program also prints the states of its GPUs, before and after this log.
+:mod:`rackproof.logs.gpu_use` reads these lines.
 
 :func:`rackproof.logs.parse` creates the parser. Begin with :meth:`MxnetParser.line`.
 """
@@ -41,14 +41,14 @@ _END = re.compile(r"^(?:fit|total) (\d[\d.]{0,30})\s*$")
 """Pattern of the line with the total time in seconds."""
 _SHORTER, _LONGER = 0.5, 6.0
 """Bounds for the time of an epoch, as a share of the time that its batches take at the logged speed. The
-upper one leaves time to save and to synchronise. The speed already includes waits for data, and MXNet
-validates after the epoch's time."""
+upper bound includes time for saving and synchronisation. Waits for data are already in the speed, and MXNet
+validates after it has measured the epoch's time."""
 _SHORT_S = 1.0
-"""Tolerance for these bounds in seconds."""
+"""Tolerance in seconds for the same comparison."""
 _LOSS = re.compile(r"loss|entropy|perplexity|[rm][ma]s?e$")
 """Pattern of the names of metrics that cannot be below 0."""
 MAX_VALUES = 100_000
-"""Largest number of stored speeds, of stored times, and of epochs whose batches are stored."""
+"""Largest number of speeds and of times that are stored, and of epochs whose batches are stored."""
 _HEAD = re.compile(
     rb"Epoch\[\d+\] (?:Batch \[|Train-|Time cost=|Validation-)|start with arguments Namespace\("
 )
@@ -108,7 +108,7 @@ class MxnetParser(LogParser):
             self.metric(at, epoch, metric[1], metric[2], metric[3], text)
 
     def _line_outside_epochs(self, at: int, text: str) -> None:
-        """Read the arguments, or the total time that the script prints at its end."""
+        """Read the arguments of the training, or the total time at the end of the script."""
         if "num_epochs=" in text:
             for name, value in _ARGUMENT.findall(text):
                 self.log.tag({"batch_size": "global_batch_size"}.get(name, name), value.strip("'"))
@@ -116,7 +116,7 @@ class MxnetParser(LogParser):
             self.end_line, self.wall = at, number(end[1])
 
     def _epoch_time(self, at: int, epoch: int, raw: str, text: str) -> None:
-        """Read an epoch's time, which is printed after the epoch."""
+        """Read the time of an epoch, which ends the epoch."""
         value = number(raw)
         if value is None or not math.isfinite(value) or value <= 0:
             self.log.find(
@@ -150,7 +150,7 @@ class MxnetParser(LogParser):
             self.curve("samples_per_second", "samples/s").add(epoch + len(self.speeds) * 1e-6, value)
         for name, number_text in _INLINE.findall(values):
             inline = number(number_text)
-            # A training that counts only the losses of its batches prints an accuracy of nan in each line.
+            # A training that computes only the losses of its batches prints an accuracy of nan in each line.
             if inline is not None and not (math.isnan(inline) and "accuracy" in name):
                 self._check_metric(name, inline, at, text)
 
@@ -180,7 +180,7 @@ class MxnetParser(LogParser):
         """
         fraction = "accuracy" in name or name.endswith("f1")
         if math.isnan(value) and fraction:
-            # MXNet divides the number of right answers by that of examples, so it divided by 0.
+            # MXNet divides the number of right answers by the number of examples, so it divided by 0.
             message = f"{name} is {value}: no example was counted"
             self.log.find("no_examples", message, Verdict.UNPROVEN, line=at, excerpt=text)
         elif not math.isfinite(value):
@@ -214,7 +214,7 @@ class MxnetParser(LogParser):
         return log.parsed(self.format, base, measurements, list(self.curves.values()))
 
     def _judge_course(self) -> None:
-        """Find missing epochs and batches, numbers that decrease, and times that contradict the speeds."""
+        """Find missing epochs and batches, batches that do not increase, and times that contradict speeds."""
         ended = sorted(self.ended_epochs)
         # Without a finished epoch, nothing is proven anyway (judge_end).
         first = min(self._argument("load_epoch") or 0, ended[0]) if ended else self.last_epoch
@@ -231,16 +231,16 @@ class MxnetParser(LogParser):
                 self.log.find("rows_missing", problem[0], Verdict.UNPROVEN, line=problem[1])
 
     def _argument(self, name: str) -> int | None:
-        """Return a whole number from the training's arguments, or None if it is another text or missing."""
+        """Return a whole number from the training's arguments, or None if it is missing or not whole."""
         text = self.log.tags.get(name, "")
         return whole(text) if text.isdecimal() else None
 
     def _judge_batches(self, ended: list[int]) -> None:
-        """Find an epoch with fewer progress lines than another, because all epochs use the same data."""
+        """Find an epoch whose last batch number is lower than another's. All epochs use the same data."""
         if len(self.batches) >= MAX_VALUES:
             return
         most = max((batches.last or 0 for batches in self.batches.values()), default=0)
-        # The rest of an epoch may lengthen the next one by a batch, and therefore by a line.
+        # Samples left over from an epoch may add a batch, and therefore a line, to the next one.
         gap = max((batches.usual for batches in self.batches.values()), default=0)
         for epoch in ended:
             last = self.batches[epoch].last if epoch in self.batches else None
@@ -251,9 +251,9 @@ class MxnetParser(LogParser):
                 return
 
     def _judge_speeds(self) -> None:
-        """Find an epoch whose time contradicts its speed.
+        """Find an epoch whose time contradicts the logged speeds.
 
-        The first epoch includes the start-up, so it is left out unless it is the only one.
+        The first epoch includes the start-up, so it is checked only if there is no other.
         """
         batch = number(self.log.tags.get("global_batch_size"))
         epochs = sorted(self.time_of.keys() & self.slowest.keys() & self.batches.keys())
@@ -272,7 +272,7 @@ class MxnetParser(LogParser):
                 return
 
     def _measure_times(self, measurements: list[Measurement]) -> None:
-        """Add the number of epochs, their time, start-up and the total."""
+        """Add the number of epochs, their time, the start-up time and the total time."""
         lower, line = Direction.LOWER, self.time_line
         if self.ended_epochs:
             measurements.append(self.measure("epochs", float(len(self.ended_epochs)), "epochs", lower, line))
@@ -294,7 +294,7 @@ class MxnetParser(LogParser):
             log.find("no_epoch", "no epoch was finished", Verdict.UNPROVEN, line=max(1, log.lines))
             return False
         if log.ends_in_line and self.last_line in (self.last_epoch_line, self.end_line):
-            # Half of a number still looks like a number.
+            # A number that was cut off still looks like a number.
             log.find("cut_off", "the log ends in mid-line", Verdict.UNPROVEN, line=self.last_line)
             return False
         if not self._last_epoch_is_whole():

@@ -3,11 +3,11 @@
     #  size  count   type  redop  root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
     2224200 556050  float    sum    -1    10.00  222.42  222.42       0     9.58  232.17  232.17       0
 
-A collective is an operation of all ranks, such as all_reduce. The four figures are printed out of place (in
-another buffer) and in place. algbw is the size divided by the time, in GB/s. busbw is algbw times a factor
-that follows from collective and number of ranks. A ``#wrong`` other than 0 means corrupted data and fails.
-``N/A`` means that nothing was checked. Before 2.13, the column was ``error``, the largest deviation, which
-rounding makes slightly more than 0 (``5e-07``).
+A collective is an operation of all ranks, such as all_reduce. Time, algbw, busbw and ``#wrong`` are printed
+out of place (in another buffer) and in place. algbw is the size divided by the time, in GB/s. busbw is algbw
+times a factor that follows from collective and number of ranks. A ``#wrong`` other than 0 means corrupted
+data and fails. ``N/A`` means that nothing was checked. Before 2.13, the column was ``error``, the largest
+deviation, which rounding makes slightly more than 0 (``5e-07``).
 
 A file may contain several tables, also of several processes whose lines a launcher labelled.
 
@@ -172,7 +172,8 @@ class BandwidthTable:
     figures: Figures = field(default_factory=Figures)
     checked: set[str] = field(default_factory=set)
     unchecked: set[str] = field(default_factory=set)
-    """Places (:data:`PLACES`) with a value that was checked, and with one that was not. Both may have one."""
+    """Places (:data:`PLACES`) with a checked value, and places with an unchecked value. A place may be in
+    both."""
 
     def take_row(self, redop: str, root: str, algbw: float, busbw: float) -> None:
         """Record the figures of one row that identify the collective."""
@@ -187,7 +188,7 @@ class BandwidthTable:
             self.ratios = min(lowest, busbw / algbw), max(highest, busbw / algbw)
 
     def contradicts(self, name: str) -> bool:
-        """Return whether the busbw/algbw of any row contradicts that of a collective.
+        """Return whether a row with an algbw above 1 GB/s contradicts the busbw/algbw of a collective.
 
         If the collective is unknown, the rows must fit any one of the known ratios for the listed ranks. If
         the list of ranks is truncated, they fit none.
@@ -326,14 +327,14 @@ class NcclTestsParser(LogParser):
         self.named_after_table = False
         """True if a table began before this command."""
         self.unknown: tuple[str, int, str] | None = None
-        """Message, line and text of a command of an unknown program since the last table began."""
+        """Message, line and text of the first command of an unknown program since the last table began."""
         self.rows: list[tuple[BandwidthTable, Measurement]] = []
         """Each measurement with its table, and without the collective's name."""
         self.result_count = 0
         self.wrong = 0.0
         self.checked = self.unchecked = 0
-        """Numbers of results that were checked for wrong values, and that were not. ``row_count`` is their
-        sum, and ``wrong`` that of the wrong values."""
+        """Numbers of results that were checked for wrong values, and that were not. ``result_count`` is the
+        sum of both, and ``wrong`` the sum of the wrong values."""
         self.wrong_line: int | None = None
         self.tables = 0
         self.average_line = 0
@@ -379,7 +380,7 @@ class NcclTestsParser(LogParser):
         return self.streams.setdefault(label, LabelledLines())
 
     def _words(self, at: int, text: str, stream: LabelledLines) -> None:
-        """Read a line outside a table, which is a command or an error."""
+        """Read a line that is neither a comment nor a row. It may be a command or an error."""
         self._find_unknown_program(at, text)
         if not stream.open and (names := dict.fromkeys(_PROGRAM.findall(text))):
             self.named, self.named_is_new = tuple(names), True
@@ -388,7 +389,7 @@ class NcclTestsParser(LogParser):
             self.log.find("nccl_error", "the test stopped with an error", Verdict.FAIL, line=at, excerpt=text)
 
     def _find_unknown_program(self, at: int, text: str) -> None:
-        """Find a program that is not one of nccl-tests', so that its busbw cannot be checked."""
+        """Find a program that does not belong to nccl-tests. Its busbw cannot be checked."""
         match = _OTHER_PROGRAM.search(text)
         name = (match[1] or match[2]) if match else ""
         if match and name and name not in COLLECTIVES:
@@ -484,7 +485,7 @@ class NcclTestsParser(LogParser):
             self.log.find("devices_contradict", message, Verdict.UNPROVEN, line=line or at)
 
     def _judge_average(self, at: int | None, stated: float | None, table: BandwidthTable | None) -> None:
-        """Record an average that does not match the rows above it."""
+        """Record an average that is missing, or does not match the rows above it."""
         if stated is None:
             message = "the average bus bandwidth is missing or not a number"
             self.log.find("average_contradicts", message, Verdict.UNPROVEN, line=at)
@@ -833,7 +834,7 @@ class NcclTestsParser(LogParser):
             self.log.find("not_checked", message, Verdict.UNPROVEN if partly else None)
 
     def _judge_table(self, table: BandwidthTable, name: str) -> None:
-        """Find impossible figures, and checks that the program had to skip."""
+        """Find impossible figures, a count that does not fit its size, and a check that was switched off."""
         physics = physics_of(table.device)
         one_node = physics is not None and table.ranks <= _MOST_RANKS_OF_NODE
         most = _LINK_SHARE * physics.nvlink if physics and one_node else _FASTEST_GB_S
@@ -898,7 +899,7 @@ def _split_row(words: list[str], *, with_root: bool) -> tuple[str, str, list[str
 def _figures(values: list[str]) -> tuple[float, float, float | None] | None:
     """Return algbw, busbw and the wrong values (None for ``N/A``), or None if a figure is unreadable.
 
-    The arguments begin with the columns time, algbw, busbw and #wrong.
+    ``values`` begins with the columns time, algbw, busbw and #wrong.
     """
     if len(values) < 4:
         return None

@@ -1,11 +1,13 @@
-"""Read from a kernel log which ports of network cards lost their link. No I/O.
+"""Read from a kernel log which ports of network cards lost their link.
 
-The parser xid and nodes/kernel_log.py read lines such as these with :func:`read_link_change`:
+The parser xid, :mod:`rackproof.logs.known_kernel_lines` and nodes/kernel_log.py read lines such as these with
+:func:`read_link_change`:
 
     [   12.500000] mlx5_core 0000:3b:00.0 ens1f0: Link Down
     [   14.500000] mlx5_core 0000:3b:00.0 ens1f0: Link Up
 
-A port that only went down while its machine started is harmless (:meth:`LinkHistory.harmless_ports`).
+A port is harmless if it went down only while its machine started, or if it has no cable
+(:meth:`LinkHistory.harmless_ports`). The module does no I/O.
 """
 
 from __future__ import annotations
@@ -69,9 +71,11 @@ class LinkHistory:
         self._is_up: dict[str, bool] = {}
         """True for each port that is up after its last change."""
         self._was_up: set[str] = set()
+        """Ports that came up at least once."""
         self._latest_down: dict[str, float] = {}
         """Seconds from the boot to the latest loss of each port's link."""
         self._downs_since_boot: dict[str, int] = {}
+        """Number of times that each port went down after the boot, or at an unknown time."""
 
     def add(self, change: LinkChange, seconds: float) -> None:
         """Add a change.

@@ -14,7 +14,7 @@ process's node. A bidirectional test between GPUs prints three matrices, its par
 total. Their cells are named after the test and the part
 (``device_to_device_bidirectional_memcpy_read_ce_total``), like the tool's own sums.
 
-:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`NvbandwidthParser.line`.
+:func:`rackproof.logs.parse` creates the parser. Begin with :meth:`NvbandwidthParser.line`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class NvbandwidthParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes start with nvbandwidth's heading or JSON."""
+        """Return whether the bytes contain nvbandwidth's heading or the beginning of its JSON."""
         return b"nvbandwidth Version" in head or _BEGIN.search(head) is not None
 
     def __init__(self, log: Log) -> None:
@@ -153,7 +153,7 @@ class NvbandwidthParser(LogParser):
         return (self.test != "" and self.matrix_line(at, text)) or self._take_fact(text)
 
     def _take_fact(self, text: str) -> bool:
-        """Read a line outside the tables (version, device, note), and return whether it is one."""
+        """Read a line with a version, device, process, note or waived test. Return whether it is one."""
         if text.lstrip().startswith("Waived"):
             self.waived += 1
         elif text.lstrip().startswith("NOTE: The reported results"):
@@ -285,7 +285,7 @@ class NvbandwidthParser(LogParser):
     def _gap_of_matrix(self) -> str:
         """Return the gap in the current matrix as text, or "" if there is none.
 
-        Rows and columns are numbered, and between GPUs their numbers are equal.
+        Rows and columns are numbered. A matrix between GPUs has as many rows as columns.
         """
         rows, columns = self.row_names, self.columns
         numbered = [str(number) for number in range(max(len(rows), len(columns)))]
@@ -430,7 +430,7 @@ class NvbandwidthParser(LogParser):
                 "tool_error", f"{name}: {text_of(status, 40)} {text_of(test.get('error', ''))}", verdict
             )
             return False
-        # The list of devices contains only those of the first process's node.
+        # The list of devices contains only the devices of the first process's node.
         self.of_processes |= name.startswith("multinode_")
         match = _UNIT.search(text_of(test.get("bandwidth_description")))
         self.unit = match[1] if match else "GB/s"

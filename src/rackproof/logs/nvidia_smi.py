@@ -5,8 +5,8 @@ Both notations become one tree of elements with the tags of the XML. A path such
 
     <gpu id="00000000:00:06.0"> … <fb_memory_usage><total>143771 MiB</total> … </fb_memory_usage> … </gpu>
 
-A GPU divided by MIG shows instances, its parts. The fabric is the network of NVSwitches.
-:func:`rackproof.logs.parse` makes the parsers. Facts and snapshots call :func:`read_gpus` and
+A GPU that is divided by MIG shows its instances. The fabric is the network of NVSwitches.
+:func:`rackproof.logs.parse` creates the parsers. Facts of nodes call :func:`read_gpus`, and snapshots call
 :func:`read_gpu_texts`.
 """
 
@@ -212,8 +212,8 @@ def _read_document(data: bytes, above: int = 0) -> _Element:
 
     ``above`` is the number of lines above the data.
 
-    Facts, snapshot and parser each read the answer of a node, one after the other, and reading it
-    is half of a night's processor time.
+    The tree of the last document is cached, because facts, snapshot and parser read the same answer of a
+    node, one after the other. Reading it takes half of a night's processor time.
 
     Raises:
         ValueError: The document cannot be parsed, or is refused.

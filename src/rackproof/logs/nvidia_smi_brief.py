@@ -5,7 +5,7 @@
 
 Both show faults: a GPU that does not answer, uncorrected memory errors, or heat. They show no memory repairs,
 no links, and no reason for low clocks, so a log without a fault is unproven. :func:`rackproof.logs.parse`
-makes the parsers, and reads tables in the logs of jobs with :class:`TableFaults`.
+creates the parsers, and reads tables in the logs of jobs with :class:`TableFaults`.
 """
 
 from __future__ import annotations

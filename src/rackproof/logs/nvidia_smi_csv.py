@@ -80,7 +80,7 @@ _OTHER_LISTS = {
 }
 """Columns of lists about other subjects than GPUs, with the subject."""
 _NAMES = ("uuid", "gpu_uuid", "index", "pci.bus_id", "gpu_bus_id", *_SERIALS)
-"""Columns that identify a GPU. The first one with a value does."""
+"""Columns that identify a GPU. The first one with a value is used."""
 _HEALTH_WORDS = re.compile(
     r"ecc\.(?:mode|errors)\.|remapped_rows\.|retired_pages\.|gpu_recovery_action|reset_status\.|fabric\.|inforom"
     r"\.checksum|mig\.mode"

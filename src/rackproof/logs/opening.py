@@ -1,8 +1,9 @@
 """Open logs, also compressed ones (gzip, xz, bzip2), and find files that cannot be read as a log.
 
-:func:`rackproof.logs.parse_path`, imports of logs and the scores call :func:`open_log`. Imports and
-``rackproof parse`` call :func:`why_no_log` about a file that is no log. The first bytes of a file show its
-type, whatever its name is. Unpacking is bounded, because a few bytes may expand to terabytes.
+:func:`rackproof.logs.parse_path`, :func:`rackproof.logs.read_log_file`, imports of logs and the scores call
+:func:`open_log`. Imports and ``rackproof parse`` call :func:`why_no_log` to find a file that is no log. The
+first bytes of a file show its type, whatever its name is. Unpacking is bounded, because a few bytes may
+expand to terabytes.
 """
 
 from __future__ import annotations

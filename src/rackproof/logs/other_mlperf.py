@@ -36,7 +36,7 @@ class MlperfHpcParser(MllogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return False, because the events look like Training's. :func:`named_by_suite` tells them apart."""
+        """Return False, because the events look like Training's. :func:`named_by_suite` identifies them."""
         return False
 
 

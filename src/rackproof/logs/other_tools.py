@@ -1,7 +1,8 @@
-"""Find the output of a second tool in a log, for :mod:`rackproof.logs`. No I/O.
+"""Find the output of a second tool in a log, for :mod:`rackproof.logs`.
 
 :func:`rackproof.logs.parse` judges a log by one format. The output of another tool in the same log may
 contain a fault that is not judged. Such a log is therefore unproven until each output is a file of its own.
+The module does no I/O.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ MARKS: Mapping[str, re.Pattern[bytes]] = {
     "hpl": re.compile(rb"(?m)^HPLinpack \d"),
     "stream": re.compile(rb"(?m)^STREAM version "),
 }
-"""Patterns of text that only one tool prints, by the tool's format. The log of a training is not searched
-for them, because its launcher may run tools. Logs of tf_cnn are an exception (:data:`_TESTED_BEFORE`)."""
+"""Patterns of text that only one tool prints, by the tool's format. Logs of these formats and kernel logs are
+searched for them. The log of a training is not, because its launcher may run tools. Logs of tf_cnn are an
+exception (:data:`_TESTED_BEFORE`)."""
 
 
 _TRAININGS: Mapping[str, re.Pattern[bytes]] = {
@@ -53,7 +55,7 @@ _NOT_YET_KNOWN = ""
 _SEARCHED_FORMATS = frozenset({_NOT_YET_KNOWN, *MARKS, *_ABOUT_NODE, _KERNEL_LOG})
 """Formats of the logs that are searched for other tools."""
 _TESTED_BEFORE = "tf_cnn"
-"""Format of a training whose launcher runs no tools. Only tests of a node before it are searched for."""
+"""Format of a training whose launcher runs no tools. Its log is searched only for tests of a node."""
 _TESTS = ("nccl_tests", "nvbandwidth", "gpu_burn", "dcgmi_diag", "ib_write_bw", "fio", "hpl", "stream")
 """Tools of :data:`MARKS` that test a node. The others describe it, as many jobs do at their beginning."""
 
@@ -97,7 +99,12 @@ class OtherTools:
         return name, reason_of(name)
 
     def add_to(self, log: Log, own: str) -> None:
-        """Record the tools as findings of a log that is judged by the format of one tool, and their lines."""
+        """Record each other tool as a finding, and its lines in the log.
+
+        Args:
+            log: The log.
+            own: The format by which the log is judged.
+        """
         if own not in _SEARCHED_FORMATS and own != _TESTED_BEFORE:
             return
         unread = {
@@ -113,7 +120,7 @@ class OtherTools:
 
 
 def _places_of(text: bytes, marks: Mapping[str, re.Pattern[bytes]]) -> dict[str, list[int]]:
-    """Return the positions of the first lines with each mark, by the mark's format."""
+    """Return the positions of each mark, at most ``MOST_PLACES`` of them, by the mark's format."""
     places_of = {
         name: [match.start() for match in islice(mark.finditer(text), MOST_PLACES)]
         for name, mark in marks.items()

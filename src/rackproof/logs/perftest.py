@@ -12,7 +12,7 @@ counts.
 The file of ``--out_json`` contains the figures of one size. It states no unit of a bandwidth, which therefore
 proves nothing.
 
-:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`PerftestParser.line`.
+:func:`rackproof.logs.parse` creates the parser. Begin with :meth:`PerftestParser.line`.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _column(words: str) -> _Column:
 
 
 def _bandwidth_column(name: str, unit: str) -> _Column:
-    """Return the column of a bandwidth: the average, the peak, or that of a port."""
+    """Return the column of a bandwidth: the average, the peak, or the bandwidth of a port."""
     factor = _TO_GBIT.get(unit)
     if factor is None:
         return _Column("_unknown", unit)
@@ -411,7 +411,7 @@ class PerftestParser(LogParser):
     def _keep(
         self, at: int, words: list[str], columns: list[_Column], values: list[tuple[_Column, float]]
     ) -> None:
-        """Store the worst row of each size, test, device and service level."""
+        """Store the worst row of each size, test, direction, device and service level."""
         main, value = next((column, value) for column, value in values if column.main)
         name = self.test.name or ("ib_write_lat" if main.direction is _LOWER else "ib_write_bw")
         # The service level is between size and iterations.
@@ -481,7 +481,7 @@ class PerftestParser(LogParser):
                 self.log.find("rows_missing", message, Verdict.UNPROVEN)
 
     def _judge_addresses(self) -> None:
-        """Find addresses that are missing beside those of the other side or the queue pairs."""
+        """Find a number of addresses that contradicts the queue pairs. Logs with Send tests are skipped."""
         local, remote = self.addresses["local"], self.addresses["remote"]
         stated = sum(self.queue_pairs) if len(self.queue_pairs) == self.titles else local
         if not self.sends and not local == remote == stated:

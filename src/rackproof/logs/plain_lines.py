@@ -2,7 +2,7 @@
 
 The definition (``result.lines``, :mod:`rackproof.core.line_rules`) has one pattern for each metric and one
 for a good end. ``^Triad: +([0-9.]+)`` finds 310.5 in ``Triad:   310.5 GB/s``. :func:`rackproof.logs.parse`
-makes the parser if it gets such rules.
+creates the parser if it gets such rules.
 """
 
 from __future__ import annotations

@@ -12,17 +12,17 @@ Each step states its worker's mean speed so far. The total must match the last s
 worker, the speed by the times of the steps. Otherwise this run did not measure the total. With several
 workers (Horovod's ranks, ``/job:worker``), the total is the total of all workers.
 
-Under mpirun, every rank prints, each line with its rank (``[1,3]<stdout>:``, ``3: ``). Open MPI writes a line
-in pieces, between the pieces of other ranks, so the parser joins pieces by rank and stream. With Horovod,
-each rank prints the total of all ranks. Otherwise, a total covers all ranks if the heading lists the devices,
-and the global batch is the batch of one worker times the number of ranks. Each rank must state a total, and
-the lowest total counts.
+Under mpirun and srun, every rank prints, and a label states its rank (``[1,3]<stdout>:``, ``3: ``). Open MPI
+writes a line in pieces, between the pieces of other ranks, so the parser joins pieces by rank and stream.
+With Horovod, each rank prints the total of all ranks. Otherwise, a total covers all ranks if the heading
+lists the devices, and the global batch is the batch of one worker times the number of ranks. Each rank must
+state a total, and the lowest total counts.
 
 An evaluation prints ``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 examples]``. Rackproof's launcher
 prints lines with the states of the GPUs before and after the training, which :mod:`rackproof.logs.gpu_use`
 reads.
 
-:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`TfCnnParser.line`.
+:func:`rackproof.logs.parse` creates the parser. Begin with :meth:`TfCnnParser.line`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Name the tools whose output :func:`rackproof.logs.parse` does not read, and what to use instead. No I/O.
+"""Name the tools whose output :func:`rackproof.logs.parse` does not read, and what to use instead.
 
 A log of no known format is unproven. Its finding names the tool (``# OSU MPI Latency Test`` is a line of the
 OSU Micro-Benchmarks), so that an operator does not search the log for damage. The caller is
-:mod:`rackproof.logs.other_tools`.
+:mod:`rackproof.logs.other_tools`. The module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Parse a kernel log (dmesg, journalctl -k, /dev/kmsg, syslog) for :func:`rackproof.logs.parse`.
 
-XIDs are numbered errors of NVIDIA's GPU driver, and SXids those of NVSwitches:
+XIDs are numbered errors of NVIDIA's GPU driver, and SXids are numbered errors of NVSwitches:
 
     [ 1234.567890] NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.
 
-:mod:`rackproof.logs.kernel_events` reads such lines, and those about memory, processors, PCIe, disks and
+:mod:`rackproof.logs.kernel_events` reads such lines, and lines about memory, processors, PCIe, disks and
 networks. This module recognizes the notations of kernel logs, and judges what several lines show together:
-the registers of an SXid, and the links of network ports during a start. Begin with :class:`XidParser`. The
-result has the format name ``xid``, a finding for each fault, and the number of lines of each XID and SXid.
-Nights read kernel logs by the same rules, but without this module.
+the registers of an SXid, the links of network ports, and lost parts of devices. Begin with
+:class:`XidParser`. The result has the format name ``xid``, a finding for each fault, and the number of lines
+of each XID and SXid. Nights read kernel logs by the same rules, but without this module.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LABEL = (
 )
 """Pattern of the host that pdsh and clush write before a line (``n01: ``), if a kernel's prefix follows."""
 _OF_HOST, _OF_HOST_BYTES = re.compile(_LABEL), re.compile(_LABEL.encode())
-"""That pattern for text and for bytes."""
+"""The pattern :data:`_LABEL`, for text and for bytes."""
 _HEAD = re.compile(
     rb"NVRM: Xid|NVRM: [^\n]{0,200}(?:fallen off the bus|RmInitAdapter failed)|SXid \(|\[Hardware Error\]|"
     rb"EDAC \w{1,20}: [^\n]{0,20}\b[CU]E\b|PCIe Bus Error: severity="
@@ -126,8 +126,8 @@ _MESSAGES = {
 
 
 _MOST_LINKS_DOWN = 200
-"""Largest number of lines about lost links that are stored for each host until its start is judged. Further
-lines are findings at once, because a start has fewer lost links."""
+"""Largest number of lines about lost links that are stored for each host, to be judged at the end of its boot
+or of the log. Further lines are findings at once, because a start has fewer lost links."""
 _MOST_SXIDS = 1000
 """Largest number of SXids that are stored with a severity, and also of those stored without one. A further
 SXid without a severity is unproven at once."""
@@ -137,7 +137,7 @@ or port is a finding at once, because nothing shows whether the link was lost on
 
 
 class _HostLinks:
-    """The links of one host's network ports since its boot, and the lines of those that went down."""
+    """The links of one host's network ports since its boot, and the lines about lost links."""
 
     def __init__(self) -> None:
         self.clock = BootClock()
@@ -149,8 +149,8 @@ class _HostLinks:
 class XidParser(LogParser):
     """The parser of kernel logs.
 
-    Findings are errors of GPUs, NVSwitches, processors, memory, PCIe, network cards, disks and the kernel
-    itself, lost links, and killed or hung tasks.
+    A finding is an XID, an SXid, another event of :data:`_MESSAGES`, a lost link, or a lost part of a device.
+    Other findings state that lines are missing, or that lines of other programs are not judged.
     """
 
     format: ClassVar[str] = "xid"
@@ -293,7 +293,7 @@ class XidParser(LogParser):
     def _judge_links(self, host: str) -> None:
         """Record a finding for each stored lost link of a host, except for ports that are harmless.
 
-        A port is harmless if its link was lost only during the start
+        A port is harmless if its link was lost only during the start, or if it has no cable
         (:meth:`~rackproof.logs.network_links.LinkHistory.harmless_ports`).
         """
         links = self.links.get(host, _HostLinks())

@@ -1,8 +1,8 @@
-"""Check the seal on answers of ``rackproof_facts``. No I/O.
+"""Check the seal on answers of ``rackproof_facts``.
 
-The seal is the SHA-256 of the answer. The module adds it on the node, and job validate calls
+The seal is the SHA-256 of the answer. ``rackproof_facts`` adds it on the node. Job validate calls
 :func:`answer_is_whole` when it makes a snapshot of the answer. Without a seal, a node whose fault was lost on
-the way would look like a node without faults.
+the way would look like a node without faults. The module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Read the offset of a node's clock, and whether the clock is synchronized. No I/O.
+"""Read the offset of a node's clock, and whether the clock is synchronized.
 
 The preflight of the playbooks and job validate call :func:`clock_offset` and :func:`read_synchronized` with
-the node's answers. All times are in seconds since 1970.
+the node's answers. All times are in seconds since 1970. The module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Turn a node's raw facts into the record of a node. No I/O.
+"""Turn a node's raw facts into the record of a node.
 
 The facts come from module ``rackproof_facts``, subset ``record`` or ``health``. They are mostly texts of the
 node: ``files`` and ``dmi`` by name, and ``tools`` with an answer of each tool (``status``, ``rc``,
 ``stdout``, ``stderr``). :func:`node_from_facts` returns the :class:`Node`. Job bench stores this record in
-the record of a run, job reimage in the hardware record, and job validate beside a snapshot.
-:func:`findings_from_facts` and :func:`sku_findings` return findings about the node, of which those with a
-verdict count against a run.
+the record of a run, job reimage in the hardware record, and job validate beside a snapshot. Job bench also
+calls :func:`findings_from_facts` and :func:`sku_findings`, which return findings about the node. A finding
+with a verdict counts against the run. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _FILLER = re.compile(
     re.IGNORECASE,
 )
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
-"""Form of the id in /etc/machine-id."""
+"""Pattern of the id in /etc/machine-id."""
 _VERSION = re.compile(r"\d+(?:\.\d+)+[\w.+~-]*")
-"""A version such as ``570.86.15`` or ``1.17.4-1``."""
+"""Pattern of a version such as ``570.86.15`` or ``1.17.4-1``."""
 _LIBRARY_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
-"""The version at the end of a library's file name, such as 2.21.5 in ``libnccl.so.2.21.5``."""
+"""Pattern of the version at the end of a library's file name, such as 2.21.5 in ``libnccl.so.2.21.5``."""
 _LIBRARIES = {"libnccl.so": "nccl", "libcudnn.so": "cudnn"}
 _INFOROM_STATUS = 14
 """Exit status of nvidia-smi if its answer is complete but it warns of a corrupted infoROM."""
@@ -117,7 +117,8 @@ def inforom_warnings(tool: str, answer: Mapping[str, Any]) -> list[str]:
 def lost_gpu_lines(answer: Mapping[str, Any]) -> list[str]:
     """Return the lines of a call of nvidia-smi that report a GPU which it cannot reach.
 
-    It prints them in place of its answer, above it or below it. Lines of the XML have values of a GPU.
+    nvidia-smi prints these lines in place of its answer, above it or below it. Lines of the XML do not count,
+    because they have values of a GPU.
     """
     printed = f"{text_at(answer, 'stdout')}\n{text_at(answer, 'stderr')}"
     # Most answers are long, and none of their lines needs to be examined.
@@ -189,7 +190,7 @@ def sku_findings(
         gpus: The GPUs of the node. If there are none, their model cannot be checked, and
             :func:`findings_from_facts` reports them as missing.
         sku: The SKU of the node in the inventory. Without a SKU and a ``gpu_name``, nothing is expected.
-        gpu_name: The text that its GPUs' product name must contain. Empty means the SKU's own name.
+        gpu_name: The text that the product name of the GPUs must contain. Empty means the SKU's own name.
         expected_gpus: The number of GPUs in the SKU, or 0 if unknown.
     """
     if not sku and not gpu_name:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-# User and group id of the files, because roles write the system's files as root.
+# User and group id of the required files, because roles write these files as root.
 OWNER = "0:0"
 
 
@@ -19,7 +19,9 @@ def lacking_files(
     checksums: Mapping[str, str | None],
     modes: Mapping[str, str] | None = None,
 ) -> list[Mapping[str, Any]]:
-    """Return the required files that are absent, or whose content, mode or owner differ. No I/O.
+    """Return the required files that are absent, or whose content, mode or owner differ.
+
+    The function does no I/O.
 
     Args:
         wanted: Files with ``path`` and ``content``. If modes are compared, also ``mode``, such as
@@ -39,10 +41,10 @@ def lacking_files(
 def outdated_units(
     files: Mapping[str, Sequence[str]], starts: Mapping[str, float], changed_at: Mapping[str, float]
 ) -> list[str]:
-    """Return the units that started before one of their files changed, and use its old content. No I/O.
+    """Return the units that started before one of their files changed, and use its old content.
 
     A playbook that ends between the change of a file and the restart of its unit leaves such a unit. The next
-    playbook finds the file as wanted, and would not restart the unit.
+    playbook finds the file as wanted, and would not restart the unit. The function does no I/O.
 
     Args:
         files: The files that each unit reads when it starts, by the unit's name.

@@ -1,4 +1,4 @@
-"""Compare a node's snapshot with its expectations, and return the differences as findings. No I/O.
+"""Compare a node's snapshot with its expectations, and return the differences as findings.
 
 Job validate calls :func:`check_node` for each node when it judges a night. A finding states the affected
 part, the fault, the next action and the confidence. To add a check, write a function that yields
@@ -7,7 +7,7 @@ findings on a :class:`NodeSubject`, a :class:`GpuSubject` or a :class:`PortSubje
 finding on the right part.
 
 If the answer of a needed tool is missing, the node is unproven or fails, and never healthy. A finding remains
-until a snapshot no longer shows it.
+until a snapshot no longer shows it. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ def _as_fleetwide(finding: HealthFinding) -> HealthFinding:
     )
 
 
-# Tools: check that each answered completely and in time.
+# Checks of tools: each must answer completely and in time.
 
 
 def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -395,7 +395,7 @@ def _truncated_answers(node: NodeSubject) -> Iterator[HealthFinding]:
         yield node.finding("answer_cut", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
-# Identity: check that this is the node of the inventory and of earlier nights.
+# Checks of the identity: this must be the node of the inventory and of earlier nights.
 
 _ACCEPT = "-e validate_accept_identity=true accepts it"
 
@@ -460,7 +460,8 @@ def _changed_gpu(node: NodeSubject, gpu: GpuSnapshot, code: str, evidence: str) 
     return subject.finding(code, Verdict.UNPROVEN, "configure", f"{evidence}; {_ACCEPT}", "likely")
 
 
-# Presence of GPUs: if no GPU can be read, a single finding reports this, and no GPU counts as missing.
+# Checks of the presence of GPUs. If no GPU can be read, a single finding reports this, and no GPU counts as
+# missing.
 
 
 def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -985,7 +986,8 @@ def _links_down(gpu: GpuSnapshot) -> list[str]:
 def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find NVLinks that are down or missing. Report only the first such fault."""
     if subject.gpu.mig and not subject.gpu.links:
-        # "Nvlink queries are not supported for Devices in MIG mode", and no program uses links there.
+        # The driver prints "Nvlink queries are not supported for Devices in MIG mode", and no program uses
+        # links there.
         return
     checks = (
         _nvlinks_down,
@@ -1018,7 +1020,10 @@ def _nvlinks_fewer_than_wanted(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _nvlinks_fewer_than_others(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU with fewer NVLinks than others of its name, if the SKU states no number."""
+    """Find a GPU without active NVLinks, or with fewer NVLinks than another one of its name uses.
+
+    The check applies if the SKU states no number of NVLinks.
+    """
     links = subject.gpu.links
     count = sum(links.values())
     if subject.node.expected.nvlinks or not (beside := _most_links(subject)):
@@ -1061,7 +1066,7 @@ def _most_links(subject: GpuSubject) -> int:
 
 
 def _slow_nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find active NVLinks that are slower than the model's, than its neighbours' or than before."""
+    """Find active NVLinks that are slower than the model's, the neighbours' or their own earlier speed."""
     least = least_link_gb_s(subject.gpu.name)
     fastest = max([least, *(speed for gpu in _gpus_alike(subject) for speed in gpu.link_gb_s.values())])
     if slow := _links_below(subject.gpu, fastest):
@@ -1071,7 +1076,7 @@ def _slow_nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _links_below(gpu: GpuSnapshot, fastest_gb_s: float) -> str:
-    """Return the active NVLinks that are slower than the fastest one, with their speed, or ""."""
+    """Return the active NVLinks that are slower than ``fastest_gb_s``, with the speed of the first, or ""."""
     now = gpu.link_gb_s
     slow = sorted((link for link, speed in now.items() if speed < SLOW_LINK_SHARE * fastest_gb_s), key=int)
     return (
@@ -1324,7 +1329,7 @@ def _port_link(subject: PortSubject) -> Iterator[HealthFinding]:
 
 
 def _port_down(subject: PortSubject) -> Iterator[HealthFinding]:
-    """Find a port that is down. It is unused if it was never active and enough ports of its use are."""
+    """Find a port that is down. It is unused if it was never up and enough ports of its use are active."""
     port, active = subject.port, subject.node.active_ports[subject.use]
     needed = expected_ports(subject.node.expected, subject.use)
     physical = f", physically {port.physical}" if port.physical else ""
@@ -1378,7 +1383,7 @@ def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:
         return
     days = _days_between(subject.node.previous, subject.node.snapshot)
     passed_s = _seconds_between(subject.node.previous, subject.node.snapshot)
-    # The text has the true time, also if the limit is that of a longer one.
+    # The text has the true time, even if the limit applies to a longer time.
     when = "since the last snapshot" if passed_s is None else f"in {duration(passed_s)}"
     for name, limit_name in _COUNTER_LIMITS.items():
         growth = _counter_growth(subject.port.counters.get(name), subject.before.counters.get(name))
@@ -1425,7 +1430,7 @@ def _seconds_between(previous: NodeSnapshot | None, snapshot: NodeSnapshot) -> f
 
 
 def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find network cards whose PCIe link is narrower or slower than the most that they support."""
+    """Find network cards whose PCIe link is slower or narrower than they support, or than the SKU states."""
     for address, link in node.snapshot.links.items():
         for quantity, prefix in (("width", "x"), ("speed", "")):
             now, highest = link.get(f"current_link_{quantity}", ""), link.get(f"max_link_{quantity}", "")
@@ -1450,7 +1455,7 @@ def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _expected_versions(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find versions that differ from those of the SKU."""
+    """Find versions that are unknown, or differ from the versions that the SKU states."""
     for name, expected_version in sorted(node.expected.versions.items()):
         code, version = f"version_{code_name(name)}", node.snapshot.versions.get(name)
         if not version:
@@ -1484,7 +1489,7 @@ def _driver_mismatches(node: NodeSubject) -> Iterator[HealthFinding]:
             yield node.finding(f"mismatch_{code_name(name)}", Verdict.FAIL, "configure", evidence)
 
 
-# System: check memory, limits, mounts, disks, clock and units.
+# Checks of the system: memory, limits, mounts, disks, clock, units and Slurm.
 
 
 def _locked_memory(node: NodeSubject) -> Iterator[HealthFinding]:

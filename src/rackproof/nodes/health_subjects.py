@@ -1,8 +1,9 @@
-"""Define the subjects of health checks, the values to compare them with, and their findings. No I/O.
+"""Define the subjects of health checks, the values to compare them with, and their findings.
 
 A subject is a node, a GPU or a port, together with its state in earlier nights.
 :mod:`rackproof.nodes.health_checks` passes a subject to each check. Job validate builds the
 :class:`Expectation` (``validate_expect``) and the :class:`Limits` (``validate_limits``) from the inventory.
+The module does no I/O.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class HealthFinding(Record):
     card's ``DEVICE/PORT`` or a PCIe address, and empty for the node itself. ``place`` is the part's location,
     such as ``GPU 3, 00000000:3B:00.0``. ``action`` is the operator's next step. ``confidence`` is the
     certainty that this part is at fault. ``fleetwide`` means that too many nodes have the finding
-    (:func:`rackproof.nodes.health_checks.mark_fleetwide`), and ``without_root`` that a query as root
-    may end it.
+    (:func:`rackproof.nodes.health_checks.mark_fleetwide`). ``without_root`` means that a query as root may
+    end the finding.
     """
 
     node: str
@@ -130,7 +131,7 @@ class Expectation:
         port_layer: The link layer of the compute ports, InfiniBand or Ethernet.
         port_devices: The cards of the compute ports, as names or patterns (``mlx5_[0-3]``). Without
             ``port_layer`` and ``port_devices``, each port is a compute port.
-        other_ports: The number of ports that are no compute ports, such as those of a BlueField.
+        other_ports: The number of ports that are no compute ports, such as the ports of a BlueField.
         other_port_gbps: The rate of these ports, in Gb/s.
         nvlinks: The number of NVLinks of a GPU that must be up.
         pcie_width: The lanes of a GPU's slot, if fewer than the GPU's.
@@ -379,7 +380,7 @@ class PortSubject:
 class GpuChanges:
     """The GPUs that were added to a node and removed since earlier nights.
 
-    ``known`` has the GPUs of earlier nights by UUID, and ``gone`` those of them that are missing tonight.
+    ``known`` has the GPUs of earlier nights by UUID, and ``gone`` the GPUs of them that are missing tonight.
     If the node is complete, ``gone`` has only GPUs of the last night. ``replaced`` maps the UUID of a GPU in
     ``gone`` to the GPU in its place, which is in ``new``. ``last_night`` has the UUIDs of the last
     snapshot's GPUs.

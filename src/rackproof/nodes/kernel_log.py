@@ -1,9 +1,9 @@
-"""Read hardware faults from a node's kernel log. No I/O.
+"""Read hardware faults from a node's kernel log.
 
-:mod:`rackproof.nodes.snapshot` calls :func:`read_kernel_log`. The returned :class:`KernelLogReading` lists
-the XIDs (error numbers of NVIDIA's driver) of each GPU, and all other faults. The rules by which a line is a
-fault are in :mod:`rackproof.logs.kernel_events`. The log has lines of journalctl (``-o short-unix``, with
-earlier boots), or else of dmesg, whose times count from the boot::
+The module does no I/O. :mod:`rackproof.nodes.snapshot` calls :func:`read_kernel_log`. The returned
+:class:`KernelLogReading` lists the XIDs (error numbers of NVIDIA's driver) of each GPU, and all other faults.
+The rules by which a line is a fault are in :mod:`rackproof.logs.kernel_events`. The log has lines of
+journalctl (``-o short-unix``, with earlier boots), or else of dmesg, whose times count from the boot::
 
     1760000000.123456 n07 kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.
     [ 4711.123456] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.
@@ -29,16 +29,17 @@ MOST_HARDWARE_EVENTS = 500
 MOST_DECLARED_LINES = 50
 """Largest number of lines shown that an operator declared harmless. They affect no verdict."""
 MOST_LATE_LINES = 500
-"""Largest number of digests of late lines. They are those of the last lines. The next night judges all other
+"""Largest number of digests of late lines, which are the last lines of a log. The next night judges all other
 lines that it reads again."""
 LATE_S = 60
 """Largest difference between the times of a line in two nights, in seconds, if the clock was corrected."""
 _STAMP = re.compile(r"\[\s*(\d{1,12}\.\d{6})\]|(\d{9,12}\.\d{6}) ")
-"""Time of a line of dmesg (group 1, since the boot) or of a journal (group 2, since 1970), in seconds."""
+"""Pattern of the time of a line of dmesg (group 1, since the boot) or of a journal (group 2, since 1970), in
+seconds."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
-"""Time of a journal's line, in seconds since 1970."""
+"""Pattern of the time of a journal's line, in seconds since 1970."""
 _SINCE_START = re.compile(r"\[\s*(\d{1,9}\.\d{1,9})\]")
-"""Time of a line of dmesg, in seconds since the kernel's start."""
+"""Pattern of the time of a line of dmesg, in seconds since the kernel's start."""
 
 
 class XidEvent(Record):
@@ -60,7 +61,7 @@ class XidEvent(Record):
 
 
 class HardwareEvent(Record):
-    """A report of faulty hardware that is not an XID, such as an SXid, a lost GPU, memory or PCIe.
+    """A report of a fault that is not an XID, such as an SXid, a lost GPU, or a fault of memory or PCIe.
 
     ``code`` is the code of its finding. ``carried`` and ``rebooted`` are as for an XID.
     """
@@ -179,7 +180,7 @@ def _links_down_at_start_only(lines: Iterable[str], booted: float, *, is_contain
     changes = [
         (_seconds_after_boot(line, booted, is_container=is_container), change) for line, change in found
     ]
-    # The lines of dmesg that a journal lacks follow those of the journal. Lines of one form are in order,
+    # The lines of dmesg that a journal lacks follow the journal's lines. Lines of one form are in order,
     # even if the clock was corrected meanwhile.
     forms = {_SINCE_START.match(line) is None for line, _ in found}
     if len(forms) > 1 and all(seconds < inf for seconds, _ in changes):

@@ -1,11 +1,12 @@
-"""List in tables which answers of a node are needed to judge its night. No I/O.
+"""List in tables which answers of a node are needed to judge its night.
 
 Begin with :data:`NODE_EVIDENCE`, :data:`GPU_EVIDENCE`, :data:`PORT_EVIDENCE` and :data:`TOOL_EVIDENCE`.
 ``health_checks.check_node`` evaluates these tables before any check, and reports each lacking piece. The node
 is then unproven (or fails, if a tool hangs in the driver), because a missing reading may hide a fault.
 
 A row names a field of the snapshot, or a tool of the gatherer, and a test compares these names. If a machine
-may lack some evidence, the row states when it is needed, or why its absence is harmless.
+may lack some evidence, the row states when it is needed, or why its absence is harmless. The module does no
+I/O.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ def _needs_controller(node: NodeSubject) -> bool:
 
 
 def _needs_slurm_name(node: NodeSubject) -> bool:
-    """Return whether slurmd must answer: Slurm expects the node, its controller and slurmd are there."""
+    """Return whether slurmd must state its name, because it runs and its controller answers the node."""
     running = (node.snapshot.services or {}).get("slurmd.service") == "active"
     return _needs_controller(node) and node.snapshot.reaches_slurm is True and running
 
@@ -260,7 +261,7 @@ def _needs_card_links(node: NodeSubject) -> bool:
 
 
 def _card_links_state(node: NodeSubject) -> EvidenceState:
-    """Return the state of the PCIe links: each must have a current value and a maximum, or neither (a VM).
+    """Return the state of the PCIe links. Each must have a current value and a maximum, or neither (a VM).
 
     A value of 0 or without a number is missing.
     """
@@ -292,7 +293,7 @@ def _card_link_state(node: NodeSubject, address: str, quantity: str) -> Evidence
 
 
 def _statfs_state(node: NodeSubject) -> EvidenceState:
-    """Return the state of the answers about file systems: hung if one hung, or else another bad state."""
+    """Return the state of the answers about file systems. It is hung if one of them hung."""
     names = (tool for tool in node.snapshot.tools if tool.startswith("statfs "))
     states = {tool_state(node.snapshot, tool) for tool in names} - {EvidenceState.THERE}
     if EvidenceState.HUNG in states:
@@ -320,7 +321,7 @@ def _row(
 ) -> RequiredEvidence[NodeSubject]:
     """Return the row for a field of the node's snapshot, or, with a ``state`` of its own, for a tool.
 
-    Without a remedy of its own, it names the usual one for a file, or for a command.
+    Without a remedy of its own, the row names the usual remedy for a file or for a command.
     """
     return RequiredEvidence(
         name=name,

@@ -16,7 +16,9 @@ def lacking_packages(
     hold: bool,
     exact: bool = False,
 ) -> list[str]:
-    """Return the names of packages that are absent, not held, or of another version. No I/O.
+    """Return the names of packages that are absent, not held, or of another version.
+
+    The function does no I/O.
 
     Args:
         wanted: The version of each package, as a pattern such as ``3.1.0*``. Empty means any version.

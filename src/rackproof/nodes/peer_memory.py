@@ -4,9 +4,10 @@ Role peer_memory calls :func:`choose_method` through the filter ``peer_memory_ch
 methods with NVIDIA's conditions. The sources are "Common Prerequisites" of the GPU Operator's chapter on
 GPUDirect RDMA, and the README of nv_peer_memory:
 
-* DMA-BUF needs the open kernel module, driver branch 535, kernel 5.12 and any network driver.
-* nvidia-peermem needs driver branch 470, and MLNX_OFED or DOCA-OFED.
-* nv_peer_memory is for older drivers. Its module became part of the driver in branch 470.
+* DMA-BUF needs the open kernel module, driver branch 535 or newer, kernel 5.12 or newer, and any network
+  driver.
+* nvidia-peermem needs driver branch 470 or newer, and MLNX_OFED or DOCA-OFED.
+* nv_peer_memory needs an older driver and MLNX_OFED. Its module became part of the driver in branch 470.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ METHODS = (
     TransferMethod("nvidia_peermem", driver_from=470, ofed=frozenset({"mlnx", "doca"})),
     TransferMethod("nv_peer_mem", driver_below=470, ofed=frozenset({"mlnx"})),
 )
-"""Methods in NVIDIA's order of preference. The first one with all needs met is chosen."""
+"""Methods in NVIDIA's order of preference. "auto" chooses the first method whose needs are all met."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def describe_node(facts: Mapping[str, Any]) -> PeerMemoryNode:
     """
     packages: Mapping[str, Mapping[str, Any]] = facts["packages"]
     drivers = [name for name in sorted(packages) if DRIVER_PACKAGE.fullmatch(name)]
-    # The running driver comes first, and differs from the installed one until the node is rebooted.
+    # The running driver comes first. It may differ from the installed one until the node is rebooted.
     versions = [facts["modules"].get("nvidia") or ""]
     answers = _output_of(facts, "nvidia_smi_query").splitlines()
     versions += [line.split(",")[2].strip() for line in answers if line.count(",") >= 3]
@@ -126,7 +127,7 @@ def _installed_ofed(packages: Iterable[str], reported: str) -> Ofed:
 
 
 def expect_driver(node: PeerMemoryNode, driver: str) -> PeerMemoryNode:
-    """Return a node as it will be with a driver. A node with a driver is unchanged."""
+    """Return a node without a driver as it will be with one. Any other node is returned unchanged."""
     if version_numbers(node.driver) or not driver:
         return node
     return replace(node, driver=driver, open_module=version_numbers(driver)[:1] >= (OPEN_FROM,))

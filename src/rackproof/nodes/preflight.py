@@ -1,8 +1,9 @@
-"""Check before a node is changed whether it is as expected. No I/O.
+"""Check before a node is changed whether it is as expected.
 
 Role preflight calls :func:`preflight_remarks` through the filter of the same name. The input is the fact
 ``rackproof_node`` (``rackproof_facts``, subset ``provision``) and the expectations of the inventory. To add a
-check, write a function that yields each :class:`Remark`, and call it in :func:`preflight_remarks`.
+check, write a function that yields each :class:`Remark`, and call it in :func:`preflight_remarks`. The module
+does no I/O.
 """
 
 from __future__ import annotations
@@ -33,9 +34,14 @@ class Expected:
 
     Attributes:
         os: The accepted systems, as ID and VERSION_ID of /etc/os-release, such as ``ubuntu-24.04``.
-        disk_gib: The least free space by path.
-        names: The names, such as that of the Slurm controller, for which the node must find an address.
-        clock_offset_s: The largest difference from the controller's clock.
+        gpus: The number of NVIDIA GPUs on the PCI bus.
+        memory_gib: The size of the memory, of which 95 % are sufficient.
+        cores: The least number of CPU cores that are online.
+        disk_gib: The least free space by path, in GiB.
+        kernel: The pinned release of the running kernel.
+        driver: The pinned version of the NVIDIA driver.
+        names: The names for which the node must find an address, such as the name of the Slurm controller.
+        clock_offset_s: The largest difference from the controller's clock, in seconds.
         ignore: The codes of remarks that do not stop the playbook.
     """
 
@@ -53,7 +59,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Remark:
-    """A difference from the expectations. A ``fatal`` one stops the playbook for the node.
+    """A difference from the expectations. A ``fatal`` difference stops the playbook for the node.
 
     ``what`` is the examined property, and ``remedy`` the operator's next step.
     """
@@ -110,7 +116,7 @@ def _system(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 
 def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
-    """Yield remarks about missing GPUs, memory and cores."""
+    """Yield remarks about another number of GPUs than expected, and about missing memory and cores."""
     yield from _gpus(node, expected.gpus)
     memory = node["memory_bytes"] / GIB
     # Firmware and kernel reserve some memory for themselves.

@@ -29,7 +29,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
 
 JOB_NAME = "rackproof-night"
-"""Name of all jobs of a night. The jobs of an interrupted night are found by it, and ended."""
+"""Name of all jobs of a night, by which a night finds and ends the jobs of an interrupted night."""
 MARK = ":::RACKPROOF-PROBE "
 """Beginning of the lines that a job prints around the output of a program. ``begin NAME`` or ``end STATUS``
 follows."""
@@ -77,7 +77,7 @@ class Probe:
         files: Other files of workloads/ that the program needs.
         optional: Whether the probe runs only if it is selected, in the nights that ``optional_tests`` of
             ``jobs.validate.fleet`` plans for a node.
-        adds_s: The number of additional seconds that a job with it may take.
+        adds_s: The number of additional seconds that a job with the probe may take.
         takes_device: Whether the program accepts the option ``--device``.
     """
 
@@ -146,8 +146,8 @@ PROBES = (
 """The probes of a node. They run one after another in one job. None means that the probe cannot run on
 such a device.
 
-Only bf16 products are measured. Nine runs on one H100 differed by 0.4 % with bf16, and by 2 % with fp8. With
-fp8 there were outliers of 4 %, which nights would report as drift.
+On GPUs, gemm measures only bf16 products. Nine runs on one H100 differed by 0.4 % with bf16, and by 2 % with
+fp8. With fp8 there were outliers of 4 %, which nights would report as drift.
 """
 FABRIC_PROBE = Probe(
     FABRIC, "probe_all_reduce.py", "",
@@ -158,6 +158,7 @@ DOMAIN_PROBE = replace(FABRIC_PROBE, gpu=(*(FABRIC_PROBE.gpu or ()), "--mnnvl"))
 """:data:`FABRIC_PROBE` for nodes of one NVLink domain. Network cards alone do not suffice for a pass."""
 
 SHARED_FILES = ("bytecode_cache.py", "common.py", "gpu_state.py", "samples.py")
+"""Files of workloads/ that the script of each job contains."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Read the GPUs in Slurm's generic resources (Gres), and the lines of gres.conf. No I/O.
+"""Read the GPUs from Slurm's generic resources (Gres), and from lines of gres.conf. No I/O.
 
-:mod:`rackproof.nodes.slurm_listing` calls :func:`read_gres` with a node's resources
-(``gpu:h100:8(S:0-1)``), and gives lines of gres.conf (``Name=gpu Type=h100 File=/dev/nvidia[0-7]``) to
-:class:`GresConf`. The formats are from the manual page gres.conf(5) of releases 21.08 to 25.05.
+:mod:`rackproof.nodes.slurm_listing` calls :func:`read_gres` with a node's resources (``gpu:h100:8(S:0-1)``),
+and gives lines of gres.conf (``Name=gpu Type=h100 File=/dev/nvidia[0-7]``) to :class:`GresConf`. The formats
+are from the manual page gres.conf(5) of releases 21.08 to 25.05. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _GPUS = re.compile(
 
 
 def read_gres(text: str) -> dict[str, int]:
-    """Return the GPUs in a Gres or TRES by type. ``gpu:h100:8(S:0-1)`` gives ``{"h100": 8}``.
+    """Return the GPUs by type in a node's Gres or trackable resources (TRES).
 
-    The type in ``gpu:8`` is "". If CfgTRES counts all GPUs in addition to each type, only the types are
-    returned. GPUs of types that it does not name have the type "".
+    ``gpu:h100:8(S:0-1)`` gives ``{"h100": 8}``. The type in ``gpu:8`` is "". CfgTRES may state the number of
+    all GPUs in addition to the number of some types. GPUs that have none of these types get the type "".
     """
     counts: dict[str, int] = {}
     for kind, count in _GPUS.findall(_plain_gres(text)):
@@ -35,7 +35,7 @@ def read_gres(text: str) -> dict[str, int]:
 
 
 def has_uncounted_gpus(text: str) -> bool:
-    """Return whether a Gres names GPUs without a number, which may be cut off."""
+    """Return whether a Gres names GPUs without a readable number. The Gres may be cut off."""
     parts = _plain_gres(text).split(",")
     return any(re.match(r"gpu(?:[:=]|\Z)", part, re.I) and not _GPUS.search(part) for part in parts)
 
@@ -46,7 +46,7 @@ def _plain_gres(text: str) -> str:
 
 
 class GresConf:
-    """The GPUs that the lines of gres.conf state for nodes. A line without nodes is for every node.
+    """The GPUs that the lines of gres.conf state for nodes. A line that names no node is for every node.
 
     Slurm reads the type of a GPU from gres.conf if slurm.conf states only a number.
     """
@@ -55,7 +55,7 @@ class GresConf:
         self._lines: dict[str, dict[str, int]] = {}
 
     def read(self, hosts: tuple[str, ...], pairs: Mapping[str, str]) -> None:
-        """Add the GPUs of a line. A line with only AutoDetect has none, because Slurm finds them itself.
+        """Add the GPUs of a line. A line with only AutoDetect states none, because Slurm then finds the GPUs.
 
         Args:
             hosts: The nodes that the line names.
@@ -69,13 +69,15 @@ class GresConf:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Return the nodes that lines name."""
+        """Return the nodes that the lines name."""
         return tuple(host for host in self._lines if host)
 
     def complete(self, name: str, stated: Mapping[str, int]) -> dict[str, int]:
-        """Return the GPUs of a node by type, with types of gres.conf if its Gres has only a number.
+        """Return the GPUs of a node by type.
 
-        If the Gres has no GPUs, those of the lines that name the node are returned.
+        If the Gres has a number without a type, the types come from the lines of gres.conf. The lines must
+        have one type, or as many GPUs as the number. Otherwise, ``stated`` is returned. If the Gres has no
+        GPUs, the GPUs of the lines that name the node are returned.
 
         Args:
             name: The node.
@@ -100,7 +102,7 @@ def _typed_first(lines: Mapping[str, int]) -> dict[str, int]:
 
 
 def _count_of_line(pairs: Mapping[str, str]) -> int:
-    """Return the number of GPUs of a line: its Count, or else that of its device files."""
+    """Return the number of GPUs in a line: its Count, or else the number of its device files."""
     if re.fullmatch(r"[0-9]{1,4}", pairs.get("count", "")):
         return int(pairs["count"])
     return len(expand_hostlist(pairs.get("file", "")))

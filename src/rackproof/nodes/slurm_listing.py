@@ -1,13 +1,13 @@
-"""Read the nodes of a Slurm cluster from slurm.conf and gres.conf, or from scontrol and sinfo. No I/O.
+"""Read the nodes of a Slurm cluster from slurm.conf and gres.conf, or from scontrol and sinfo.
 
 ``rackproof adopt`` reads the files, or runs ``scontrol``, and calls :func:`read_slurm_listing` with the
 texts. Role slurm calls :func:`lost_nodes` through the filter ``slurm_lost_nodes``.
 
 Except for lines of sinfo, a statement begins with ``NodeName=``, ``NodeSet=``, ``PartitionName=``,
-``SwitchName=``, ``BlockName=`` or ``SlurmctldHost``. In gres.conf, it may also begin with ``Name=gpu``.
-``scontrol show`` breaks a statement into several lines. In slurm.conf, a backslash continues a line. The
-formats are from the manual pages slurm.conf(5), topology.conf(5), scontrol(1) and sinfo(1) of releases 21.08
-to 25.05.
+``SwitchName=``, ``BlockName=``, ``SlurmctldHost`` or ``ControlMachine``. In gres.conf, it may also begin with
+``Name=gpu``. ``scontrol show`` breaks a statement into several lines. In slurm.conf, a backslash continues a
+line. The formats are from the manual pages slurm.conf(5), topology.conf(5), scontrol(1) and sinfo(1) of
+releases 21.08 to 25.05. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class SlurmNode:
         gpus: The number of GPUs by type in Gres. The type is "" if Gres has none.
         features: Its features.
         partitions: Its partitions.
-        gpus_known: Whether Slurm states its GPUs. It is false if the text is cut off before or in Gres.
+        gpus_known: Whether Slurm states the GPUs of the node. It is False if the text is cut off before or in
+            Gres, or if sinfo printed no column of generic resources.
         switch: Its leaf switch or its block in the topology.
         state: Its state, such as ``FUTURE``.
         instance_type: The cloud's type of the instance.
@@ -262,8 +263,8 @@ class _Reader:
         """Read a line of sinfo, whose fields bars separate. Skip any other line.
 
         Raises:
-            SlurmListingError: The fields are in another order, the list of hosts is invalid, or there are too
-                many nodes.
+            SlurmListingError: The fields have an unexpected form, the list of hosts is invalid, or there are
+                too many nodes.
         """
         if "|" not in line or _BEGIN.match(line):
             return
@@ -314,7 +315,7 @@ class _Reader:
         """Return the parsed nodes.
 
         Args:
-            includes: The paths of Include lines. A remark names those whose files were not read.
+            includes: The paths of Include lines. A remark names the paths whose files were not read.
 
         Raises:
             SlurmListingError: The text lists no nodes.
@@ -350,7 +351,7 @@ class _Reader:
         )
 
     def _gres_remarks(self) -> list[str]:
-        """Return the remark on nodes that only gres.conf names. If there are no other nodes, add these."""
+        """Return the remark on nodes that only gres.conf names. Add these nodes if there are no others."""
         unknown_hosts = [host for host in self._gres.hosts if host not in self._nodes]
         hosts_text = sanitize(compress_hostlist(unknown_hosts), 200)
         if not unknown_hosts:
@@ -443,7 +444,7 @@ _SIZES: Mapping[str, tuple[str, ...]] = {
     "threads": ("threadspercore",),
     "real_memory_mb": ("realmemory",),
 }
-"""Keys of :attr:`SlurmNode.sizes`, each with Slurm's keys in lower case. The first key that exists counts."""
+"""Keys of :attr:`SlurmNode.sizes`, each with Slurm's keys in lower case. The first existing key is used."""
 
 
 def _sizes(node_fields: Mapping[str, str]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Check whether Slurm of one release works with a controller of another.
 
 Role slurm calls :func:`incompatibility` through the filter ``slurm_misfit``. A release is a pair of year and
-month, such as (24, 11). The rule is that of https://slurm.schedmd.com/upgrades.html, section "Compatibility
+month, such as (24, 11). The rule is from https://slurm.schedmd.com/upgrades.html, section "Compatibility
 Window": a node may be a few releases older than its controller, and never newer.
 """
 
@@ -16,7 +16,8 @@ _NINE_MONTHLY = (
 """The releases of the years in which one came out every nine months, oldest first."""
 _HALF_YEARLY_FROM = 24
 _THREE_BACK_FROM = (24, 11)
-"""First release whose controllers work with nodes up to three releases older. Before, it was two releases."""
+"""First release whose controllers work with nodes up to three releases older. Earlier controllers work with
+nodes up to two releases older."""
 _RELEASE = re.compile(r"(?:\d+:)?(\d\d)\.(\d\d)(?!\d)")
 
 

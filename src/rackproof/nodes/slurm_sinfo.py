@@ -1,7 +1,8 @@
-"""Read lines of ``sinfo`` with bars between the fields, such as ``n07|gpu|gpu:h100:8|ib``. No I/O.
+"""Read lines that ``sinfo`` prints with bars between the fields, such as ``n07|gpu|gpu:h100:8|ib``.
 
-:mod:`rackproof.nodes.slurm_listing` gives each line to a :class:`SinfoTable`. The format is from the manual
-page sinfo(1) of releases 21.08 to 25.05.
+``rackproof adopt`` reads the nodes of a cluster. For it, :mod:`rackproof.nodes.slurm_listing` gives lines of
+sinfo to a :class:`SinfoTable`. The format is from the manual page sinfo(1) of releases 21.08 to 25.05. The
+module does no I/O.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ _HEADINGS: Mapping[str, str] = {
     "active_features": "features",
     "features": "features",
 }
-"""The name of each field by sinfo's headings. Columns with other headings are not read."""
+"""The names in :data:`_FIELDS` by sinfo's headings in lower case. Columns with other headings are skipped."""
 _HOSTS = re.compile(r"(?=[\w.-])(?:[\w.,-]|\[[0-9,-]+\])+")
 _PARTITION = re.compile(r"[\w.-]+\*?")
 _GRES = re.compile(r"|\(null\)|n/a|[^:|]+:.+", re.I)
+"""Patterns of a list of hosts, a partition (``*`` marks the default partition), and generic resources, which
+may be empty."""
 
 
 class SinfoTable:
-    """The reader of sinfo's lines. A heading, if there is one, states the order of the fields."""
+    """The reader of the lines of one list. If the list has a heading, it sets the order of the fields."""
 
     def __init__(self) -> None:
         self._order: tuple[str, ...] = _FIELDS
@@ -40,7 +43,8 @@ class SinfoTable:
         The result is empty for a heading, and None for a line whose fields cannot be read.
 
         Raises:
-            ValueError: The line is sinfo's, but its fields are not in the expected order.
+            ValueError: The line has a node, but its partition or generic resources have an unexpected form,
+                for example because the fields are in another order.
         """
         parts = [part.strip() for part in line.split("|")]
         if self._is_heading(parts):
@@ -60,7 +64,7 @@ class SinfoTable:
         return {name: text for name, text in fields.items() if name in _FIELDS}
 
     def _is_heading(self, parts: list[str]) -> bool:
-        """Return whether a line is a heading, whose order then counts for the next lines."""
+        """Return whether a line is a heading. If it is, use its order of fields for the next lines."""
         headings = [_HEADINGS.get(part.lower(), f"other {column}") for column, part in enumerate(parts)]
         if len(parts) < 2 or "node" not in headings:
             return False

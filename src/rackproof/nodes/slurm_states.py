@@ -1,9 +1,10 @@
-"""Interpret the states, drains and partitions that Slurm reports. No I/O.
+"""Interpret the states, drains and partitions that Slurm reports.
 
 Jobs provision, reimage and validate parse the partitions here, and job validate calls
 :func:`check_slurm_state`. Jobs provision and validate, and the commands status and explain, call
-:func:`drain_owner`. The forms of a state are those of releases 21.08 to 25.05: ``DOWN*+DRAIN``,
-``DOWN+DRAIN+NOT_RESPONDING``, ``IDLE+DRAIN+INVALID_REG``, and the symbols at the end of sinfo's states.
+:func:`drain_owner`. The forms of a state are from releases 21.08 to 25.05: ``DOWN*+DRAIN``,
+``DOWN+DRAIN+NOT_RESPONDING``, ``IDLE+DRAIN+INVALID_REG``, and the symbols at the end of sinfo's states. The
+module does no I/O.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ _REASONS_OF_SLURM = (
 _GRES_REASON = re.compile(r"gres/\S+ (?:count|type) ")
 """Pattern of Slurm's reasons about GPUs, such as ``gres/gpu count too low (7 < 8)``."""
 _OWN_REASONS = ("rackproof-night:", "rackproof-reimage:")
-"""Prefixes of the drain reasons of jobs that validate a node before they resume it."""
+"""Prefixes of the drain reasons of jobs that check a node before they resume it."""
 _OWNERS = {
     "rackproof-night:": "a night of Rackproof",
     "rackproof-reimage:": "reimage.yml",
@@ -91,7 +92,7 @@ IN_SERVICE = "none"
 
 
 def drain_prefix(reason: str) -> str:
-    """Return the prefix with which a job of Rackproof marks its drains, or "" if none made this drain."""
+    """Return the prefix with which a job of Rackproof marks its drains, or "" if no job made this drain."""
     return next((prefix for prefix in _OWNERS if reason.startswith(prefix)), "")
 
 
@@ -118,7 +119,7 @@ def state_words(state: str) -> tuple[str, ...]:
 def takes_jobs(state: str) -> bool:
     """Return whether a node in this state accepts jobs, or would without a reservation.
 
-    A node without a known base state accepts none. Unknown flags are ignored.
+    A node without a known base state accepts no jobs. Unknown flags are ignored.
     """
     words = state_words(state)
     return bool(_BASES.intersection(words)) and not {*_FAILED, *_DRAINED}.intersection(words)
@@ -129,8 +130,8 @@ def check_slurm_state(
 ) -> Iterator[HealthFinding]:
     """Yield the finding on a node's state in Slurm, if there is one.
 
-    It has the confidence hint, because slurmd, the network or the controller may be at fault. Slurm gives a
-    broken or drained node no job anyway, so no night has to drain it.
+    The finding has the confidence hint, because slurmd, the network or the controller may be at fault. Slurm
+    gives a broken or drained node no job anyway, so no night has to drain it.
 
     Args:
         node: The name in the inventory.
@@ -182,7 +183,7 @@ def _broken(node: str, shown: str, failed: Sequence[str]) -> HealthFinding:
 
 
 def _drain(node: str, shown: str, reason: str, set_by: str) -> Iterator[HealthFinding]:
-    """Yield the finding on a drain. A drain by a night or reimage.yml needs none, because they end it."""
+    """Yield the finding on a drain. One by a night or reimage.yml needs no finding, because they end it."""
     if reason.startswith(_OWN_REASONS):
         return
     if is_reason_of_slurm(reason, set_by):

@@ -1,4 +1,4 @@
-"""Turn the data gathered on a node into a snapshot, which is its state in one night. No I/O.
+"""Turn the data gathered on a node into a snapshot, which is its state in one night.
 
 Job validate calls :func:`build_snapshot` with a node's answer, and stores the result. The next night compares
 its own snapshot with it. Subset ``health`` of ``rackproof_facts`` gathers the answer in one call. Each of the
@@ -15,10 +15,12 @@ Entries of ``health``:
 * ``begin`` and ``epoch``: the times at which gathering began and ended, in seconds since 1970.
 * ``since``: the time from which the log was requested, which is :func:`next_log_since` of the last night.
 * ``booted``: the start of the first process, because a container's kernel is older than its boot.
-* ``loaded``: whether a load ran on the GPUs meanwhile. Without one, PCIe links and clocks are idle.
+* ``loaded``: whether a load ran on the GPUs meanwhile. ``rackproof_facts`` does not state it, so it is false.
+  A PCIe link then counts as loaded only if its GPU is busy (``loaded_percent`` of the limits).
 * ``tools``: an answer by name, as in ``facts.tools`` (see below).
 * ``hca``: for each port of each device, ``state``, ``phys_state``, ``rate``, ``link_layer`` (texts of
-  /sys/class/infiniband/DEVICE/ports/PORT) and ``counters`` (numbers by name).
+  /sys/class/infiniband/DEVICE/ports/PORT), ``counters`` (numbers by name), and ``nvswitch``, which states
+  whether the port only manages NVSwitches.
 * ``pci``: for each address of a network card, ``current_link_speed``, ``max_link_speed``,
   ``current_link_width`` and ``max_link_width`` of /sys/bus/pci/devices/ADDRESS.
 * ``disk``: for each path, ``total_bytes``, ``free_bytes``, ``total_inodes``, ``free_inodes`` and
@@ -26,10 +28,12 @@ Entries of ``health``:
 
 Answers in ``tools``:
 
-* ``kernel_log``: ``journalctl -o short-unix _TRANSPORT=kernel --since=@LAST_SNAPSHOT`` with earlier boots, or
-  else ``dmesg``. Its ``errors`` are the lines of level error or worse, absent if the log states no levels.
-  Only a journal has ``oldest``, the oldest message of this boot (a line of ``journalctl -k -o json``, or
-  ""), and ``ring``, the first line of ``dmesg`` if it completed the log.
+* ``kernel_log``: ``journalctl -o short-unix _TRANSPORT=kernel --since=@LAST_SNAPSHOT`` with earlier boots,
+  ``journalctl -k`` in the first night, or else ``dmesg``. Its ``errors`` are the lines of level error or
+  worse, absent if the log states no levels. Only a journal has ``oldest``, the oldest message of this boot (a
+  line of ``journalctl -k -o json``, or ""), and ``ring``, the first line of ``dmesg`` if it completed the
+  log.
+* ``nvidia_smi_xml``: ``nvidia-smi -q -x``.
 * ``nvlink_status``, ``nvlink_errors``: ``nvidia-smi nvlink -s`` and ``-e``.
 * ``failed_units``: ``systemctl list-units --failed --plain --no-legend``.
 * ``units``: ``systemctl show``, with an empty line between two units.
@@ -37,7 +41,7 @@ Answers in ``tools``:
 * ``slurm_controller``, ``slurmd_status``: ``scontrol ping`` and ``scontrol show slurmd``.
 
 Text from a node is hostile until it is sanitized. An absent value is empty or None, never a good value. A new
-field of a snapshot also needs a row in :mod:`rackproof.nodes.night_evidence`.
+field of a snapshot also needs a row in :mod:`rackproof.nodes.night_evidence`. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -97,15 +101,15 @@ _VERSIONS = (
 )
 """Names of the software whose versions nights compare. :func:`_versions` adds firmware and kernel modules."""
 _DMESG = re.compile(r"\[\s*(\d{1,12}\.\d{1,9})\]")
-"""Time of a line of dmesg, in seconds since the boot: ``[   12.345678]``."""
+"""Pattern of the time of a line of dmesg, in seconds since the boot: ``[   12.345678]``."""
 _HEADING = re.compile(r"^GPU \d{1,4}: .{1,100} \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
-"""Heading of nvidia-smi nvlink: ``GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0f…)``."""
+"""Pattern of a heading of nvidia-smi nvlink: ``GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0f…)``."""
 _LINK = re.compile(r"^\s*Link (\d{1,3}): (.{1,60})$")
-"""Line of ``nvidia-smi nvlink -s``: ``Link 0: 26.562 GB/s`` or ``Link 0: <inactive>``."""
+"""Pattern of a line of ``nvidia-smi nvlink -s``: ``Link 0: 26.562 GB/s`` or ``Link 0: <inactive>``."""
 _LINK_ERRORS = re.compile(r"^\s*Link (\d{1,3}): \w[\w ]{0,40} Errors: (.{1,60})$")
-"""Line of ``nvidia-smi nvlink -e``: ``Link 0: Replay Errors: 0``."""
+"""Pattern of a line of ``nvidia-smi nvlink -e``: ``Link 0: Replay Errors: 0``."""
 _MOMENT = re.compile(r"\[\s*\d{1,12}\.\d{1,9}\]|\d{9,12}(?:\.\d{1,9})? ")
-"""Time of a line of dmesg, or of a journal in seconds since 1970."""
+"""Pattern of the time of a line of dmesg, or of a journal in seconds since 1970."""
 MOST_CARDS = 64
 """Largest number of network cards that are read."""
 MOST_GONE = 64
@@ -137,7 +141,7 @@ def build_snapshot(
         name: The node's name in the inventory.
         gathered: The gathered data, in the form that the module's docstring describes.
         sku: The model that the inventory expects.
-        previous: The last snapshot. XIDs without action stay open, and counts of reboots continue.
+        previous: The last snapshot. XIDs that still need an action stay open, and counts of reboots go on.
         about: The node's record, if already read. Reading it is most of a snapshot's cost.
         whole: Whether the answer is complete. An incomplete answer proves nothing.
         accept_identity: Whether tonight's machine and GPUs become the node's identity, and their present
@@ -423,9 +427,9 @@ _SMI_TOOLS = ("nvidia_smi", "nvlink_")
 
 
 def _without_texts_failed(tools: Mapping[str, Any]) -> dict[str, Any]:
-    """Mark tools with status ok but without text as failed.
+    """Mark tools with status ok but without an output as failed.
 
-    An empty text would mean that there are no faults.
+    Otherwise, the missing output would count as an empty one, which means that there are no faults.
     """
     return {
         name: {**mapping_at(tools, name), "status": "failed"}
@@ -436,7 +440,7 @@ def _without_texts_failed(tools: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the lines beside the XML and, from all nvidia-smi answers including stderr, infoROM warnings."""
+    """Return the lines beside the XML, and lines of all nvidia-smi answers about infoROMs and lost GPUs."""
     xml = text_at(mapping_at(tools, "nvidia_smi_xml"), "stdout")
     remarks = [text for _at, text in lines_beside(xml.encode("utf-8", "replace"))] if "<" in xml else []
     for tool in sorted(tools):
@@ -622,7 +626,7 @@ _ERROR_PATHS = (
 )
 """Paths at which a faulty GPU shows an error text."""
 _ERROR = re.compile(r"(?i)\berr!|unknown error|requires reset|is lost|timed? ?out|insufficient")
-"""Error text of the driver in place of a value, such as ``ERR!`` or ``GPU is lost``."""
+"""Pattern of an error text of the driver in place of a value, such as ``ERR!`` or ``GPU is lost``."""
 
 _THROTTLES = (
     "hw_slowdown",
@@ -704,8 +708,8 @@ def _open_events(
 ) -> tuple[list[XidEvent], list[HardwareEvent]]:
     """Return the XIDs and hardware failures of last night that stay open, to repeat them each night.
 
-    A boot ends those that it heals. The others also need a repair, which no reading of a node shows.
-    If the log shows an event again, it comes from there, because two events would give two findings.
+    A boot ends the events that it heals. The others also need a repair, which no reading of a node shows. If
+    the log shows an event again, the event of the log is used, because two events would give two findings.
     """
     if previous is None:
         return [], []
@@ -810,7 +814,7 @@ def _tool_seconds(tools: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _missing_disks(paths: Mapping[str, Any], disk: Mapping[str, object]) -> dict[str, str]:
-    """Return status "failed" for each path without a file system, which is no healthy disk."""
+    """Return status "failed" for each path for which ``disk`` has no file system."""
     return {f"statfs {sanitize(path, 50)}": "failed" for path in paths if sanitize(path, 300) not in disk}
 
 
@@ -889,7 +893,7 @@ def _read_disks(paths: Mapping[str, Any], whole: Collection[str]) -> dict[str, d
 def _since(log: str, health: Mapping[str, Any], uptime: str) -> str:
     """Return the lines since the last snapshot from a log that counts seconds since boot (``dmesg``).
 
-    Lines without such a time, which are those of a journal, are kept. Without the times of the last snapshot
+    Lines without such a time are a journal's, and are kept. Without the times of the last snapshot
     and of the boot, all lines are kept.
     """
     since, epoch = as_float(health.get("since")), as_float(health.get("epoch"))

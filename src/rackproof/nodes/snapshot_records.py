@@ -1,7 +1,7 @@
-"""Define the records of a snapshot, which is the state of a node in one night. No I/O.
+"""Define the records of a snapshot, which is the state of a node in one night.
 
 :mod:`rackproof.nodes.snapshot` makes a snapshot of a node's answer. A new field also needs a row in
-:mod:`rackproof.nodes.night_evidence`.
+:mod:`rackproof.nodes.night_evidence`. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rackproof.nodes.kernel_log import HardwareEvent, XidEvent
 
 
 class GpuUsual(Record):
-    """The values that a GPU has, as the nights since its arrival or the last acceptance read them."""
+    """The best values that nights read of a GPU since it came into the node, or since the last acceptance."""
 
     serial: str = ""
     """The first serial number that was read."""
@@ -23,12 +23,12 @@ class GpuUsual(Record):
     links: dict[str, bool] = Field(default={})
     """True for each NVLink that was ever up, by its number."""
     lost_readings: tuple[str, ...] = ()
-    """Fields that this driver reported of the GPU in an earlier night, and does not report now."""
+    """Fields of the GPU that this driver reported in an earlier night, and does not report now."""
     driver: str = ""
     """The version of the driver that last reported the GPU."""
 
     def joined(self, other: GpuUsual) -> GpuUsual:
-        """Return the better of each value. ``other`` was read later."""
+        """Return the better one of each pair of values. ``other`` was read later."""
         values = {name: self.best(name, other) for name in self.values | other.values}
         links = {link: self.was_up(link) or other.was_up(link) for link in self.links | other.links}
         return self.model_copy(
@@ -36,13 +36,13 @@ class GpuUsual(Record):
         )
 
     def replaced(self, accepted: GpuUsual, *, links_read: bool) -> GpuUsual:
-        """Return the accepted values. Those that were not read remain."""
+        """Return the accepted values. Values that were not read remain."""
         links = accepted.links if links_read else accepted.links or self.links
         update = {"serial": accepted.serial or self.serial, "links": links}
         return self.model_copy(update={**update, "values": self.values | accepted.values})
 
     def best(self, name: str, other: GpuUsual) -> float:
-        """Return the higher of two values of a quantity, or 0."""
+        """Return the higher of two values of a quantity, or 0 if neither is known."""
         return max(self.values.get(name, 0.0), other.values.get(name, 0.0))
 
     def was_up(self, link: str) -> bool:
@@ -58,11 +58,12 @@ class GpuSnapshot(Record):
 
     Attributes:
         module: The position of the GPU on its board.
-        sram_uncorrectable: Errors since the driver was loaded, as in ``dram_uncorrectable``. The correctable
-            ones are counted for the life of the GPU.
+        gsp: The version of the GSP firmware.
+        sram_uncorrectable: Number of errors since the driver was loaded, as in ``dram_uncorrectable``. The
+            correctable errors are counted over the whole life of the GPU.
         sram_threshold: Whether the driver reports more errors in SRAM than the vendor allows.
-        margin_c: The distance in °C to the temperature at which the GPU slows down or shuts down. It is
-            computed for GPUs that state only such temperatures.
+        margin_c: The distance in °C to the temperature at which the GPU slows down or shuts down. If
+            the driver states only these temperatures, it is computed from them.
         mig: Whether MIG is on, or None if unknown.
         mig_next: Whether MIG will be on after the next reset, or None if unknown.
         throttled: The active reasons for throttling, without idling, or None if unknown.
@@ -131,13 +132,13 @@ class GpuSnapshot(Record):
     """Speed of each active NVLink, in GB/s per direction."""
     link_errors: int | None = None
     errors: tuple[str, ...] = ()
-    """Error texts of the driver in place of a value. Such a text is neither a value nor "N/A"."""
+    """Error texts that the driver printed in place of values. "N/A" is not an error text."""
     unknown_values: tuple[str, ...] = ()
     """Textual values that no check recognizes, as ``path: words``."""
     lacking_beside: tuple[str, ...] = ()
-    """Paths of what nvidia-smi prints of another GPU of this model, and not of this GPU."""
+    """Paths that nvidia-smi prints for another GPU of this model, but not for this GPU."""
     usual: GpuUsual = GpuUsual()
-    """The best values that nights read of the GPU, including tonight's."""
+    """The best values that nights read of the GPU, including this night."""
 
     @property
     def place(self) -> str:
@@ -147,17 +148,18 @@ class GpuSnapshot(Record):
 
 
 _LOST_LINK_COUNTERS = ("link_downed", "LinkDownedCounter")
-"""Counters of a port, in /sys and of perfquery, of how often its link went down since the driver started."""
+"""Names of the counter, in /sys and of perfquery, of how often a port's link went down since the driver
+started."""
 
 
 class PortSnapshot(Record):
     """One port of a network card in a snapshot. ``rate_gbps`` is its signalling rate, or None if unknown.
 
     ``device`` is the card's name, such as ``mlx5_0``. ``state`` is the logical state (``active``, ``down``),
-    and ``physical`` that of the link (``linkup``, ``polling``). ``layer`` is InfiniBand or Ethernet.
-    ``usual_gbps`` is the highest rate ever observed on the port, and ``was_active`` is whether the port was
-    ever active, as a night observed it or as a lost link proves. ``nvswitch`` is whether the port only
-    manages NVSwitches (HGX B200), or None if unknown.
+    and ``physical`` the state of the link (``linkup``, ``polling``). ``layer`` is InfiniBand or Ethernet.
+    ``usual_gbps`` is the highest rate that nights read of the port since the last acceptance. ``was_active``
+    is whether the port was active since then: a night observed it, or the port lost a link. ``nvswitch`` is
+    whether the port only manages NVSwitches (HGX B200), or None if unknown.
     """
 
     device: str
@@ -175,7 +177,7 @@ class PortSnapshot(Record):
 
     @property
     def lost_links(self) -> tuple[str, int] | None:
-        """Return the counter of lost links with its value, or None if it is 0 or the card has none."""
+        """Return the name and value of the counter of lost links, or None if it is 0 or the card has none."""
         counts = ((name, self.counters.get(name, 0)) for name in _LOST_LINK_COUNTERS)
         return next((count for count in counts if count[1]), None)
 
@@ -185,9 +187,9 @@ class NodeSnapshot(Record):
 
     ``tools`` gives the status of each tool's answer (ok, absent, empty, failed, hung, no_driver, not_asked),
     and ``seconds`` the time that the tool took. ``truncated`` names the incomplete answers. ``reboots``
-    counts the reboots because of an XID, by ``GPU/XID``. ``gone_gpus`` and ``gone_ports`` were present in an
-    earlier night, and are listed until they are back or others replaced them. ``epoch`` and ``booted`` are in
-    seconds since 1970.
+    counts the reboots that an XID required, by ``GPU/XID``. ``gone_gpus`` and ``gone_ports`` were present in
+    an earlier night, and are listed until they are back or others replaced them. ``epoch`` and ``booted`` are
+    in seconds since 1970.
     """
 
     node: str
@@ -197,35 +199,37 @@ class NodeSnapshot(Record):
     serial: str = ""
     identity_serial: str = ""
     identity_gpus: tuple[str, ...] = ()
-    """The node's identity, which is its serial number and the UUIDs of its GPUs. They are those that its
-    first nights read, or as accepted, with the GPUs that were added later and replaced none."""
+    """UUIDs of the GPUs of the node's identity. They and ``identity_serial`` were read in the node's first
+    nights, or an operator accepted them. GPUs that were added later and replaced none are among them."""
     identity_accepted: bool = False
+    """True if an operator accepted the parts that this night read as the node's identity."""
     foreign_parts: tuple[str, ...] = ()
-    """Serial numbers and UUIDs that the node reported although they identify another node. No other
-    field contains them."""
+    """Serial numbers and UUIDs that the node reported, and that identify another node. No other field
+    contains them."""
     epoch: float | None = None
     booted: float | None = None
     boot_id: str = ""
     loaded: bool = False
+    """True if a load ran on the GPUs while the data was gathered."""
     asked_as_root: bool | None = None
-    """False if the query ran as another user, because that user may not read the kernel's log and serial
-    numbers."""
+    """False if the query ran without root rights, and therefore may not have read the kernel log and serial
+    numbers. None if unknown."""
     container: bool = False
     """True if the node is a container. Its clock and services may belong to its host."""
     gpus: tuple[GpuSnapshot, ...] = ()
     attached_gpus: int | None = None
     """Number of GPUs that the driver counts, independently of their list."""
     unlisted_gpus: tuple[str, ...] = ()
-    """UUIDs that ``nvidia-smi nvlink`` reports, and that the list of ``nvidia-smi -q`` lacks."""
+    """UUIDs that ``nvidia-smi nvlink`` reports but ``nvidia-smi -q`` does not list."""
     smi_remarks: tuple[str, ...] = ()
-    """Lines that nvidia-smi printed beside its answers. They are warnings with which it still succeeds."""
+    """Lines that nvidia-smi printed beside its answers. They are warnings, and nvidia-smi still succeeds."""
     ports: tuple[PortSnapshot, ...] = ()
     gone_gpus: tuple[GpuSnapshot, ...] = ()
     gone_ports: tuple[PortSnapshot, ...] = ()
     absent_gpus: dict[str, GpuUsual] = Field(default={})
-    """The usual values of the GPUs of the node's identity that tonight did not read, by UUID."""
+    """The usual values of GPUs in the node's identity that were not read tonight, by UUID."""
     lost_readings: tuple[str, ...] = ()
-    """Readings of the node that an earlier night has, and that are missing tonight, such as ``boot_id``."""
+    """Readings of the node, such as ``boot_id``, that an earlier night had and that are missing tonight."""
     links: dict[str, dict[str, str]] = Field(default={})
     """PCIe links of network cards, with current and maximum speed and width, by address."""
     xids: tuple[XidEvent, ...] = ()
@@ -233,13 +237,15 @@ class NodeSnapshot(Record):
     declared_lines: tuple[str, ...] = ()
     """Lines of the kernel log that an operator declared harmless, each with the reason."""
     journal_lost_before: float | None = None
-    """The time before which the journal lost messages of the kernel that no snapshot has, or None if no
-    message was lost or the time is unknown."""
+    """The journal lost messages of the kernel from before this time, and no snapshot has them. None if it
+    lost none, or if the time is unknown."""
     next_log_since: float | None = None
-    """The time by the node's clock from which the next night reads the kernel log. At that time, the last
-    gathering that read the log began. 0 means the whole boot. None is from an earlier version."""
+    """The time on the node's clock from which the next night reads the kernel log, in seconds since 1970. It
+    is the beginning of the last gathering that read the log. 0 means the whole boot. Snapshots of earlier
+    versions have None."""
     late_lines: tuple[str, ...] = ()
-    """Digests of the kernel's lines since a minute before ``next_log_since`` that a night already judged."""
+    """Digests of the kernel's lines that this or an earlier night judged and the next night reads again.
+    Their times begin a minute before ``next_log_since``."""
     reboots: dict[str, int] = Field(default={})
     versions: dict[str, str] = Field(default={})
     tools: dict[str, str] = Field(default={})
@@ -251,7 +257,7 @@ class NodeSnapshot(Record):
     """Units that are enabled but not running."""
     services: dict[str, str] | None = None
     """State of each unit (active, inactive, masked, not-found, …). The state "condition" means that the
-    unit need not run."""
+    unit need not run on this node."""
     reaches_slurm: bool | None = None
     """True if a Slurm controller answers the node, or None if unknown."""
     slurm_name: str | None = None
@@ -263,6 +269,7 @@ class NodeSnapshot(Record):
     lost_mounts: tuple[str, ...] = ()
     """Paths of disks that were writable in an earlier night, and have not been writable since."""
     disk: dict[str, dict[str, float]] = Field(default={})
+    """Total and free bytes and inodes of each file system, and 1 if it is read-only, by path."""
     memory_bytes: int = 0
     memlock_bytes: int | None = None
     shm_bytes: int | None = None

@@ -1,12 +1,12 @@
-"""Keep the best values that nights read of a node's parts, for comparison in later nights. No I/O.
+"""Keep the best values that nights read of a node's parts, for comparison in later nights.
 
-A value is compared with the usual one of its part, and not with that of last night. Otherwise, a loss in two
-nights would be the value with which the third night is compared. :func:`with_usual_values` gives a snapshot
-the usual values: when :func:`rackproof.nodes.snapshot.build_snapshot` stores it, and when the checks compare
-it.
+A value is compared with the usual value of its part, and not with last night's value. Otherwise, a loss in
+two nights would be the value with which the third night is compared. :func:`with_usual_values` gives a
+snapshot the usual values. :func:`rackproof.nodes.snapshot.build_snapshot` and the health checks call it.
 
 A usual value ends with its part, such as a GPU of another UUID in its place, or when an operator accepts the
-present values (``validate_accept_identity``). A value that was not read changes nothing.
+present values (``validate_accept_identity``). A value that was not read changes nothing. The module does no
+I/O.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def memory_key(gpu: GpuSnapshot) -> str:
 def with_usual_values(
     snapshot: NodeSnapshot, previous: NodeSnapshot | None, *, accepted: bool = False
 ) -> NodeSnapshot:
-    """Return a snapshot with the usual values of its parts, which are those of an earlier night and its own.
+    """Return a snapshot with the usual values of its parts, from an earlier night and from its own values.
 
     Args:
         snapshot: The snapshot of tonight.
@@ -60,7 +60,7 @@ def with_usual_values(
 
 
 def _gpus(snapshot: NodeSnapshot, previous: NodeSnapshot | None, accepted: bool) -> dict[str, Any]:
-    """Return the GPUs with their usual values, and those of the absent GPUs of the node's identity."""
+    """Return the GPUs with their usual values, and the usual values of absent GPUs of the node's identity."""
     known = _known_gpus(previous)
     links_read = snapshot.tools.get("nvlink_status") == "ok"
     gpus = []
@@ -75,7 +75,7 @@ def _gpus(snapshot: NodeSnapshot, previous: NodeSnapshot | None, accepted: bool)
 
 
 def _known_gpus(previous: NodeSnapshot | None) -> dict[str, GpuUsual]:
-    """Return all that earlier nights read of each GPU, by UUID. Nothing was read of it since."""
+    """Return the values that earlier nights read of each GPU, by UUID."""
     if previous is None:
         return {}
     known = dict(previous.absent_gpus)
@@ -129,7 +129,7 @@ def _gpu_readings(gpu: GpuSnapshot) -> set[str]:
 
 
 def _ports(snapshot: NodeSnapshot, previous: NodeSnapshot | None, accepted: bool) -> tuple[PortSnapshot, ...]:
-    """Return the ports with the highest rate, the best state and the counters that each ever had."""
+    """Return the ports, each with its highest rate, whether it was ever active, and its lost counters."""
     before = (*previous.gone_ports, *previous.ports) if previous else ()
     known = {(port.device, port.port): port for port in before}
     return tuple(
@@ -139,7 +139,7 @@ def _ports(snapshot: NodeSnapshot, previous: NodeSnapshot | None, accepted: bool
 
 
 def _port(port: PortSnapshot, known: PortSnapshot, readings_accepted: bool, accepted: bool) -> PortSnapshot:
-    """Return a port with the best values that it ever had, ``known`` being its state of an earlier night."""
+    """Return a port with the best values that it ever had. ``known`` is the port in an earlier night."""
     rates = [known.usual_gbps, known.rate_gbps, port.usual_gbps, port.rate_gbps]
     highest_gbps = max((rate for rate in rates if rate), default=None)
     # A link can only go down after it was up, but a reboot clears the counter.
@@ -187,7 +187,7 @@ def _disks_that(snapshot: NodeSnapshot, *, can_be_written: bool) -> set[str]:
 
 
 def is_read_only(mount: Mapping[str, str]) -> bool:
-    """Return whether a mount or its file system can only be read. On an error, the latter is read-only."""
+    """Return whether a mount or its file system is read-only. After an error, only the file system is."""
     return "ro" in (*mount["options"].split(","), *mount["super_options"].split(","))
 
 
@@ -242,7 +242,7 @@ def _lost(
         earlier: The readings of earlier nights, in several groups.
         lost: The readings that are known to be missing tonight.
         present: The readings of tonight.
-        accepted: Whether an operator accepts tonight's readings. Then none is missing.
+        accepted: Whether an operator accepts tonight's readings. If so, no reading is missing.
     """
     if accepted:
         return ()

@@ -296,7 +296,7 @@ def _size_charts(run: Run) -> list[Chart]:
 def _points_by_size(run: Run) -> dict[tuple[str, str], dict[str, dict[float, float]]]:
     """Return the values by label and message size, for each metric and unit.
 
-    The label is that of all labels but the size. If a size has several values, the first is returned.
+    The label is the text of all labels but the size. If a size has several values, the first is returned.
     """
     groups: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
     for measured in run.measurements:

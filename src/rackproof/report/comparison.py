@@ -1,10 +1,10 @@
 """Write a comparison of systems or runs as an HTML page, Markdown or text for a terminal.
 
-``rackproof compare`` calls one of the functions ``comparison_*``, and task ``report`` of bench.yml calls
-:func:`write_comparison` if a plan ran on 2 to 18 systems. The input is a comparison that
-:mod:`rackproof.analysis.compare` made: of systems, of two single runs (:class:`Comparison`), or of more
-(:class:`SeveralRuns`). Only the page shows charts. The terminal leaves out the list of the runs that count,
-and the columns of :data:`_PAGE_COLUMNS`.
+``rackproof compare`` calls :func:`comparison_page`, :func:`comparison_markdown` or
+:func:`comparison_terminal`. For two single runs as text, it calls :func:`comparison_text`. Task ``report`` of
+bench.yml calls :func:`write_comparison` if a plan ran on 2 to 18 systems. The input is a
+:class:`SystemComparison`, and for single runs also a :class:`Comparison` (two runs) or a
+:class:`SeveralRuns` (more). Only the page has charts. The text for a terminal has fewer tables and columns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HEADINGS: tuple[tuple[Kind, str], ...] = (
 _MOST_IN_TITLE = 3
 """With more systems, the title has the first one and the number of the others."""
 _MOST_WITH_COLUMNS = 2
-"""With more systems, the ratio has no columns of its own."""
+"""With more systems, the ratio is a note below the value, and has no columns."""
 _FAIRER = (
     "Throughput is the fairer measure, because the number of epochs depends on a run's seed. The epochs to "
     "target are beside the minutes."
@@ -42,7 +42,7 @@ _FAIRER = (
 
 
 def comparison_title(comparison: SystemComparison) -> str:
-    """Return the heading of a comparison, which names its systems."""
+    """Return the heading of a comparison, with the names of its systems."""
     if len(comparison.systems) > _MOST_IN_TITLE:
         others = amount(len(comparison.systems) - 1, "system")
         return f"{others} beside {sanitize(comparison.systems[0], 200)}"
@@ -50,7 +50,7 @@ def comparison_title(comparison: SystemComparison) -> str:
 
 
 def _title(comparison: SystemComparison, several: SeveralRuns | None) -> str:
-    """Return the heading of a page or text. The heading of several single runs is their number."""
+    """Return the heading of a page or text. For several single runs, it is the number of runs."""
     return amount(len(several.runs), "run") if several else comparison_title(comparison)
 
 
@@ -112,7 +112,7 @@ def _value(cell: Value) -> Cell:
 
 
 def _ratio(ratio: Ratio) -> tuple[Cell, Cell, Cell]:
-    """Return the cells with a ratio, its interval ("none" without one) and the conclusion."""
+    """Return the cells with a ratio, its interval (or "none") and the conclusion."""
     interval = "none"
     if ratio.low is not None and ratio.high is not None:
         interval = f"{number(ratio.low)} to {number(ratio.high)}"
@@ -128,7 +128,7 @@ def means_table(comparison: SystemComparison, kind: Kind) -> Table:
     """Return the table of means, with ratio, interval and conclusion of each system but the first.
 
     A row is a benchmark at a point. With two systems, the ratio has columns, and with more it is a note below
-    the value. ``kind`` is that of the rows to show, such as ``throughput``.
+    the value. ``kind`` is the kind of the rows to show, such as ``throughput``.
     """
     epochs = {(row.benchmark, row.point): row for row in comparison.rows if row.kind == "epochs"}
     base = sanitize(comparison.systems[0], 40)
@@ -155,7 +155,7 @@ def means_table(comparison: SystemComparison, kind: Kind) -> Table:
 def _with_ratios(cells: Sequence[Cell], ratios: Sequence[Ratio]) -> list[Cell]:
     """Return a row's cells, with ratio, interval and conclusion below each value but the first.
 
-    With separate columns, the table of six systems would be three times as wide as a window.
+    Separate columns would make the table too wide for a window.
     """
     width = (len(cells) - 1) // (len(ratios) + 1)
     new_cells = list(cells)
@@ -299,7 +299,9 @@ def difference_table(runs: Comparison | None) -> Table:
 def table_sections(
     comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
 ) -> tuple[tuple[str, str, tuple[Table, ...]], ...]:
-    """Return all tables that have rows, each as (id of the page's section, heading, tuple of one table).
+    """Return all tables that have rows, each with the id of its section on the page and a heading.
+
+    Each table is the only member of a tuple, because the template expects a tuple of tables.
 
     Args:
         comparison: The comparison of the systems.
@@ -320,7 +322,7 @@ def table_sections(
 
 
 def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
-    """Return a chart for each table of means with a ratio, which shows the ratios and their intervals."""
+    """Return a chart of the ratios and their intervals for each table of means that has a ratio."""
     base = sanitize(comparison.systems[0], 40)
     drawn = []
     for kind, heading in _HEADINGS:
@@ -366,7 +368,10 @@ def _better_side(rows: Sequence[ComparedMetric]) -> str:
 
 
 def _chart_notes(ratios: Sequence[Ratio]) -> tuple[str, ...]:
-    """Return the notes below a chart on points without an interval, and on rates that cannot be compared."""
+    """Return the notes below a chart.
+
+    They explain points without an interval, and rates that cannot be compared.
+    """
     notes = []
     if any(ratio.value is not None and ratio.low is None for ratio in ratios):
         notes.append(
@@ -418,7 +423,7 @@ def comparison_markdown(
 ) -> str:
     """Return title, summary, remarks and tables as GitHub-flavoured Markdown.
 
-    The arguments are those of :func:`comparison_page`.
+    The arguments are the same as for :func:`comparison_page`.
     """
     parts = [f"# {escape(_title(comparison, several))}", escape(summary_sentence(comparison))]
     remarks = () if several else table_remarks(comparison)
@@ -427,7 +432,7 @@ def comparison_markdown(
         # Elsewhere, column heads are Rackproof's own words. Here they contain the systems' names.
         safe = (replace(table, columns=tuple(map(escape, table.columns))) for table in tables)
         parts += [f"## {escape(heading)}", *map(table_text, safe)]
-    # Single runs give neither means nor intervals.
+    # The method describes means and intervals, which single runs do not have.
     parts.append("Times in UTC." if several else f"{escape(comparison.method)}.")
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -450,7 +455,7 @@ def comparison_terminal(
         left_out = () if ident == "s-runs" else _PAGE_COLUMNS
         for table in tables:
             lines += ["", heading, *_table_lines(table, max(width, 60), left_out)]
-    # Single runs give neither means nor intervals.
+    # The method describes means and intervals, which single runs do not have.
     method = [] if several else ["", comparison.method]
     return "\n".join([*lines, *method]) + "\n"
 

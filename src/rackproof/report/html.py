@@ -104,7 +104,7 @@ def plan_page(
 ) -> str:
     """Return the HTML page of several runs, with overall verdict, runs, omissions, tables and curves.
 
-    The arguments are those of :func:`rackproof.report.write_plan_reports`.
+    The arguments are the same as for :func:`rackproof.report.write_plan_reports`.
     """
     verdict = view.overall_verdict(runs, missing, scores)
     ends = [run.ended for run in runs if run.ended is not None]

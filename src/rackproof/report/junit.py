@@ -171,7 +171,7 @@ def junit(
     """Return JUnit XML (UTF-8) of runs.
 
     Args:
-        runs: The runs. Without any, the file contains an error.
+        runs: The runs. If there are none, the file contains an error.
         title: The name of the document.
         missing: The titles of runs that are missing. Each is an error.
         scores: The scores of repeats as texts with their verdicts. Each is a case.

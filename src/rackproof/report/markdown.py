@@ -125,7 +125,7 @@ def plan_markdown(
 ) -> str:
     """Return the report on several runs: overall verdict, all runs, sweep table, and a study's tables.
 
-    The arguments are those of :func:`rackproof.report.write_plan_reports`.
+    The arguments are the same as for :func:`rackproof.report.write_plan_reports`.
     """
     verdict = view.overall_verdict(runs, missing, scores)
     parts = [

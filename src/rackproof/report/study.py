@@ -201,8 +201,8 @@ def _launched_with(runs: Sequence[Run]) -> list[str]:
 def _versions(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
     """Return the versions of each software, in the order in which they were found (the values are None).
 
-    The libraries that a workload reports are marked, because those in a container may differ from the node's.
-    Other software that a workload reports is left out.
+    The libraries that a workload reports are marked, because libraries in a container may differ from the
+    node's. Other software that a workload reports is left out.
     """
     versions: dict[str, dict[str, None]] = {}
     for run in runs:

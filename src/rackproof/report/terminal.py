@@ -1,7 +1,7 @@
 """Format tables for a terminal, such as the table of runs at the end of a playbook.
 
-Commands call :func:`text_table` for their tables. The summary of a playbook calls :func:`terminal_table` with
-its runs. Widths are in cells, of which a wide (East Asian) character takes two.
+Commands call :func:`text_table` for their tables. The summary of a playbook and ``rackproof import`` call
+:func:`terminal_table` with their runs. Widths are in cells. A wide (East Asian) character takes two cells.
 """
 
 from __future__ import annotations

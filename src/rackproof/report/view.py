@@ -263,7 +263,7 @@ def _short_spread(spread: Spread | None) -> str:
 
 
 def _sort_key(judgement: Judgement) -> tuple[int, int]:
-    """Return the sort key of judgements: those that count come first, and among them the worst."""
+    """Return the sort key of judgements: first whether they count, then how bad they are."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3}
     return (0 if judgement.gating else 1, order[judgement.verdict])
 
@@ -520,7 +520,7 @@ def _data_pairs(dataset: Dataset | None) -> tuple[tuple[str, Cell], ...]:
 
 
 def data_amount(dataset: Dataset) -> list[str]:
-    """Return a dataset's number of objects and its size as texts, without those that are unknown."""
+    """Return a dataset's number of objects and its size as texts. An unknown value has no text."""
     amount = []
     if dataset.objects is not None:
         amount.append(f"{dataset.objects:,} objects")
@@ -793,7 +793,7 @@ def _natural(value: object) -> tuple[int, float, str]:
 def sweep_table(runs: Sequence[Run]) -> Table:
     """Return the table of a training sweep, with one row per run, by model, batch size and number of GPUs.
 
-    The columns are those of published MNIST comparisons. Times with and without start-up are separate.
+    Published MNIST comparisons have these columns. Times with and without start-up are separate.
     """
     points = [run for run in runs if "batch_size" in run.parameters]
     columns = (

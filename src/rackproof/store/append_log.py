@@ -1,4 +1,4 @@
-"""Write and read the logs of acts, to which lines are only added.
+"""Write and read logs of acts. Lines are added to such a log, and never changed.
 
 The audit log (:mod:`.audit_log`) and the acceptance log (:mod:`.acceptance_log`) use these functions. Each
 act, such as one drain of a node, is one line of JSON in a file of the results folder. Begin with
@@ -39,7 +39,8 @@ def acting_user() -> str:
 def append_text(path: Path, text: str) -> None:
     """Add lines to a log.
 
-    One write with O_APPEND adds all lines, so that lines of two operators do not mix on a local file system.
+    One write with O_APPEND adds all lines. On a local file system, lines of two operators therefore do not
+    mix.
 
     Args:
         path: The path of the log, which is created if it is missing.
@@ -50,7 +51,7 @@ def append_text(path: Path, text: str) -> None:
     """
     handle = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     with open(handle, "a+b", buffering=0) as log:
-        # A full disk may have left an incomplete line. End that line, so that the new line begins on its own.
+        # A full disk may have cut the last line. End it, so that the text begins on a new line.
         data = (b"" if _ends_a_line(log) else b"\n") + text.encode()
         # A full disk may accept a part of the data without an error.
         if log.write(data) != len(data):
@@ -72,13 +73,13 @@ def read_log_of_acts(path: Path, kind: type[Act], lost: str) -> tuple[list[Act],
     Args:
         path: The path of the log. A missing log contains no acts.
         kind: The record type of a line.
-        lost: The name of the log's content in the message, such as "the list of acts".
+        lost: What the log contains, for the message of an error, such as "the list of acts".
 
     Raises:
-        ResultsError: The log exists but cannot be read.
+        ResultsError: The log exists, but is not a plain file or cannot be read.
     """
     try:
-        # A device in place of the log may never end.
+        # If the path is a device, reading it may never end.
         if path.exists() and not path.is_file():
             raise ResultsError(f"{path} is not a file, so {lost} is not known: move it away")
         lines = path.read_bytes().splitlines()

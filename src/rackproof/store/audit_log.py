@@ -33,8 +33,8 @@ PROVISIONS = "provisions"
 _REASON = 400
 """Longest reason of a drain in the log, in characters."""
 _UNKNOWN_STATES = ("", "unknown")
-"""Values of ``state_after`` with which ``rackproof_slurm_node`` says that the node's state in Slurm is not
-known. A node with one of them has no act, neither a drain nor a resume."""
+"""Values of ``state_after`` in results of ``rackproof_slurm_node`` for a node whose state in Slurm is
+unknown. Such a node gets no act, neither a drain nor a resume."""
 
 
 class AuditEntry(Record):
@@ -97,9 +97,10 @@ class ProvisionRecord(Record):
 
 
 def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
-    """Return an act for each node that a task on Slurm nodes drained or resumed. No I/O.
+    """Return an act for each node that a task on Slurm nodes drained or resumed.
 
-    An act is a tuple of the node's name, the kind of act, and the reason, which is "" for a resume.
+    An act is a tuple of the node's name, the kind of act, and the reason, which is "" for a resume. The
+    function does no I/O.
 
     Args:
         nodes: The states by node, as ``rackproof_slurm_node`` returns them: ``state_before``,
@@ -120,7 +121,7 @@ def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
 
 
 def is_drained(state: object) -> bool:
-    """Return whether a state in Slurm means that the node is drained or draining. No I/O."""
+    """Return whether a state in Slurm means that the node is drained or draining, without I/O."""
     return isinstance(state, str) and any(word in state.upper() for word in ("DRAIN", "DRNG"))
 
 
@@ -219,14 +220,19 @@ def read_provisions(results: Path) -> tuple[list[ProvisionRecord], int]:
 
 
 def last_provisions(provisions: Iterable[ProvisionRecord]) -> dict[str, ProvisionRecord]:
-    """Return the last provisioning of each node. The provisionings are given oldest first. No I/O."""
+    """Return the last provisioning of each node.
+
+    The provisionings are given oldest first. The function does no I/O.
+    """
     return {node: provision for provision in provisions for node in provision.nodes}
 
 
 def provision_of(
     changed: Mapping[str, Sequence[str]], attention: Mapping[str, Sequence[str]], failed: Collection[str]
 ) -> dict[str, NodeProvision]:
-    """Return the outcome of a provisioning by node, with texts made safe to show. No I/O.
+    """Return the outcome of a provisioning by node, with texts made safe to show.
+
+    The function does no I/O.
 
     Args:
         changed: The tasks that changed something, by node.

@@ -6,7 +6,7 @@ only in ``.nights``. A night and a benchmark therefore do not exclude each other
 nodes that are idle in Slurm, and nodes that nights keep drained. The input is the hosts and the process id of
 the playbook.
 
-A claim lasts until that process ends, so a killed playbook leaves no claim behind. Begin with
+A claim lasts until the playbook's process ends, so a killed playbook leaves no claim behind. Begin with
 :func:`claim_hosts`.
 """
 

@@ -1,8 +1,8 @@
 """Write and read the nights of a fleet, each in a folder of its own.
 
 A night is one run of validate.yml. Job validate writes a folder such as
-``results/20260131T020000Z-health-0a1b2c``, which also has the night's ``run.json``. Later nights, job reimage
-and several commands read it. This module handles these files:
+``results/20260131T020000Z-health-0a1b2c``, which also has the night's ``run.json``. Later nights, jobs bench
+and reimage, certificates and several commands read it. This module handles these files:
 
 * ``snapshots/NODE.json``, the snapshot of a node, written when the node answers;
 * ``conditions.json``, the firmware and rack of each node, by its hardware key, written with ``night.json``;
@@ -351,7 +351,7 @@ def snapshot_path(folder: Path, node: str) -> Path:
 def snapshots_folder(folder: Path) -> Path:
     """Return the folder of a night's snapshots.
 
-    If only the folder with the name of earlier versions exists, return that one.
+    If only the folder with the name of earlier versions exists, return that folder.
     """
     earlier_folder, present_folder = folder / EARLIER_SNAPSHOTS_FOLDER, folder / SNAPSHOTS_FOLDER
     return earlier_folder if earlier_folder.is_dir() and not present_folder.is_dir() else present_folder
@@ -495,7 +495,7 @@ def _stored_conditions(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def is_night(name: str) -> bool:
-    """Return whether a name is that of a night's folder. Folders of runs are named similarly."""
+    """Return whether a name is the name of a night's folder. Folders of runs are named similarly."""
     return _NIGHT_NAME.fullmatch(name) is not None
 
 

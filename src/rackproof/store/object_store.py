@@ -146,7 +146,9 @@ class Bucket:
 def sign(
     bucket: Bucket, method: str, path: str, headers: Mapping[str, str], digest: str, now: datetime
 ) -> dict[str, str]:
-    """Return the headers of a request with its signature (AWS Signature Version 4). No I/O.
+    """Return the headers of a request with its signature (AWS Signature Version 4).
+
+    The function does no I/O.
 
     Args:
         bucket: The bucket, with its key.

@@ -3,7 +3,7 @@
 Job bench, certificates, ``rackproof accept`` and ``rackproof references`` call this module before they rely
 on a run. The input is the run from the history or from its folder, and the output is text for operators about
 each difference. Begin with :func:`record_objection`. ``rackproof report``, ``compare`` and ``history
---rebuild`` show a run as :func:`judge_by_logs` returns it. Nights use :func:`digest_file`.
+--rebuild`` show a run as :func:`judge_by_logs` returns it. Nights and certificates use :func:`digest_file`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Add and check the seal of JSON files, which shows whether a file was changed. No I/O.
+"""Add and check the seal of JSON files, which shows whether a file was changed.
 
 Plans, runs, nights, snapshots, probes, certificates and requests of reimage.yml are stored in this way:
 ``{"sha256":"0a1b…","night_id":…}``. The value of the first key is the SHA-256 of all bytes after this key and
 its comma. Without a digest, a lost entry would pass unnoticed, such as an XID of a snapshot or a rule of a
 plan. A file without a digest is from an earlier version, or its digest was removed.
 
-Writers call :func:`seal_json`, and readers :func:`open_sealed`.
+Writers call :func:`seal_json`, and readers :func:`open_sealed`. The module does no I/O.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def _read(argv: list[str]) -> tuple[dict, int]:
 
 
 def userland() -> str:
-    """Return the version of the installed programs, which is that of the installed module."""
+    """Return the version of the installed programs, which is the version of the installed module."""
     return (kernel.installed("nvidia") or {}).get("version", "")
 
 
@@ -185,7 +185,7 @@ def _with_driver(tool) -> int:
 
 
 class LostGpuError(Exception):
-    """A GPU that the driver knows but does not reach. The message is nvidia-smi's."""
+    """A GPU that the driver lists but does not reach. The message is nvidia-smi's."""
 
     def __init__(self, see: dict) -> None:
         address = see["gpu"]["bus_id"][4:]

@@ -326,7 +326,7 @@ def is_root() -> bool:
 
 
 def unknown_option(argv: list[str], flags: set[str], valued: set[str]) -> str:
-    """Return the first option that a tool does not have, or "". Words that are no options are left out."""
+    """Return the first option that a tool does not have, or "". Words that are not options are left out."""
     rest = list(argv)
     while rest:
         word = rest.pop(0)

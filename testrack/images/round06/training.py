@@ -28,6 +28,7 @@ WEIGHTS, STEPS, ROWS, RATE = 12, 20, 32, 0.03
 GOAL = 0.012
 """The target counts as reached when the loss is at most this share of the first epoch's loss."""
 LAST_EPOCH = 30
+"""Number of epochs after which a run ends without success."""
 FAULTS = ("nan", "hang", "oom-exit-0", "no-run-stop", "slow-node", "too-slow-to-learn")
 
 

@@ -31,7 +31,19 @@ class SpecError(Exception):
 
 @dataclass(frozen=True)
 class Package:
-    """One version of one fake package."""
+    """One version of one fake package.
+
+    Attributes:
+        repositories: The names of the repositories that have the package.
+        relations: The texts of each relation of :data:`RELATIONS`.
+        links: The targets of symbolic links by their paths.
+        folders: The paths of empty folders.
+        modules: The kernel modules for the fake modprobe, each with the modules that it needs.
+        payload: The folder below payload/ whose files are copied, or "".
+        words: The texts that replace @WORDS@ in files and scripts.
+        scripts: The files below scripts/, by the name of the maintainer script.
+        compiled: The sources of libraries by their paths.
+    """
 
     name: str
     version: str

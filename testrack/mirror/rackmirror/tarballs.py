@@ -15,7 +15,7 @@ from .packages import EPOCH
 
 @dataclass(frozen=True)
 class Tarball:
-    """One tarball of MLNX_OFED."""
+    """One tarball of MLNX_OFED. ``systems`` are those on which its installer runs, as ID and version."""
 
     version: str
     platform: str

@@ -1,10 +1,12 @@
 """Test bench.yml with the run scripts (run.sub) that submitters published for MLPerf Training 5.1.
 
-Each of the six submissions runs on two nodes of the test rack with its own scripts and a fake training. The
-test shows that Rackproof starts a published script unchanged, and judges its log.
+Each of the six submissions runs on two nodes of the test rack, with its own scripts and a fake training. For
+flux1, the config is the test rack's. The test shows that Rackproof starts a published script unchanged, and
+judges its log.
 
-The scripts are not in this repository, so no other suite runs these tests. Run them with `make proofs
-UPSTREAM=FOLDER`. FOLDER has SUBMITTER/benchmarks/..., like a checkout of mlcommons/training_results_v5.1.
+The scripts are not in this repository, so only `make proofs UPSTREAM=FOLDER` runs these tests (suite
+upstream). FOLDER is a checkout of mlcommons/training_results_v5.1, with benchmarks/flux1 of
+LambdaLabsML/Lambda-MLPerf-Training-v51 in Lambda/benchmarks.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from testrack.tests.on_rack import CONTROLLER, SERVICES, Command, play
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 
 REMARKS = {
-    # The submission's table has a mount of another benchmark, which its run.sub does not name.
+    # The image's table lists a mount of another benchmark. run.sub does not name this mount.
     ("Lambda", "llama31_8b"): {"mount_not_named"},
 }
-"""Codes of the remarks that a submission's run must have, because its scripts contradict themselves."""
+"""Codes of the remarks that the run of a submission must have. Its own scripts cause them."""
 
 
 @pytest.fixture(scope="module")
 def upstream() -> Path:
-    """Return the folder of submitters. Fail without it, because a skip would look like a proof."""
+    """Return the folder of the submissions. Fail without it, because a skip would look like success."""
     given = os.environ.get("UPSTREAM", "")
     if not given:
         pytest.fail("UPSTREAM=FOLDER has to name a checkout of mlcommons/training_results_v5.1")
@@ -62,8 +64,8 @@ def judged(root: Path, results: Path, nodes: list[str], one: Submission) -> tupl
         "bench_results": str(results),
         "bench_images": {one.benchmark: one.image},
         "bench_config": one.config,
-        # Each submitter has a separate folder, because the table of mounts in its image sets the staged
-        # files.
+        # Each submitter has its own folder, because the table of mounts in the image determines which
+        # files are staged.
         "bench_shared": f"/shared/upstream/{one.submitter.lower()}",
         "bench_environment": {"STANDIN_SECONDS": "12"},
         "bench_hang_s": 90,
@@ -87,7 +89,8 @@ def test_a_published_run_script_ends_in_a_record_that_passes(
     folder = tmp_path / run.run_id
     log = folder / "logs" / f"{nodes[0]}.log"
     shown = f"{output}\n{log.read_text(errors='replace')[-20000:] if log.is_file() else ''}"
-    # The rack's speeds have no references, which does not gate. There may be no other reason.
+    # Speeds of the rack have no references. This is a reason, but does not change the verdict. There must be
+    # no other reason.
     assert run.verdict.value == "pass", shown
     assert [reason for reason in run.reasons if not reason.startswith("unproven, does not count: ")] == [], (
         shown
@@ -100,6 +103,7 @@ def test_a_published_run_script_ends_in_a_record_that_passes(
     assert list(folder.glob("config_GB300_*.sh"))
     seen = read_run_sub(log)
     assert seen.ranks == 8, shown
+    # Both nodes reported a cleared cache.
     assert seen.caches_cleared == 2
     assert {finding.code for finding in run.findings if finding.verdict is None} >= REMARKS.get(
         (one.submitter, one.benchmark), set()
@@ -107,10 +111,12 @@ def test_a_published_run_script_ends_in_a_record_that_passes(
     text = log.read_text(errors="replace")
     assert re.search(r"^\d+ HCAs found:", text, re.MULTILINE)
     assert re.search(r"mountcheck OK \S+ \d+ files", text)
-    # The script's containers have names and outlast their steps. It removed all of them at its end.
+    # The script's containers have names, so they outlast the script's steps. The script must remove all of
+    # them at its end.
     places = "/var/lib/rack /var/lib/rackproof"
     left = rack(nodes[0], f"find {places} -type d -name 'pyxis_*_{seen.job}' -prune").stdout
     assert left.strip() == "", left
+    # All of it was one Slurm job.
     assert (
         len(rack(CONTROLLER, f"sacct -n -P -X -S now-1days --name={run.run_id} -o JobIDRaw").stdout.split())
         == 1
@@ -122,7 +128,7 @@ def test_a_folder_that_is_short_is_unproven_and_said_once(
 ) -> None:
     one = SUBMISSIONS[0]
     data = f"/shared/upstream/{one.submitter.lower()}/data/{one.benchmark}"
-    # An earlier test staged the data. A staged folder is not staged again, so the additional file remains.
+    # An earlier test staged the data. bench.yml does not stage it again, so the extra file remains.
     extra = f"{data}/gov_report/left-over.npy"
     assert rack(nodes[0], f"test -d {data}/gov_report && echo x > {extra}").returncode == 0
     try:
@@ -132,5 +138,5 @@ def test_a_folder_that_is_short_is_unproven_and_said_once(
     assert status == 2, output
     assert run.verdict.value == "unproven", output
     assert {finding.code for finding in run.findings if finding.verdict} == {"mount_check"}, run.reasons
-    # Both nodes print both reasons, one for the bytes and one for the files. Each is listed once.
+    # Both nodes print two reasons, one about the bytes and one about the files. The record has each once.
     assert len([reason for reason in run.reasons if "mismatch" in reason]) == 2, run.reasons

@@ -312,6 +312,13 @@ def test_invalid_requests_are_refused_with_a_reason(site: Site, changes: dict[st
     assert not site.results.exists()
 
 
+@pytest.mark.parametrize("name", ["\ud800", "share\udcff", "\udfff\ud800"])
+@pytest.mark.parametrize("read", [tasks._site, tasks._experiment])
+def test_a_variable_whose_name_is_not_unicode_is_refused(read: Callable[..., Any], name: str) -> None:
+    with pytest.raises(BenchError, match="n1: the name of a variable: "):
+        read("n1", {name: ""})
+
+
 def test_a_dry_run_stores_nothing(site: Site) -> None:
     assert len(site.plan(dry_run=True, suite="two", benchmarks=[]).plan.runs) == 2
     assert not site.results.exists()

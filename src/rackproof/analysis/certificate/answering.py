@@ -1,9 +1,13 @@
-"""Answer the requirements of a catalogue from evidence. No I/O.
+"""Answer the requirements of a catalogue from runs and nights. No I/O.
 
-:mod:`.making` and :mod:`.verification` call :func:`answer_catalogue`.
+:mod:`.making` and :mod:`.verification` call :func:`answer_catalogue`. A requirement
+(:class:`.models.Requirement`) names benchmarks, metrics or a night. A piece of evidence is a run or a night.
+For each node, this module chooses the pieces that count, and makes parts of the answer from them. The answer
+has the worst verdict of its parts.
 
 Less evidence never makes a better answer. If evidence is missing, changed, too old, or from other hardware,
-the answer is at best ``unproven``. A failed run counts until a later run of its point reached the node.
+the answer is at best ``unproven``. A failed run counts until a later run of the same point (benchmark and
+parameters) reached the node.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Question:
-    """The question whether the nodes ``asked`` meet one requirement at the time ``at``."""
+    """One requirement, the nodes to certify (``asked``) with their hardware, and the time of the answer."""
 
     requirement: Requirement
     asked: Sequence[str]
@@ -68,7 +72,8 @@ def answer_catalogue(
     Args:
         requirements: The requirements of a catalogue.
         asked: The nodes to certify.
-        nodes: The nodes with their current hardware. Evidence from other hardware is unproven.
+        nodes: The nodes with their current hardware. Evidence from other hardware proves nothing about
+            them.
         evidence: The runs and nights.
         at: The time of the answers, by which the age of the evidence is judged.
     """
@@ -106,7 +111,7 @@ def _answer(question: _Question) -> Answer:
 
 
 def _unmeasured_parts(requirement: Requirement, measured: Verdict) -> Iterator[_Part]:
-    """Yield unproven parts for a requirement that Rackproof does not measure, or measures only in part."""
+    """Yield an unproven part for what Rackproof does not measure, and one that describes what it measures."""
     if requirement.unmeasured:
         yield _Part(Verdict.UNPROVEN, f"not measured by Rackproof: {requirement.unmeasured}")
     if requirement.measured:
@@ -147,8 +152,8 @@ def _covers(question: _Question, piece: EvidencePiece, name: str) -> bool:
     names = {node.name for node in piece.nodes}
     if name not in names:
         return False
-    # If the record is missing, only its nodes' names are known. It may be of the required scope, so it
-    # counts.
+    # If the record is missing or damaged, only the nodes' names are known. It may have the required scope, so
+    # it counts.
     if piece.gone or question.requirement.scope == "node":
         return True
     return len(names) > 1 if question.requirement.scope == "pair" else names >= set(question.asked)
@@ -157,10 +162,11 @@ def _covers(question: _Question, piece: EvidencePiece, name: str) -> bool:
 def _doubt(question: _Question, piece: EvidencePiece, name: str) -> str:
     """Return the reason why a piece proves nothing about a node's current hardware, or ""."""
     then = piece.node(name)
-    # If a run failed or is unproven and did not identify its node, it counts, whatever the hardware.
+    # A piece whose record is lost counts. So does a piece that did not pass and did not identify the node,
+    # because its hardware is unknown.
     if piece.gone or then is None or (piece.verdict.gates and not is_identified(then)):
         return ""
-    # In a wider scope, every requested node of the run must have the same hardware as at that time.
+    # In a wider scope, all requested nodes of the run must still have the hardware that they had in the run.
     nodes = [node for node in piece.nodes if node.name == name or question.requirement.scope != "node"]
     doubts = (
         hardware_doubt(node, question.current_node(node.name))
@@ -171,6 +177,7 @@ def _doubt(question: _Question, piece: EvidencePiece, name: str) -> str:
 
 
 def _is_old(question: _Question, piece: EvidencePiece) -> bool:
+    """Return whether a piece is older than the requirement allows."""
     return question.at - piece.moment > question.requirement.max_age
 
 
@@ -189,11 +196,11 @@ def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
 
 
 def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[EvidencePiece], str]:
-    """Return the newest run of each point, and the doubt about the last run on other hardware, or "".
+    """Return the runs of a benchmark that count, and why its last run on other hardware does not, or "".
 
-    Runs on other hardware than the node's present one do not count (:func:`_doubt`). If some points have a
-    recent run, old passes of other points are left out. Other old runs still count. A failure counts beside
-    later runs of its point that never reached the node.
+    Of each point, the newest run counts. If that run did not reach the node, earlier failures count, too.
+    Runs on other hardware than the node's present one do not count (:func:`_doubt`). If a counted run is
+    recent, runs that passed but are too old do not count.
     """
     newest: dict[str, list[EvidencePiece]] = {}
     doubt = ""
@@ -215,7 +222,7 @@ def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[
 def _not_replaced(
     earlier: Sequence[EvidencePiece], piece: EvidencePiece, name: str
 ) -> Iterator[EvidencePiece]:
-    """Yield the earlier failures of a point that still count, because a later run did not reach the node."""
+    """Yield the failures among earlier runs of a point if a new run (``piece``) did not reach the node."""
     then = piece.node(name)
     if _verdict_of(piece) is Verdict.UNPROVEN and not (then and is_identified(then)):
         yield from (failed for failed in earlier if _verdict_of(failed) is Verdict.FAIL)
@@ -224,7 +231,7 @@ def _not_replaced(
 def _uses_all_gpus(piece: EvidencePiece, name: str) -> bool:
     """Return whether a run used all GPUs of its node.
 
-    A run without the parameter ``gpus`` counts as such. One whose parameter is not a whole number does not.
+    A run without the parameter ``gpus`` uses all GPUs. A run whose parameter is not a whole number does not.
     """
     node = piece.node(name)
     if node is None or "gpus" not in piece.parameters:
@@ -271,7 +278,7 @@ def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, loc
 def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece]) -> Iterator[_Part]:
     """Yield a part for each gating judgement of a required metric.
 
-    If none of a metric is from a run on all GPUs, yield an unproven part, too.
+    If no judgement of a metric is from a run on all GPUs, yield an unproven part, too.
     """
     # The absence of a run is already a reason.
     for metric in question.requirement.metrics if runs else ():
@@ -291,10 +298,10 @@ def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece])
 
 
 def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
-    """Yield the parts from the newest night with a node: for the required codes, or for the whole health.
+    """Yield the parts from the newest night with a node, for the required codes or else for its health.
 
-    If the newest night did not reach the node, earlier failures count, too, back to the last night that
-    reached it, because an unreachable node does not show that its fault is gone.
+    If that night did not reach the node, failures of earlier nights count, too. The search ends with the last
+    night that reached the node. A node that cannot be reached does not show that its fault is gone.
     """
     nights = _covering(question, name, "night", "")
     if not nights:
@@ -307,7 +314,7 @@ def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
             break
         yield from _failures(question, earlier_night, name)
     if doubt := _doubt(question, night, name):
-        # Without its snapshot, a node looks like other hardware.
+        # Without a snapshot, the node's hardware in the night is unknown. The objections state the reason.
         why = "; ".join(night.objections) or doubt
         yield _Part(Verdict.UNPROVEN, f"{name}: {night.id}: {why}", night)
     if question.requirement.codes:
@@ -331,11 +338,12 @@ def _failures(question: _Question, night: EvidencePiece, name: str) -> Iterator[
 
 
 def _verdicts_on(night: EvidencePiece, name: str) -> list[Verdict]:
+    """Return the verdicts of a night's findings on a node."""
     return [finding.verdict for finding in night.findings if finding.node == name]
 
 
 def _finding_parts(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:
-    """Yield a night's findings on a node that have a code of the requirement, or are unproven."""
+    """Yield a part for each finding on a node that has a required code or is unproven."""
     for finding in night.findings:
         # If a night could not judge something on the node, the answer is unproven, whatever its codes.
         is_unproven = finding.verdict is Verdict.UNPROVEN

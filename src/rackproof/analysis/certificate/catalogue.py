@@ -1,6 +1,7 @@
 """Read catalogues of requirements, from the package or from a user's file.
 
-A catalogue is YAML. ``rackproof evidence RACK`` calls :func:`load_catalogue`. A requirement looks like this::
+A catalogue is YAML. ``rackproof evidence RACK``, and the verification of a certificate, call
+:func:`load_catalogue`. A requirement looks like this::
 
     - {id: network, text: Ports are up., max_age_days: 7, night: true, codes: ["port_*"], reads: [ports]}
 """

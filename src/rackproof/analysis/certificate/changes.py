@@ -59,7 +59,7 @@ def _differences(
 
 
 def _parts(node: Node | None) -> dict[str, str]:
-    """Return the parts of a node by name. A GPU is identified by its UUID, and without one by its index."""
+    """Return the parts of a node by name. A GPU is identified by its UUID, or else by its index."""
     if node is None:
         return {}
     gpus = {f"GPU {gpu.uuid or gpu.index}": _gpu_text(gpu) for gpu in node.gpus}
@@ -101,7 +101,7 @@ def _nodes_of(piece: EvidencePiece) -> str:
 
 
 def _speed_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
-    """Yield the speeds that moved beyond the bounds of their present reference, and those that are gone.
+    """Yield the speeds that moved beyond the bounds of their present reference, and the speeds that are gone.
 
     A speed with another unit is a change. A speed that only the later certificate has is not a change.
     """
@@ -138,7 +138,7 @@ def _within(earlier: Judgement, present: Judgement) -> bool:
 
 
 def _answer_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
-    """Yield the answers whose verdict differs, and those that only one certificate has."""
+    """Yield the answers whose verdict differs, and the answers that only one certificate has."""
     before = {answer.id: answer.verdict.value for answer in old.answers}
     after = {answer.id: answer.verdict.value for answer in new.answers}
     yield from _differences("answer", new.catalogue.name, before, after)

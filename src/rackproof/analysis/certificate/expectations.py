@@ -33,7 +33,7 @@ _NEEDED = (
     _Needed("memory_bytes", "how much memory the node needs", ("memory",)),
     _Needed("hostname", "the node's own name", ("hostname_differs",)),
 )
-"""Expectations with codes of their own. Those of services and versions are in :data:`_NAMED`."""
+"""Expectations with codes of their own. Expectations of services and versions are in :data:`_NAMED`."""
 _NAMED = (
     _Needed("services", "which services must run", ("service_",)),
     _Needed("versions", "which versions the node needs", ("version_",)),
@@ -44,7 +44,8 @@ WITHOUT_OWN_CODES = (
     *("nvlink_domain", "mig", "slurm", "skeleton"),
     *("port_layer", "port_devices", "other_ports", "other_port_gbps"),
 )
-"""Other keys of ``validate_expect``. Without them, a default of Rackproof, the driver or the part applies."""
+"""Other keys of ``validate_expect``. If a key is not set, a default of Rackproof, the driver or the part
+applies."""
 
 
 def lacking_expectations(codes: Sequence[str], expected: Mapping[str, Any]) -> str:

@@ -294,7 +294,7 @@ class Gathered:
         return is_mine and row.provenance == "ran" and row.benchmark in self._benchmarks
 
     def _is_lost(self, run_id: str) -> bool:
-        """Return whether the record of a run is missing or altered, or that of a night cannot be read."""
+        """Return whether a run's record is missing or altered, or a night's record cannot be read."""
         if run_id in self._unchanged:
             return False
         if not night_store.is_night(run_id):

@@ -27,10 +27,10 @@ class CertificateError(RackproofError):
 class Requirement(Record):
     """One row of a catalogue: the requirement, and the evidence that answers it.
 
-    A run of every benchmark is needed, and each of the ``metrics`` must be judged in one of these runs. With
-    ``night``, the last night of each node counts. With ``codes``, only the night's findings with these codes,
-    and unproven findings, count. The tools in ``reads`` must have answered, and the inventory must state what
-    these codes compare with (:mod:`.expectations`).
+    A run of each of the ``benchmarks`` is needed, and each of the ``metrics`` must be judged in one of these
+    runs. If ``night`` is true, the last night of each node counts. If there are ``codes``, only the night's
+    findings with these codes, and unproven findings, count. The tools in ``reads`` must have answered, and
+    the inventory must state what these codes compare with (:mod:`.expectations`).
 
     Attributes:
         scope: The nodes that a run must include: the node (``node``), the node and another one (``pair``), or
@@ -155,7 +155,7 @@ class EvidencePiece(Record):
         expected: What the inventory of a night expected of each node (``validate_expect``).
         limits: The limits of each node that differed from the defaults in a night (``validate_limits``), or
             None if the snapshot does not have them.
-        measured: The nodes of which a night had measurements of the last 24 hours.
+        measured: The nodes with measurements of the last 24 hours in the night.
         objections: The reasons why the piece proves nothing, such as a changed file or a missing folder.
         gone: Whether its record is missing, altered or unreadable. Then only the history's row counts, or
             only the folder's name if the history has no row.
@@ -194,9 +194,9 @@ class EvidencePiece(Record):
 class Answer(Record):
     """The answer to one requirement.
 
-    ``reasons`` has the first reasons why it is not a pass, and ``more_reasons`` is the number of further
-    ones. ``by`` has the ids of its evidence. ``until`` is the time at which the oldest evidence expires, or
-    None if the answer does not hold now.
+    ``reasons`` has the first reasons why the answer is not a pass, and ``more_reasons`` is the number of
+    further reasons. ``by`` has the ids of its evidence. ``until`` is the time at which the oldest evidence
+    expires, or None if the answer does not hold now.
     """
 
     id: str

@@ -65,7 +65,7 @@ def load_certificate(data: bytes) -> Certificate:
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Return an object of JSON without duplicate keys.
 
-    Of two equal keys, another program could read the one that was not checked.
+    If a key occurs twice, another program could read the value that was not checked.
 
     Raises:
         ValueError: A key occurs twice.
@@ -91,7 +91,7 @@ def split_page(page: bytes) -> PageParts:
     """Return the parts of a page.
 
     Raises:
-        CertificateError: The page is not that of a certificate.
+        CertificateError: The page is not a certificate's.
     """
     try:
         text = page.decode()

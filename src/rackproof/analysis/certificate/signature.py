@@ -16,6 +16,7 @@ from rackproof.core.child_environment import SSH_NEEDS, environment_of_tool
 from rackproof.core.text import sanitize
 
 _TIMEOUT_S = 120.0
+"""Time limit of one call of ssh-keygen in seconds."""
 _BEGIN, _END = "-----BEGIN SSH SIGNATURE-----\n", "-----END SSH SIGNATURE-----\n"
 _COLUMNS = 70
 """Width of the base64 lines that ssh-keygen writes."""

@@ -30,8 +30,8 @@ class Verification(Record):
     ``verdict`` is the certificate's present verdict, and ``signer`` is the name of the signer, or "".
     ``objections`` has the reasons why the certificate proves nothing. ``expired`` has the requirements that
     were met, but are no longer met, because their evidence is now too old. ``remarks`` change nothing in the
-    verdict. ``answers`` are those at the present time. With an objection, there are none, because nothing
-    proves them. If the JSON cannot be read, ``certificate`` is None.
+    verdict. ``answers`` are the answers at the present time. If there is an objection, ``answers`` is empty,
+    because nothing proves the answers. If the JSON cannot be read, ``certificate`` is None.
     """
 
     verdict: Verdict
@@ -111,7 +111,7 @@ def _disagreements(parts: PageParts, beside: Mapping[str, bytes], certificate: C
 def _other_text(
     parts: PageParts, certificate: Certificate, render: Callable[[Certificate], str] | None
 ) -> Iterator[str]:
-    """Yield an objection if the text that people read is not that of the JSON."""
+    """Yield an objection if the text that people read is not the text of the JSON."""
     # A signer can write a page by hand, and its digest into the JSON. Only the same version of Rackproof
     # writes the same page.
     if render and certificate.rackproof_version == __version__ and render(certificate) != parts.shell:

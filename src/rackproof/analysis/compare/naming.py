@@ -1,8 +1,8 @@
 """Map the different names of a system, benchmark or metric in logs and publications to one name.
 
 Comparisons, scaling studies and job bench find counterparts by this name. :func:`published_system` maps the
-name of a system, and :func:`canonical_benchmark` that of a benchmark. :data:`THROUGHPUT` has the names of one
-metric. The published results are those of round 0.6 of MLPerf Training, which is of 2019.
+name of a system, and :func:`canonical_benchmark` the name of a benchmark. :data:`THROUGHPUT` has the names of
+one metric. The published results are of round 0.6 of MLPerf Training (2019).
 """
 
 from __future__ import annotations

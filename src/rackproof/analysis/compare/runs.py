@@ -35,7 +35,7 @@ class Side(Record):
 class ComparedMeasurement(Record):
     """A measurement found in both runs.
 
-    ``labels`` are those with the same value in both. ``ratio`` is second / first, and ``difference`` is
+    ``labels`` has the labels with the same value in both. ``ratio`` is second / first, and ``difference`` is
     (second - first) / abs(first). Both are ``None`` if the first value is 0, or either value is NaN or
     infinite. For extreme values, they may be infinite. ``better`` depends on the direction.
     """
@@ -239,9 +239,9 @@ def side_of(run: Run) -> Side:
 def compare(first: Run, second: Run) -> Comparison:
     """Compare two runs.
 
-    Measurements are matched by name and labels, and the remaining ones again without the UUIDs of
-    GPUs, so that GPU 0 of one node is compared with GPU 0 of another. A match must be unique on
-    both sides. The order is that of the first run.
+    Measurements are matched by name and labels, and the remaining ones again without the UUIDs of GPUs, so
+    that GPU 0 of one node is compared with GPU 0 of another. A match must be unique on both sides. The result
+    is in the order of the first run.
     """
     first_remaining, second_remaining = list(first.measurements), list(second.measurements)
     # Find exact matches first. They are then removed, so that the other measurements can be unique without

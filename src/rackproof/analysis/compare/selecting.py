@@ -159,7 +159,7 @@ def _is_place_of_logs(name: str) -> bool:
 
 
 def _may_be_system(name: str, results: Path) -> bool:
-    """Return whether a name may be that of a system in the results folder."""
+    """Return whether a name may belong to a system in the results folder."""
     # A run with exactly this id comes before a system of that name. A path is neither.
     if not name or "/" in name or os.path.exists(name):
         return False
@@ -214,7 +214,7 @@ def _without_contained(matches: Iterable[Path]) -> list[Path]:
     """Return the paths of a pattern so that each file is in only one of them.
 
     A folder above another path with records (:func:`_holds_records`) is replaced by its contents, also by
-    hidden ones. All other paths are read as a whole.
+    hidden files and folders. All other paths are read as a whole.
     """
     places = list(matches)
     records = [place for place in places if _holds_records(place)]

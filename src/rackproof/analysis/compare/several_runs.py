@@ -22,8 +22,8 @@ class RunValue(Record):
 class MeasurementOfRuns(Record):
     """A measurement of at least one of several runs.
 
-    ``labels`` are those with the same value in all runs that measured it. ``values`` contains an entry for
-    each run, in their order.
+    ``labels`` has the labels with the same value in all runs that measured it. ``values`` contains an entry
+    for each run, in their order.
     """
 
     name: str
@@ -38,7 +38,7 @@ class SeveralRuns(Record):
 
     runs: tuple[Side, ...]
     measurements: tuple[MeasurementOfRuns, ...]
-    """The measurements in the order of the runs, those of the first run first."""
+    """The measurements in the order of the runs, with the first run first."""
 
 
 _Key = tuple[object, ...]
@@ -50,7 +50,7 @@ def compare_several(runs: Sequence[Run]) -> SeveralRuns:
 
     Measurements are matched by name, unit and labels without GPU UUIDs, so that GPU 0 of one node is compared
     with GPU 0 of another. If some measurements of a run differ only in the UUID, they are matched with the
-    UUID. Of measurements with equal labels in one run, only the first is shown.
+    UUID. If measurements of a run have equal labels, only the first of them is shown.
     """
     numbers: list[dict[_Key, Measurement]] = []
     for run in runs:

@@ -1,13 +1,13 @@
 """Compare systems side by side, by the mean of each metric over the repeats of a benchmark.
 
-A system is a set of runs with a name, such as those of one node or folder. Several runs of one benchmark at
-one point are repeats, and a cell is their mean. A run that shows a failure, or does not prove that it ended
-well, is never part of a mean (:func:`exclusion_reason`). The comparison lists that run with the reason and
-the line.
+A system is a set of runs with a name, such as the runs of one node or folder. Several runs of one benchmark
+at one point are repeats, and a cell is their mean. A run that shows a failure, or does not prove that it
+ended well, is never part of a mean (:func:`exclusion_reason`). The comparison lists that run with the reason
+and the line.
 
-A published system is a system, too. Its cells are published minutes and throughputs, of which the number of
-repeats is unknown. :mod:`rackproof.core.judging` judges each cell of a system against the system's published
-counterpart, if any.
+A published system is a system, too. Its cells are published minutes and throughputs. The number of their
+repeats is unknown. If a system has a published counterpart, :mod:`rackproof.core.judging` judges each cell of
+the system against it.
 
 ``rackproof compare`` and job bench call :func:`compare_systems`. Begin there.
 """
@@ -496,7 +496,7 @@ def _last_evaluation_gap(run: Run, seconds: float) -> float | None:
 def _published_value(result: PublishedResult, kind: Kind) -> tuple[float | None, str, Direction | None]:
     """Return value, unit and direction of a published number.
 
-    The value is None if it was not published. Only minutes and throughput are.
+    The value is None if it was not published. No other kinds than minutes and throughput were published.
     """
     if kind == "minutes":
         return result.minutes, "min", Direction.LOWER
@@ -693,8 +693,8 @@ def compare_systems(
 
     Args:
         systems: Two or more systems with different names.
-        reference: The published system of round 0.6 to judge every cell against. The default is the one
-            that the system's name means, or else the first published system in the comparison.
+        reference: The published system of round 0.6 to judge every cell against. The default is the published
+            system that the system's name means, or else the first published system in the comparison.
         judge: Whether cells are judged against published systems.
         confidence: The confidence level of the intervals.
 

@@ -1,14 +1,15 @@
 """Copy an MLPerf result log in a form that ``mlperf-logging`` can read safely.
 
-An event is a line such as ``:::MLLOG {"key": "run_start", "value": null, "time_ms": 1720000000000, …}``. The
-package ``mlperf-logging`` is called the tool here. The time that its parser takes grows with the square of a
-line's length. The parser crashes on lines that are valid JSON but not events, and uses only the last of two
-events on one line. The tool's checker opens a rules file whose path contains text of the log. The copy
-therefore contains only checked events, one per line. An unreadable event becomes a line that the parser
-reports as an ordinary error, so that the tool, not this module, decides about a damaged log.
+Here, the tool is the package ``mlperf-logging``. An event is a line such as
+``:::MLLOG {"key": "run_start", "value": null, "time_ms": 1720000000000, …}``. The time that the tool's parser
+takes grows with the square of a line's length. The parser crashes on lines that are valid JSON but not
+events, and uses only the last of two events on one line. The tool's checker opens a rules file whose path
+contains text of the log. For these reasons, the copy contains only checked events, one per line. An
+unreadable event becomes a line that the parser reports as an ordinary error, so that the tool, not this
+module, decides about a damaged log.
 
-:mod:`rackproof.analysis.mlperf.worker` copies each log with :func:`clean_log`. The worker of submissions
-calls only :func:`path_problem`.
+:mod:`rackproof.analysis.mlperf.worker` copies each log with :func:`clean_log`, and quotes log text with
+:func:`safe_text`. The worker of submissions calls :func:`path_problem`.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from rackproof.logs.opening import LogStream, open_log
 
 # Longer lines are read in parts of this many bytes, so that memory does not grow with the length of a line.
 _MAX_LINE = 1 << 20
-# Lengths are in characters. The tool's time per line grows with the square of the line's length: 8,000 take
-# 20 ms, and 32,000 take 0.4 s. In events above _LONG_EVENT, long texts and lists are truncated, because no
-# rule reads them. An event that is then still above _MAX_EVENT counts as damaged.
+# Lengths are in characters. The tool needs 20 ms for a line of 8,000, and 0.4 s for one of 32,000. In an
+# event above _LONG_EVENT, texts are cut to _MAX_STRING, and lists to _MAX_LIST entries, because no rule reads
+# long ones. If the event is then still above _MAX_EVENT, it counts as damaged.
 _LONG_EVENT = 8_000
 _DEEPEST = 50
 """Deepest nesting of a readable event. The tool's parser recurses, and published events have a depth of 3."""
@@ -41,6 +42,7 @@ _MAX_EVENT = 32_000
 _MAX_STRING = 500
 _MAX_LIST = 100
 _MAX_FINDINGS = 20
+"""Largest number of remarks about one log."""
 
 _DECODER = json.JSONDecoder()
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -115,9 +117,9 @@ def clean_log(source: Path, target: Path, *, ruleset: str) -> CleanedLog:
 
 
 def _pieces(stream: LogStream, token: str) -> Iterator[tuple[int, str]]:
-    """Yield ``(line number, text)`` for each line, or part of a very long line, with the token.
+    """Yield the number and the text of each line with the token.
 
-    A text has at most 2 MiB.
+    A line of more than 1 MiB may come in parts of at most about 2 MiB.
     """
     number, unfinished = 1, ""
     while chunk := stream.readline(_MAX_LINE).decode("latin-1"):
@@ -137,7 +139,9 @@ def _pieces(stream: LogStream, token: str) -> Iterator[tuple[int, str]]:
 
 
 def _cut(text: str, token: str) -> tuple[str, str]:
-    """Return the part of an unfinished line before its last event, and the rest, to which more text is added.
+    """Split an unfinished line before its last event. Return the first part, and the rest.
+
+    The caller adds more text to the rest.
 
     If the only event begins the line, the first value is the whole text. Without an event, the text is
     dropped, except an end that may be the beginning of a token.
@@ -202,7 +206,10 @@ def _read_json(text: str) -> tuple[str | None, str, str]:
 
 
 def _read_06(text: str) -> tuple[str | None, str, str]:
-    """Read an event of 0.6: `` SECONDS key: {"value": …, "metadata": {…}}``. Return as :func:`_read_json`."""
+    """Read an event of 0.6: `` SECONDS key: {"value": …, "metadata": {…}}``.
+
+    Return the same three values as :func:`_read_json`.
+    """
     head = _MLL_06.match(text)
     if head is None:
         return None, "", "no time and key"
@@ -241,7 +248,7 @@ def _problem(event: Any) -> str:
 
 
 def _moment_problem(seconds: float) -> str:
-    """Return why a time cannot be that of an event, or ""."""
+    """Return why an event cannot have a time, or ""."""
     if not math.isfinite(seconds):
         return "the time is not finite"
     if not _FIRST_MOMENT_S <= seconds <= _LAST_MOMENT_S:

@@ -38,7 +38,7 @@ def config_rules(benchmark: str, ruleset: str, logged: Mapping[str, str]) -> lis
 
     Args:
         benchmark: The name that MLCommons uses.
-        ruleset: The ruleset of the round, such as ``5.1.0``. The rules are those of the closed division.
+        ruleset: The ruleset of the round, such as ``5.1.0``. The rules of the closed division count.
         logged: The config's variable that each log line shows, by the line's key, or two variables with
             ``-``, ``+`` or ``*`` between them.
 
@@ -136,7 +136,7 @@ def _read_value(key: str, node: ast.expr, logged: Mapping[str, str]) -> tuple[Tr
 def _line_of(key: str, node: ast.expr) -> str:
     """Return the key of the log line that an expression uses, or raise :class:`_UnreadableError`.
 
-    ``v['value']`` is the value of the rule's own line, and ``s['KEY']`` is that of an earlier line.
+    ``v['value']`` is the value of the rule's own line, and ``s['KEY']`` is the value of an earlier line.
     """
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
         index = node.slice.value if isinstance(node.slice, ast.Constant) else None

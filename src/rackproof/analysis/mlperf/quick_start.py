@@ -1,7 +1,7 @@
 """Load MLPerf's tools for :mod:`.worker` without slow parts that they do not need.
 
 The tools import all of ``scipy.stats`` for one t-test, and read their rules with YAML's Python loader. Both
-together took most of a score's processor time. Tests compare the results with those of the slow parts.
+together took most of a score's processor time. Tests compare the results with the results of the slow parts.
 """
 
 from __future__ import annotations

@@ -81,6 +81,7 @@ the second for one."""
 _MOST_TIMES, _MOST_VALUES = 120, 20_000
 """Largest numbers of times and of values of a run that are compared. The first of each are used."""
 _EVALUATIONS = frozenset({"eval_accuracy", "eval_error"})
+# Events of a log that must be equal in all runs of a result.
 _SYSTEM = ("submission_platform", "submission_org", "submission_division", "submission_status")
 _COURSE = frozenset({"block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop"})
 """Events of a training in progress. Like evaluations, they must not be before run_start."""
@@ -191,7 +192,7 @@ def trace_of_events(
     trace.course = hashlib.sha256(course_text.encode("utf-8", "replace")).hexdigest()
     _take_amounts(trace, within)
     if not trace.amounts:
-        # stable_diffusion evaluates its checkpoints after the run. The last one is that of the run's end.
+        # stable_diffusion evaluates its checkpoints after the run. The last one is the run's end.
         _take_amounts(trace, all_events)
     return trace
 
@@ -409,7 +410,7 @@ def _hyperparameter_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 
 
 def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield a finding for each run whose number of nodes differs from that of most runs.
+    """Yield a finding for each run whose number of nodes differs from the number in most runs.
 
     If more than half of the runs state a number, a run without one has a finding, too. Of the published
     results, 408 state the number and 237 list the nodes. None of them mixes two numbers.
@@ -502,7 +503,7 @@ def _is_whole(seed: str) -> bool:
 def _speed_findings(
     trace: RunTrace, version: tuple[int, ...], gpus: tuple[str, int] | None
 ) -> Iterator[Finding]:
-    """Yield evidence that the time from run_start to run_stop is too short to be that of the training."""
+    """Yield evidence that the time from run_start to run_stop is too short for the training."""
     if trace.early is not None:
         key, seconds = trace.early
         message = f"{key} is {seconds:.3f} s earlier than run_start: the duration is unknown"

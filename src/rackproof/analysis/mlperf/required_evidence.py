@@ -22,7 +22,7 @@ def _scores(trace: RunTrace) -> bool:
 
 
 def _has_stop(trace: RunTrace) -> bool:
-    """Return whether a log must have its own start and end: that of a run that counts, except minigo's."""
+    """Return whether a log must have its own start and end: the log of a run that counts, except minigo's."""
     # minigo's evaluation, made later, shows when its target was reached.
     return trace.scores and trace.benchmark != "minigo"
 

@@ -7,6 +7,7 @@ round before. If more than one round is possible, the operator must choose, beca
 another round proves nothing.
 
 Scores and submissions call :func:`read_evidence`. If the operator names no round, they call :func:`round_of`.
+Job bench reads the references of a round with :func:`reference_points`.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ _ENDS = {
     "5.0.0": "2025-05-31",
     "5.1.0": "2025-10-31",
 }
-"""Last day of the runs of each round of Training from 0.7 on. That of the newest rounds is unknown, so that
-the operator must choose these."""
+"""Last day of the runs of each round of Training from 0.7 on. The end of the newest rounds is unknown, so
+that the operator must choose these."""
 _HPC_ENDS = {"0.7.0": "2020-11-18", "1.0.0": "2021-11-17", "2.0.0": "2022-11-09", "3.0.0": "2023-11-08"}
 """Day on which MLCommons published the results of each round of HPC."""
 _TRAINING = ("0.6.0", *_ENDS, "6.0.0", "6.1.0")

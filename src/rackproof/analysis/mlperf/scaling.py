@@ -37,7 +37,7 @@ def scaling_efficiency(
 ) -> tuple[ScalingPoint, ...]:
     """Return the scaling efficiency at each number of devices, fewest first.
 
-    The interval is that of :func:`rackproof.analysis.intervals.ratio_half_width`.
+    :func:`rackproof.analysis.intervals.ratio_half_width` gives the interval.
 
     Args:
         rates: The throughput for each number of devices (or nodes), all in the same unit. A sequence lists

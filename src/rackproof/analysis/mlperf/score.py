@@ -2,11 +2,11 @@
 
 ``mlperf-logging`` checks compliance, and compares convergence with MLCommons' reference convergence points
 (RCP). The package runs in its own process on its own copy of the logs (see :mod:`.worker`). This module
-computes the score and the verdict. The score is the olympic mean, which is the mean of the runs' minutes
-without the fastest and the slowest, times a factor for convergence that is too fast.
+computes the score and the verdict. The score is the olympic mean of the runs' minutes, times a factor of at
+least 1 for convergence that is too fast. The olympic mean leaves out the fastest and the slowest run.
 
-The command ``rackproof score``, the records of job bench (:mod:`rackproof.jobs.bench.mlperf_checks`) and
-submissions (:mod:`rackproof.analysis.submission`) call :func:`score_folder`.
+The command ``rackproof score``, the job bench (:mod:`rackproof.jobs.bench.mlperf_checks`) and submissions
+(:mod:`rackproof.analysis.submission`) call :func:`score_folder`.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ Part = Literal["counted", "dropped_fastest", "dropped_slowest", "failed", "not_s
 """The role of a run in the score, or ``not_scored`` if there is no score."""
 
 # The scripts of the rounds name their logs result_0.txt, result_01.txt, result_<stamp>_1.txt or, in the
-# run script's folder, <stamp>_1.log. Any name that begins with result_ and has a log's suffix is accepted,
-# because a result with an unusual name would otherwise be hidden, which would make the others look better.
+# run script's folder, <stamp>_1.log. Other names that begin with result_ are accepted, too, except with a
+# suffix of _OTHER_SUFFIX. A bad result with an unusual name would otherwise be left out, and the score would
+# look better.
 _RESULT_NAME = re.compile(r"(?i:result_.*\.(?:txt|log))|result_[A-Za-z0-9_.-]*", re.DOTALL)
 _TRIAL_NAME = re.compile(r"\d{6,}_\d+\.log")
 _CHECKER_OUTPUT = re.compile(r"(compliance|rcp|package|system_desc)_?checker|compliance_|slurm-")
 _OTHER_SUFFIX = (".json", ".md", ".csv", ".yaml", ".yml", ".html", ".bak", ".orig", ".tar", ".tgz")
-# The findings contain all remarks. The reasons are for readers, so they list only a few.
+# The largest number of remarks among the reasons. The findings contain all of them.
 _MAX_REMARKS = 5
 
 
@@ -88,7 +89,7 @@ class RunScore(Record):
 
     @property
     def scores(self) -> bool:
-        """Return whether the run counts as measured. A run that does not is a failed run."""
+        """Return whether the run counts in the score. Any other run is a failed run."""
         return self.success and self.compliant is True
 
 
@@ -96,7 +97,7 @@ class RcpResult(Record):
     """The comparison of a folder's convergence with the reference convergence points.
 
     ``passed`` is ``None`` if the comparison was impossible, or if the rules do not require a comparison
-    (``applies`` is false). Means and ``smallest_allowed``, the least mean that passes, are in ``unit``
+    (``applies`` is false). Means and ``smallest_allowed``, the smallest mean that passes, are in ``unit``
     (``samples`` or ``epochs``). ``scaling_factor`` is at least 1.
     """
 
@@ -114,8 +115,8 @@ class WorkerReport(Record):
     """The facts that the worker process found, without an overall verdict.
 
     ``runs_needed`` is the number of runs that the rules require, or None if the rules have none for the
-    benchmark. ``folder_scaling_factor`` is the factor in a ``scaling.json`` that counts, or None. ``error``
-    is the reason for missing facts, or "".
+    benchmark. ``folder_scaling_factor`` is the factor in the folder's ``scaling.json``, or None if it is not
+    above the factor of the RCP comparison. ``error`` is the reason for missing facts, or "".
     """
 
     runs: tuple[RunScore, ...] = ()
@@ -136,8 +137,8 @@ class FolderScore(Record):
             with the verdict ``fail`` or ``unproven`` is not a result.
         runs_found: The number of runs with events.
         reasons: The reasons for the verdict, worst first, and then remarks.
-        ruleset_origin: The evidence for the round, or "" if the caller named the round.
         ruleset: The ruleset, such as ``5.1.0``, or "" without evidence for one.
+        ruleset_origin: The evidence for the ruleset, or "" if the caller named it.
     """
 
     folder: str
@@ -241,7 +242,7 @@ def result_files(folder: Path) -> tuple[Path, ...]:
     - ``result_*.txt``, the official name
     - ``result_*`` with another suffix or none, except suffixes of other files, such as ``.json`` and ``.md``
     - logs of the run script, ``<stamp>_<trial>.log``
-    - every ``*.log`` and ``*.txt`` with MLPerf events that is not the output of a checker
+    - every ``*.log`` and ``*.txt`` with MLPerf events that is not the output of a checker or of Slurm
 
     Each file may be compressed. Files whose name begins with a dot are left out.
 
@@ -283,7 +284,7 @@ def _suffix(path: Path) -> str:
 
 
 def _may_be_log(path: Path) -> bool:
-    """Return whether a name is one of a log, and not one of a checker's or Slurm's output.
+    """Return whether a file may be a log by its name. Output of a checker or of Slurm is no log.
 
     A checker's output quotes events of the logs that it checked.
     """
@@ -319,7 +320,7 @@ def _has_events(path: Path) -> bool:
 
 
 def _unproven(code: str, message: str) -> tuple[Finding, ...]:
-    """Return a finding with the message, or nothing if the message is empty."""
+    """Return one unproven finding with the message, or () if the message is empty."""
     return (Finding(code=code, verdict=Verdict.UNPROVEN, message=message),) if message else ()
 
 
@@ -338,13 +339,13 @@ def score_folder(
     Args:
         folder: The folder with the result logs (see :func:`result_files`).
         ruleset: One of :func:`known_rulesets`. If it is None, the logs or the folder's path must show the
-            round. If they do not, the score is ``unproven`` and requests a ruleset.
+            round. If they do not, the score is ``unproven``, and its reason asks for a ruleset.
         usage: Either ``training`` or ``hpc`` (strong scaling).
         timeout_s: The number of seconds after which the checks are stopped.
 
     Raises:
-        ValueError: The usage or ruleset is unknown, nothing shows the round of logs of hpc (both messages
-            list the known ones), or the time limit is not positive.
+        ValueError: The usage or the ruleset is unknown, or the usage is ``hpc`` and nothing shows the round.
+            These messages list the known values. The time limit is not positive.
         NotADirectoryError: The folder does not exist, or is a file.
         OSError: The folder cannot be read.
         ModuleNotFoundError: The package ``mlperf-logging`` is not installed.
@@ -382,7 +383,10 @@ def _why_unchecked(evidence: RoundEvidence, files: Sequence[Path], encoded: str,
 
 
 def _unproven_if_other_round(score: FolderScore, other_round: str) -> FolderScore:
-    """Return the score, as unproven if its logs are of another round, because these rules prove no fault."""
+    """Return the score. If its logs are of another round, make it unproven.
+
+    The rules of this round prove no fault in logs of another one.
+    """
     if not other_round:
         return score
     reasons = (other_round, *(reason for reason in score.reasons if reason != other_round))
@@ -505,7 +509,7 @@ def _scaled(mean: float | None, factor: float) -> float | None:
 def _remarks(findings: Sequence[Finding]) -> list[str]:
     """Return the findings that neither fail nor are unproven, as reasons for readers.
 
-    If there are more than five, one line has the number of the others.
+    If there are more than five, the last line states how many others there are.
     """
     gates = [finding.verdict is not None and finding.verdict.gates for finding in findings]
     remarks = [_with_source(finding) for finding, bad in zip(findings, gates, strict=True) if not bad]
@@ -540,7 +544,7 @@ def _degraded_verdicts(findings: Sequence[Finding]) -> list[Verdict]:
 
 
 def _worst_reasons_first(problems: Sequence[tuple[Verdict, str]]) -> list[str]:
-    """Return the texts of the reasons, those of failures first."""
+    """Return the texts of the reasons, with failures first."""
     worst_first = (Verdict.FAIL, Verdict.UNPROVEN)
     return [text for shown in worst_first for verdict, text in problems if verdict is shown]
 
@@ -550,8 +554,8 @@ def _reasons_against_pass(
 ) -> Iterator[tuple[Verdict, str]]:
     """Yield all reasons that rule out a pass.
 
-    ``shown`` are the runs with events, ``failed`` those that do not count as measured, and ``drop`` is the
-    number of runs that may fail.
+    ``shown`` are the runs with events, ``failed`` the runs that do not count in the score, and ``drop`` is
+    the number of runs that may fail.
     """
     if report.error:
         yield Verdict.UNPROVEN, report.error
@@ -572,7 +576,7 @@ def _reasons_against_pass(
 
 
 def _count_problems(benchmark: str, count: int, needed: int | None) -> Iterator[tuple[Verdict, str]]:
-    """Yield a reason if the number of runs is not exactly the required one, or none is known."""
+    """Yield a reason if the number of runs is not the required number, or if the rules state no number."""
     if needed is None:
         named = f"the benchmark {benchmark!r}" if benchmark else "a benchmark that the logs do not name"
         yield Verdict.UNPROVEN, f"the rules give no number of runs for {named}"
@@ -583,7 +587,7 @@ def _count_problems(benchmark: str, count: int, needed: int | None) -> Iterator[
 def _log_problems(runs: Sequence[RunScore], shown: Sequence[RunScore]) -> Iterator[tuple[Verdict, str]]:
     """Yield the reasons why the logs are not one result.
 
-    The logs may be unchecked, empty, of different kinds, or copies.
+    The reasons are logs that were not checked, empty logs, logs of different kinds, and copies.
     """
     for run in runs:
         if run.compliant is None:
@@ -635,7 +639,7 @@ def _notes(failed: Sequence[RunScore], scorable: bool, drop: int, rcp: RcpResult
 
 
 def _why_failed(run: RunScore) -> str:
-    """Return why a run that does not count as measured does not count."""
+    """Return why a run is a failed run."""
     if run.status != "success":
         return f"{run.file} ended with {run.status!r}" if run.status else f"{run.file} has no run_stop"
     if run.minutes is None:
@@ -658,7 +662,7 @@ def _mixtures(runs: Sequence[RunScore]) -> list[str]:
 def _duplicates(runs: Sequence[RunScore]) -> list[tuple[str, str]]:
     """Return pairs of files with the same events.
 
-    If all times are equal to the millisecond, it is one run.
+    Two logs of different runs differ in the times of their events.
     """
     first_files: dict[str, str] = {}
     pairs = []
@@ -688,5 +692,5 @@ def _with_parts(runs: Sequence[RunScore], drop: int) -> tuple[RunScore, ...]:
 
 
 def at_file(finding: Finding, file: str) -> Finding:
-    """Return the finding with its file."""
+    """Return a finding with the name of its log in the source."""
     return finding.model_copy(update={"source": Source(file=file, line=finding.source.line)})

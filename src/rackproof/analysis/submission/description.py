@@ -116,7 +116,7 @@ def load_system_file(path: Path) -> SystemFile:
 
     Raises:
         SubmissionError: The file is unreadable or not YAML, contains an unknown key or a wrong value, or
-            lacks a value that only the operator knows. The message names the file and the key.
+            lacks a value that no log or record contains. The message names the file and the key.
     """
     values = {_key(path, key): _value(path, key, value) for key, value in _read_yaml(path).items()}
     system = values.pop("system", "")

@@ -37,7 +37,7 @@ class Issue(Record):
 
     @property
     def place(self) -> str:
-        """Return the run and the file concerned, if any."""
+        """Return the run and the file of the issue, as far as it has them."""
         return ", ".join(filter(None, (f"run {self.run}" if self.run else "", self.file)))
 
     @property

@@ -344,7 +344,7 @@ def scaling_factor(answer: CheckerAnswer, benchmark: str) -> float | None:
 
 
 def _scaling(benchmark: str, answer: CheckerAnswer, score: FolderScore) -> Iterator[Issue]:
-    """Yield an issue if the factor in the checker's ``scaling.json`` (1 without one) is not the score's."""
+    """Yield an issue if the factor in the checker's ``scaling.json`` (1 without it) is not the score's."""
     score_factor = score.rcp.scaling_factor if score.rcp is not None and score.rcp.passed else None
     checker_factor = scaling_factor(answer, benchmark)
     if score_factor is not None and not math.isclose(

@@ -1,7 +1,7 @@
 """Select the runs of ``rackproof submission``, and read the statements of their logs.
 
 The command calls :func:`latest_runs` and :func:`runs_gone` for ``--latest``. :mod:`.building` calls
-:func:`examine_run` for each run.
+:func:`examine_run` for each run, and then :func:`by_benchmark`. It also calls :func:`result_log`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rackproof.core.text import sanitize, slug
 from rackproof.store.history.rows import RunRow
 from rackproof.store.run_folder import RECORD_NAME, iter_runs, slug_of, stamp_of
 
-# Submissions are reviewed in a git repository that refuses larger files.
+# Submissions are reviewed on GitHub, which warns about files above 50 MiB, and refuses files above 100 MiB.
 LARGEST_FILE_BYTES = 50 * 2**20
 _RESULT_FORMAT = "mllog"
 _RESULT_NAME = re.compile(r"(?:.*/)?(?:result_[^/]*|\d{6,}_\d+\.log)")
@@ -34,11 +34,11 @@ def latest_runs(
 ) -> list[tuple[Run, Path]]:
     """Return the newest runs of each benchmark, of any verdict, with their folders.
 
-    Verdicts are ignored, because a selection of only good runs would not be a result.
+    Verdicts are ignored, because a selection of only good runs would bias the result.
 
     Args:
         results: The results folder.
-        benchmarks: The names of benchmarks, as under benchmarks/.
+        benchmarks: The names of benchmarks, as in the files of benchmarks/.
         count: The largest number of runs of each benchmark.
         sku: The model of the nodes, to return only runs on them.
 
@@ -66,7 +66,7 @@ def runs_gone(
 ) -> list[Issue]:
     """Return issues about runs that ``--latest`` would have selected, but whose folder or record is missing.
 
-    If failed runs could be deleted, only good runs would be selected, which is not a result.
+    Without this check, a user could delete failed runs, and the remaining good runs would bias the result.
 
     Args:
         results: The results folder.
@@ -108,7 +108,8 @@ def runs_gone(
 def _folders_without_record(results: Path, benchmarks: Sequence[str]) -> list[Path]:
     """Return folders without run.json that are named as runs of one of these benchmarks.
 
-    A folder whose name has no time was renamed. Such a folder counts if its name contains a benchmark's name.
+    A folder without a time in its name was renamed. It is returned if its name contains a benchmark's name
+    and a hyphen.
     """
     slugs = [slug(name) for name in benchmarks]
     return [
@@ -145,7 +146,7 @@ def moment_of(run: Run, folder: Path) -> float:
 
 
 def _first_moment(data: bytes) -> float:
-    """Return the time of the first MLPerf event in seconds since 1970, or 0 without one."""
+    """Return the time of the first MLPerf event in seconds since 1970, or 0 if there is none."""
     match = _FIRST_TIME.search(data)
     return int(match[1]) / 1000 if match else 0.0
 
@@ -153,7 +154,7 @@ def _first_moment(data: bytes) -> float:
 def result_log(run: Run) -> LogFile | None:
     """Return the log of a run with its MLPerf events, or ``None`` unless there is exactly one.
 
-    If several logs have such events, only those that are named as result logs count. If no log counts, all
+    If several logs have such events, only the logs that are named as result logs count. If no log counts, all
     logs do.
     """
     results = [log for log in run.logs if log.format == _RESULT_FORMAT]
@@ -167,7 +168,7 @@ def result_log(run: Run) -> LogFile | None:
 def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
     """Return a run with the statements of its result log, or the issue that prevents its use.
 
-    The log's bytes must be those that were recorded, and not too large for a submission.
+    The log must have the bytes that were recorded, and not be too large for a submission.
 
     Args:
         run: The record of the run.
@@ -195,7 +196,7 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
 
 
 def _recorded_bytes(run_id: str, log: LogFile, path: Path) -> bytes | Issue:
-    """Return a log's content if it is as recorded and suitable for a submission, else the reason why not."""
+    """Return a log's content if it is as recorded and suitable for a submission, or else the issue."""
     try:
         size = path.stat().st_size
         data = path.read_bytes() if size <= LARGEST_FILE_BYTES else b""

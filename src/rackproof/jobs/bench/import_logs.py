@@ -54,7 +54,7 @@ def import_logs(
 ) -> ImportResult:
     """Turn one log, or every log in a folder, into a run with record, raw log, history and pages.
 
-    A file in an unknown format is skipped, unless its name is that of a log. Then it becomes an unproven run.
+    A file in an unknown format is skipped, unless it is named like a log. Then it becomes an unproven run.
     Two byte-identical logs become two runs. The second one is unproven.
 
     Args:

@@ -91,8 +91,8 @@ class PollResult:
 
     Attributes:
         state: The state of the job (state.json) without its token, or None if no job was started.
-        alive: Whether the supervisor is running, or None if unknown, because there is no job, or because the
-            command was for another process id.
+        alive: Whether the supervisor is running. None means unknown: there is no job, or the command was for
+            another process id.
         age_s: The seconds since the supervisor started, by the node's clock, or None if unknown.
         log_bytes: The size of the log on the node.
         data: The bytes of the log after the requested offset, up to the command's limit.

@@ -48,7 +48,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
 class Site(Record):
     """The rack, SKU and Slurm cluster of a node, from its variables bench_*.
 
-    A run on a whole rack uses those of the rack's first node, and any other run those of its lead.
+    A run on a whole rack uses the values of the rack's first node, and any other run the values of its lead.
     """
 
     rack: str = ""
@@ -60,7 +60,7 @@ class Site(Record):
     image: str = Field(default="squashfs", pattern="^(squashfs|registry)$")
     """``squashfs`` imports the image once to shared storage. ``registry`` pulls it on each node."""
     images: dict[str, ImageName] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """Images by benchmark, which replace those of the definitions."""
+    """Images by benchmark, which replace the images of the definitions."""
     image_tags: dict[str, ImageTag] = {}  # noqa: RUF012
     sku_architecture: str = Field(default="", pattern="^(amd64|arm64)?$")
     """Architecture of the SKU's nodes, for a plan of nodes that do not answer yet."""
@@ -169,7 +169,7 @@ def slurm_obstacles(
 
 
 def nodes_by_architecture(nodes: Iterable[Node]) -> dict[str, list[str]]:
-    """Return the names of nodes by architecture. The key "" has those of unknown architecture. No I/O."""
+    """Return the names of nodes by architecture. The key "" has the nodes of unknown architecture. No I/O."""
     names: dict[str, list[str]] = {}
     for node in nodes:
         machine = node.software.get("machine", "")
@@ -308,7 +308,7 @@ def slurm_specification(
 def slurm_environment(
     loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]
 ) -> dict[str, str]:
-    """Return the environment variables of the job, in addition to those of its config.
+    """Return the environment variables of the job besides the variables of its config.
 
     The inventory's variables override the definition's. Secret variables have a placeholder as their value.
 
@@ -320,7 +320,7 @@ def slurm_environment(
         key: substitute_variables(value, values, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
     }
-    # The site's variables come last, because only the site knows which links NCCL may use.
+    # The site's variables come last, because the definition cannot state which links NCCL may use at a site.
     return {**settings, **site.environment, **site.hidden}
 
 

@@ -90,7 +90,7 @@ def _tf_cnn_point_findings(planned: PlannedRun, log: ParsedLog) -> Iterator[Find
 def _tf_cnn_gpu_findings(
     planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node], required: int
 ) -> Iterator[Finding]:
-    """Yield findings if the GPUs that TensorFlow used are not the planned ones."""
+    """Yield findings if the GPUs that TensorFlow used are not the planned GPUs."""
     file, used = log.file or "the log", log.tags.get("gpus_created", "0")
     if used != str(required):
         message = (
@@ -252,7 +252,7 @@ def _rule_findings(
 def _coverage_findings(
     statement: str, stated: set[str], present: set[str], required: int
 ) -> Iterator[Finding]:
-    """Yield findings if the stated GPUs are not ``required`` of the present ones.
+    """Yield findings unless all stated GPUs are present, and their number is ``required``.
 
     ``statement`` names the log or measurement that states them.
     """

@@ -2,8 +2,8 @@
 
 :mod:`rackproof.jobs.bench.record` calls this module after each repeat, while the rack is still in use. The
 input is the log of the launcher (run.sub) and the parsed logs. The output is findings and measurements.
-:func:`score_repeats` scores all repeats of a result together, for the report of a plan. Rules (a ruleset) are
-those of one round, such as ``5.1.0``. A reference is the published convergence of MLCommons' own code, as the
+:func:`score_repeats` scores all repeats of a result together, for the report of a plan. A ruleset has the
+rules of one round, such as ``5.1.0``. A reference is the published convergence of MLCommons' own code, as the
 mean number of samples for each global batch size.
 """
 
@@ -55,7 +55,7 @@ EVERYTHING: tuple[str, ...] = (
     "seed",
     "submission_events",
 )
-"""Outputs of a run script. `lacks` of a definition names those that its script omits by design."""
+"""Outputs of a run script. `lacks` of a definition names the outputs that its script omits by design."""
 SUBMISSION_EVENTS = ("benchmark", "org", "division", "status", "platform")
 """Ends of the names of the events (`submission_…`) that the rules of every round require."""
 
@@ -159,7 +159,7 @@ def _slurm_start(output: run_sub.RunSubOutput, run_id: str) -> datetime | None:
 
 
 def causes_first(findings: Sequence[Finding], lacks: Sequence[Finding]) -> list[Finding]:
-    """Return the findings and those about missing evidence. The causes of a job's end come first."""
+    """Return the findings, with the findings about missing evidence. The causes of a job's end come first."""
     causes = [
         finding
         for finding in findings
@@ -283,7 +283,7 @@ def convergence_input_findings(
 ) -> list[Finding]:
     """Return a finding if the samples, the batch size or its reference is missing.
 
-    Without them, convergence cannot be compared. A benchmark without references needs none of them.
+    Otherwise, convergence cannot be compared. A benchmark without references needs none of them.
     """
     ruleset = planned.result.ruleset
     if not ruleset or not reference_points(planned.benchmark, ruleset):

@@ -45,7 +45,7 @@ _INTERFACE = re.compile(r"^\d+:\s+(\S+)\s+inet\s+([0-9.]{7,15})/", re.MULTILINE)
 # Kinds of interfaces, as ``ip`` names them, that are not the network of the host.
 _TUNNELS = ("vxlan", "ipip", "geneve", "wireguard", "gre", "tun")
 _OWN = ("lo", "docker", "virbr", "veth", "cni", "flannel", "cali", "vxlan", "rackproof")
-"""Prefixes of interfaces that do not connect nodes, such as those of containers and of Rackproof."""
+"""Prefixes of interfaces that do not connect nodes, such as the interfaces of containers and of Rackproof."""
 
 
 class Storage(Record):
@@ -74,7 +74,7 @@ class ExperimentConfig(Record):
     """A node's inventory settings for experiments, as roles/bench/tasks/plan.yml passes them.
 
     Attributes:
-        storages: The storages by name, from the role's own ones and ``bench_storages``.
+        storages: The storages by name, from the role and from ``bench_storages``.
         fabric_interface: The network interface over which nodes train together (``bench_fabric_interface``),
             or "" for the first that does not belong to containers.
         overlay_subnet: The addresses of overlays (``bench_overlay_subnet``).
@@ -163,7 +163,7 @@ def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
 def data_folder(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> str:
     """Return the folder of a point's data, the value of ``{{ storage_folder }}`` in the definition.
 
-    The parameter ``data_folder`` of the point overrides the folder of the storage. Without either, for
+    The parameter ``data_folder`` of the point overrides the folder of the storage. Without both, for
     synthetic data, and for an unknown storage, return "".
     """
     name = str(point.get("storage", ""))
@@ -553,7 +553,7 @@ def _storage_text(planned: NodeSetup, report: Mapping[str, Any]) -> str:
 
 
 def _finding(code: str, verdict: Verdict | None, message: str, node: str) -> Finding:
-    """Return a finding on a node. Without a verdict, it is a remark."""
+    """Return a finding on a node. A finding without a verdict is a remark."""
     return Finding(code=code, verdict=verdict, message=sanitize(message, 600), source=Source(file=node))
 
 

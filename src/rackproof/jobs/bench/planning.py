@@ -1,9 +1,8 @@
 """Plan the runs of one command from benchmarks, nodes and parameters.
 
-Task ``plan`` of bench.yml calls :func:`make_plan`, and stores the result as
-``results/PLAN_ID/plan.json`` with :func:`resume_or_keep`. If the same request is made while runs of an
-earlier plan are missing, that plan is continued. An interrupted playbook therefore loses no result and
-starts no run twice.
+Task ``plan`` of bench.yml calls :func:`make_plan`, and stores the result as ``results/PLAN_ID/plan.json``
+with :func:`resume_or_keep`. If the same request is made within two days, while runs of an earlier plan are
+missing, that plan is continued. An interrupted playbook therefore loses no result and starts no run twice.
 
 A point is one combination of a benchmark's parameters, such as ``{"gpus": 8, "nodes": 2}``. The lead is the
 node that starts the job of a run. A run is on one node, on the first nodes of a rack (parameter ``nodes``),
@@ -82,6 +81,7 @@ COSTLY_TO_CHANGE = ("network", "storage")
 """Parameters whose change needs a new setup of nodes. Points are ordered so that these change least, above
 all the first."""
 NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts that answered"
+"""Reason against a run on a rack whose ``bench_launch_host`` cannot submit the job."""
 SETTLED_NS = 2_000_000_000
 """Nanoseconds after a change of a file, after which another change certainly changes its ctime on every file
 system in use."""
@@ -131,6 +131,7 @@ class PlannedRun(Record):
     repeat: int = 0
     """The number of this repeat, from 1, or 0 if nothing is repeated."""
     repeats: int = 0
+    """The number of repeats of the result, or 0 if nothing is repeated."""
     would: tuple[str, ...] = ()
     """Lines about the actions that the run would perform, such as the pull of an image."""
     published_references: bool = True
@@ -180,7 +181,7 @@ class PlannedRun(Record):
 
 
 class Skipped(Record):
-    """A point or benchmark that a node cannot run, for example for want of a second GPU. This is no fault.
+    """A point or benchmark that a node cannot run, which is no fault: it may lack a second GPU.
 
     If a rack cannot run the point, ``node`` is the rack's first node. If no node of the rack has a run of the
     benchmark, there is an entry for each node.
@@ -349,7 +350,7 @@ def make_plan(
         nodes: The nodes that answered, by inventory name.
         variables: The values for definitions (``bench_data`` …), by node.
         suite: The suite whose matrix is used, or "" for each benchmark's own.
-        overrides: The operator's values, which replace those of the matrices.
+        overrides: The operator's values, which replace values of the matrices.
         unreached: The requested nodes that did not answer.
         assumed: The nodes that did not answer but are planned as the inventory describes them. With
             these, a dry run can show a rack's plan before its nodes exist.

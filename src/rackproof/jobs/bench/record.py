@@ -3,7 +3,7 @@
 Task ``record`` of bench.yml calls :func:`write_record` for each run, also for one that could not start. The
 input is the plan of the run, the state of its job (state.json), and the logs
 ``results/RUN_ID/logs/NODE.log``. The output is ``results/RUN_ID/run.json``, an entry in the history, and the
-page of the run. No other module decides on the verdict of a run of bench.yml.
+page of the run. No other module gives a run of bench.yml its verdict when it is recorded.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ from rackproof.store.run_folder import write_run
 # Matches a seed in a log. Eighteen digits fit into 64 bits and into the columns of the history.
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
-# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md), with their meanings. Like those of
-# the next two tables, they prove neither success nor failure. Any other status except 0 means that something
-# failed while the workload ran. For a site's own program, run_command.py replaces every other status by 1.
+# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md), with their meanings. Like the
+# codes of the next two tables, they prove neither success nor failure. Any other status except 0 means that
+# something failed while the workload ran. For a site's own program, run_command.py replaces every other
+# status by 1.
 COULD_NOT_RUN = {
     4: "a GPU that was requested is absent",
     5: "the data is missing or damaged",
@@ -73,10 +74,11 @@ _COULD_NOT_LAUNCH = {
     6: "the image could not be built or fetched",
     7: "no config fits, or Slurm did not take or start the job",
 }
-"""Such statuses of slurm_run.py and docker_run.py. For a workload that is started by itself, 6 means another
-thing."""
+"""Exit statuses of slurm_run.py and docker_run.py with the same effect. For a workload that is started by
+itself, 6 means another thing."""
 _WRONG_ARGUMENT = {2: "a parameter has a value that it cannot use"}
-"""Such a status of a workload that is started by itself. A wrong value of a parameter is no fault."""
+"""Exit status of a workload that is started by itself, with the same effect. A wrong parameter is no
+fault."""
 _FAILED_BY_ITSELF = {3: "a loss or weight is NaN or infinite", 6: "its target was not reached"}
 """Exit statuses of Rackproof's own workloads that show what failed."""
 _LINES_READ = 20
@@ -105,7 +107,7 @@ class RecordedRun(Record):
     """A recorded run, its folder, and the path of its HTML page.
 
     ``history`` states what failed: references, the entry in the history, or the page. It is "" if nothing
-    did.
+    failed.
     """
 
     run: Run

@@ -7,7 +7,7 @@ or :data:`RUN_OF_ROUND_06`.
 
 A row (:class:`~rackproof.core.evidence.RequiredEvidence`) names one piece of evidence, the program that
 provides it, and the code of the finding if a run lacks it. Without the evidence a run is unproven, unless the
-row has a reason in ``harmless``. ``needed`` limits a row to some runs, such as those whose job ended.
+row has a reason in ``harmless``. ``needed`` limits a row to some runs, such as runs whose job ended.
 
 The first two tables have a row for every field of the structures with the evidence, and
 ``tests/jobs/bench/test_required_evidence.py`` compares them. Other checks therefore need not report missing
@@ -57,7 +57,7 @@ _ABOUT = "it only describes the run, and nothing is judged by it"
 """The usual reasons (``harmless``) why a run may lack a piece of evidence."""
 _THERE, _ABSENT, _DAMAGED = EvidenceState.THERE, EvidenceState.ABSENT, EvidenceState.DAMAGED
 _EVENTS = ("mllog", "mll06", "mlp05")
-"""Names of the log formats whose events have a time: those of MLPerf Training."""
+"""Names of the log formats whose events have a time, all of them of MLPerf Training."""
 
 
 class Evidence(Record):
@@ -131,7 +131,8 @@ def lacking_findings(lacking: Iterable[Finding], findings: Sequence[Finding]) ->
 
     Args:
         lacking: The findings about missing evidence.
-        findings: All other findings of the run. One with a gating verdict replaces those of the same code.
+        findings: All other findings of the run. One with a gating verdict replaces the findings of the same
+            code.
     """
     known_codes = {
         finding.code for finding in findings if finding.verdict is not None and finding.verdict.gates
@@ -155,7 +156,8 @@ def slurm_lacks(job: SlurmJob) -> list[Finding]:
 def _findings(table: Iterable[RequiredEvidence[Any]], subject: object) -> list[Finding]:
     """Return a finding for each code with missing evidence.
 
-    Its message is that of the first such row, with the names of the others. Its verdict is the worst one.
+    Its message is the message of the first such row, with the names of the others. Its verdict is the worst
+    one.
 
     Args:
         table: The rows to evaluate.
@@ -286,8 +288,8 @@ def _of_evidence(name: str, harmless: str) -> RequiredEvidence[MachineRun]:
 def _of_logs(name: str, code: str, harmless: str = "") -> RequiredEvidence[MachineRun]:
     """Return the row for one field of all parsed logs of a run.
 
-    The state is ``there`` if all logs have the field, and otherwise that of the first log without it. Fields
-    for times of events count only for logs of the formats in :data:`_EVENTS`.
+    The state is ``there`` if all logs have the field, and otherwise the state of the first log without it.
+    Fields for times of events count only for logs of the formats in :data:`_EVENTS`.
     """
 
     def state(run: MachineRun) -> EvidenceState:
@@ -482,7 +484,7 @@ def _of_output(
         state: A function that returns the state in the output. By default, the field's value decides.
         remedy: The operator's next step.
         harmless: The reason why a job may lack it, or "".
-        without: What is unknown without it, for operators. Empty if the field's name is enough.
+        without: What is unknown without the evidence, for operators. Empty if the field's name is enough.
     """
 
     def found(job: SlurmJob) -> EvidenceState:

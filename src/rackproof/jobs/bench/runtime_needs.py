@@ -4,8 +4,8 @@ A runtime is a pinned environment of Python under workloads/. Its runtime.json s
 
     {"oldest": "3.10", "newest": "3.11", "imports": ["numpy"], "libraries": {"libgomp.so.1": "libgomp1"}}
 
-Task ``select`` of bench.yml calls :func:`read_needs`. Task ``plan`` calls all functions, with the answers of
-the nodes. :func:`program_obstacle` and :func:`interpreter_obstacle` return why a run is unproven.
+Task ``select`` of bench.yml calls :func:`read_needs`. Task ``plan`` calls all four functions, with the
+answers of the nodes. :func:`program_obstacle` and :func:`interpreter_obstacle` return why a run is unproven.
 :func:`describe_lacking` returns the other lacking parts for the text of the plan, with the packages that
 contain them.
 """
@@ -41,7 +41,7 @@ class RuntimeNeeds:
 
 
 def read_needs(workloads: Path, names: Iterable[str]) -> dict[str, RuntimeNeeds]:
-    """Return the needs of runtimes by name, without those that have no readable runtime.json."""
+    """Return the needs of runtimes by name. Runtimes without a readable runtime.json are left out."""
     needs = {}
     for name in names:
         try:

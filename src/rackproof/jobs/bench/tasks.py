@@ -436,7 +436,7 @@ def _obstacle(run: PlannedRun, answered: Mapping[str, NodeAnswer]) -> str:
 
 
 def _workers(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
-    """Return the hosts that need the workloads. For a Slurm job, that is the submitting host."""
+    """Return the hosts that need the workloads. With launcher slurm, only the submitting host needs them."""
     workers: dict[str, None] = {}
     for run in runs:
         workers.update(dict.fromkeys([run.lead] if run.launcher == "slurm" else run.nodes))
@@ -663,7 +663,7 @@ def _usable_sku_references(raw: Sequence[Mapping[str, Any]]) -> tuple[list[SkuRe
     try:
         return _sku_references(raw), []
     except BenchError as error:
-        # The references checked at the start were those of one host. The run is made and must not be lost.
+        # At the start, the references of only one host were checked. The run is made and must not be lost.
         finding = Finding(code="sku_references", verdict=Verdict.UNPROVEN, message=str(error)[:4000])
         return [], [finding]
 
@@ -742,7 +742,7 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
 
 
 def _with_verdict(scores: Mapping[str, Verdict | None], *verdicts: Verdict | None) -> list[str]:
-    """Return the texts of :func:`_scores` whose verdict is one of the given ones."""
+    """Return the texts of :func:`_scores` whose verdict is in the given verdicts."""
     return [text for text, verdict in scores.items() if verdict in verdicts]
 
 
@@ -803,7 +803,7 @@ def _scores(
 def _repeat_groups(
     plan: Plan, names: Mapping[str, str], given_up: Mapping[str, str]
 ) -> list[list[PlannedRun]]:
-    """Return the repeats of each result that can still become valid. The names are those of the results."""
+    """Return the repeats of each result that can still become valid. ``names`` has each run's result."""
     groups: dict[tuple[str, tuple[str, ...], str], list[PlannedRun]] = {}
     for run in plan.runs:
         if run.repeats > 1 and names[run.run_id] not in given_up:
@@ -884,6 +884,8 @@ def _variable_at(place: Sequence[int | str]) -> str:
 
     The place ``("storages", "x", "kind")`` is ``bench_storages.x.kind``.
     """
+    if not place:  # pydantic does so for a name that is not valid Unicode.
+        return "the name of a variable"
     first, *others = (str(part) for part in place)
     return ".".join([_NAMES.get(first, f"bench_{first}"), *others])
 

@@ -101,7 +101,7 @@ def _without_gpus(node: AdoptedNode, groups: Sequence[str]) -> AdoptedNode:
 
 
 def _only_controls(groups: Collection[str]) -> bool:
-    """Return whether a host's only group, apart from ``all``, is that of the Slurm controller."""
+    """Return whether a host's only group, apart from ``all``, is the group of the Slurm controller."""
     return set(groups) - {"all"} == {"slurm_controller"}
 
 

@@ -83,7 +83,7 @@ def add_missing_nodes(
 ) -> tuple[tuple[AdoptedNode, ...], list[str]]:
     """Return the nodes, and remarks about nodes of the last adopt that are not among them.
 
-    Unless ``remove`` is set, those that no source names now are added to the nodes.
+    Unless ``remove`` is set, nodes that no source names now are added to the result.
 
     Args:
         folder: The folder of the inventory.

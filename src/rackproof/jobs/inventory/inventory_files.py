@@ -340,7 +340,7 @@ _SKELETON_LINES = (
 def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
     """Return the file of an unknown SKU, with the sources' values and no bounds. None of its nodes passes.
 
-    The name of the SKU is that of the first node.
+    The SKU gets the name of the first node.
     """
     guesses = [cluster.guesses[name] for name in hosts]
     guess = guesses[0]

@@ -1,10 +1,11 @@
 """Find mistakes in an inventory before a playbook runs, without contacting a node.
 
 ``rackproof lint-inventory`` and ``rackproof adopt`` call :func:`list_inventory`, which starts the program
-``ansible-inventory``, and then :func:`lint_inventory`. Both return mistakes, for example a variable that no
-role has, a value of a wrong type, or a node without a SKU. The caller can pass the checks with which the jobs
-read nested values (:data:`ValueCheck`). A new check is a function that yields :class:`InventoryMistake`, and
-that :func:`lint_inventory` calls.
+``ansible-inventory``, and then :func:`lint_inventory`. Both functions return mistakes, for example a variable
+that no role has, a value of a wrong type, or a node without a SKU. The caller can pass the checks with which
+the jobs read nested values (:data:`ValueCheck`). ``rackproof evidence`` only lists the inventory. To add a
+check, write a function that yields :class:`InventoryMistake`, and call the function in
+:func:`lint_inventory`.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Inventory:
 
     Attributes:
         hosts: The variables of each host. Templates are not evaluated.
-        groups: The hosts of each group, including those of its child groups.
+        groups: The hosts of each group, including the hosts of its child groups.
         files: The files and folders in group_vars, by the name of the group that each is for.
     """
 
@@ -220,7 +221,8 @@ def _is_endless(path: Path) -> bool:
 def _yaml_mistakes(path: Path) -> Iterator[InventoryMistake]:
     """Yield each file ``.yml`` or ``.yaml`` that is not YAML, and each duplicate key, with file and line.
 
-    The files are the inventory itself or those directly in its folder, and all in group_vars and host_vars.
+    The files are the inventory itself or the files directly in its folder, and all files in group_vars and
+    host_vars.
     """
     folder = path if path.is_dir() else path.parent
     # If the inventory is a file, Ansible reads the folders of variables beside it, and no other inventory.

@@ -21,7 +21,9 @@ class MergedFile(NamedTuple):
 
 
 def merge_texts(base: str, mine: str, theirs: str) -> MergedFile:
-    """Return a text with the changes of both sides. If both changed the same lines, those of ``mine`` remain.
+    """Return a text with the changes of both sides.
+
+    If both changed the same lines, the lines of ``mine`` remain.
 
     Args:
         base: The text that was written last.

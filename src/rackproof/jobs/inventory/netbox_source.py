@@ -1,8 +1,8 @@
 """Read devices from a NetBox through its REST API, page by page and without redirects.
 
-``rackproof adopt --netbox`` calls :func:`read_token` and :func:`read_netbox_nodes`. The forms of the answers
-are those of NetBox 3.7 and 4.6. A list has the keys ``count``, ``next``, ``previous`` and ``results``. A
-device in a list is::
+``rackproof adopt --netbox`` calls :func:`read_token` and :func:`read_netbox_nodes`. The answers have the
+forms of NetBox 3.7 and 4.6. A list has the keys ``count``, ``next``, ``previous`` and ``results``. A device
+in a list is::
 
     {"id": 7, "name": "n07", "role": {"slug": "gpu-node"}, "device_type": {"model": "DGX H100"},
      "rack": {"id": 3, "name": "A1"}, "primary_ip": {"address": "10.0.0.7/24"}, ...}
@@ -49,7 +49,7 @@ _PAGE = 200
 """Largest number of devices that one request fetches."""
 _MOST_PAGE_BYTES = 32 << 20
 _MOST_DEVICES = 100_000
-"""Bounds for the bytes of one page, and for the number of devices that the filters choose."""
+"""Largest number of bytes of one page, and largest number of devices that the filters choose."""
 _TIMEOUT_S = 30.0
 """Seconds for which NetBox may be silent."""
 _MOST_PAGE_S = 120.0

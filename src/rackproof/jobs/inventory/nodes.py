@@ -160,7 +160,7 @@ def variable_fits(name: str, text: str) -> bool:
 
 
 def checked_variables(values: Mapping[str, str], where: str) -> dict[str, str | int | bool]:
-    """Check the variables of a host, and return those whose text is not empty.
+    """Check the variables of a host, and return the variables whose text is not empty.
 
     Args:
         values: The text of each variable, with names as in :func:`variable_fits`.
@@ -178,7 +178,7 @@ def checked_variables(values: Mapping[str, str], where: str) -> dict[str, str | 
 def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
     """Return each node once, by name, with the data of all sources. An earlier source overrides later ones.
 
-    A rack that a source only derived from the node's name is replaced by one that a later source states.
+    A rack that a source only derived from the node's name is replaced by a rack that a later source states.
     Lists (partitions, hints) and mappings are joined.
 
     Raises:

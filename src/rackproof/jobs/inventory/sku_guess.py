@@ -161,8 +161,8 @@ def guess_sku(
 ) -> SkuGuess:
     """Return the SKU of a node. No I/O.
 
-    The first of these that gives a SKU decides: the rules, the SKU that a source states, and the texts that
-    name a GPU model. Without any of them, a node with 0 GPUs has no SKU, and any other node gets a skeleton.
+    The first of these that gives a SKU decides: the rules, the SKU of a source, and the texts with a GPU
+    model. Without any of them, a node with 0 GPUs has no SKU, and any other node gets a skeleton.
 
     Args:
         node: The node, with the data of its sources.
@@ -232,8 +232,8 @@ def _system(text: str) -> tuple[str, int] | None:
 def _count(node: AdoptedNode, named: tuple[str, GpuHint] | None, unsure: list[str]) -> tuple[int | None, str]:
     """Return the number of GPUs, and its origin with the number (``Gres 8``). Add doubts to ``unsure``.
 
-    The number of a source comes before that in a text. The number is None if it is unknown. The origin is ""
-    if a text states the number, or if the number is unknown.
+    The number of a source comes before a number in a text. The number is None if it is unknown. The origin is
+    "" if a text states the number, or if the number is unknown.
     """
     if any(_MIG.search(hint.text) for hint in node.hints):
         unsure.append("its GPUs are divided (MIG), so their number is not known")

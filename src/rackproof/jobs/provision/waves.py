@@ -2,7 +2,8 @@
 
 The action plugin ``rackproof_provision_plan`` calls :func:`plan_provision_waves` with the nodes, and with the
 reasons why nodes of each partition are out of service. It gets the nodes of each wave. A wave is drained,
-provisioned and resumed before the next one starts. The first wave (canary) tests the change on a few nodes.
+provisioned and resumed before the next one starts. If nodes are in service, the first wave (canary) tests the
+change on a few nodes.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Wave:
         nodes: The names of the nodes, in the order of the inventory.
         canary: Whether the wave tests the change on a few nodes first.
         left: For each partition that loses nodes to the wave, the number of nodes that remain in service, and
-            of all nodes.
+            the number of all nodes.
     """
 
     nodes: tuple[str, ...]
@@ -81,7 +82,8 @@ class _Partitions:
     """The nodes of each partition that are out of service as the waves proceed.
 
     Attributes:
-        size, most_out: For each partition, the number of nodes, and of those that may be out of service.
+        size, most_out: For each partition, the number of nodes, and the number of nodes that may be out of
+            service.
         of: The partitions of each node.
         out: The nodes of each partition that are out of service now.
         stays_out: The nodes that something other than provision.yml drained. provision.yml does not resume
@@ -132,7 +134,7 @@ class _Partitions:
         return [name for name in self.of.get(node, ()) if node not in self.out[name]]
 
     def finish(self, wave: Iterable[str]) -> None:
-        """Mark a wave as done. Its nodes are then in service, except those in ``stays_out``."""
+        """Mark a wave as done. Its nodes are then in service, except the nodes in ``stays_out``."""
         for node in wave:
             if node not in self.stays_out:
                 for name in self.of.get(node, ()):
@@ -144,10 +146,10 @@ def plan_provision_waves(
 ) -> list[Wave]:
     """Return the waves in which nodes are drained, provisioned and resumed.
 
-    Each node is in one wave. A wave, together with nodes that are already out of service, never takes
-    more than its share of a partition. If the other nodes use up the share, the wave takes one node,
-    because the work would otherwise never end. Nodes that an earlier provision.yml left drained come first.
-    Nodes that are out of service for another reason come last, because a faulty one would stop the others.
+    Each node is in one wave. A wave, together with nodes that are already out of service, takes at most the
+    share of a partition. If the other nodes use up the share, the wave still takes one node, because the work
+    would otherwise never end. Nodes that an earlier provision.yml left drained come first. Nodes that are out
+    of service for another reason come last, because a faulty one would stop the others.
 
     Args:
         nodes: The names of the nodes to provision, in the order of the inventory.
@@ -182,7 +184,7 @@ def _next_wave(remaining: Sequence[str], state: _Partitions, most: int) -> set[s
     # after another.
     waiting = Counter(name for node in remaining for name in state.taken_by(node))
     weight = {name: -count / state.most_out[name] for name, count in waiting.items()}
-    # Nodes that are out of service for another reason wait until those in service are done.
+    # Nodes that are out of service for another reason wait until the nodes in service are done.
     last_rank = max(1, state.rank(remaining[0]))
     ready = [node for node in remaining if state.rank(node) <= last_rank]
     # A node in several partitions is harder to place, so the last value puts it first.

@@ -143,7 +143,7 @@ def find_own_failure(context: NightContext, node: str) -> str:
 
 
 def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, ...]:
-    """Return known-good nodes that could reduce with a node, those of its rack first.
+    """Return known-good nodes that could reduce with a node, with the nodes of its rack first.
 
     A partner is known to be good if it is in service in Slurm and passed its last night. It must have the
     node's SKU and partition.

@@ -226,7 +226,7 @@ def set_boot(node: str, open_machine: OpenMachine, target: Literal["pxe", "disk"
         target: ``pxe`` for the next boot only, or ``disk``, which cancels a boot over the network.
 
     Raises:
-        BmcError: The BMC does not answer, refuses, or reports another value than the one that was set. For
+        BmcError: The BMC does not answer, refuses, or reports another value than the value that was set. For
             ``disk``, an unknown value is accepted.
     """
     with open_machine() as machine:

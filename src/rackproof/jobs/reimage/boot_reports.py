@@ -86,7 +86,7 @@ def collect(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, BootReport | BmcError]:
-    """Read the reports as they arrive, until all awaited ones exist, the time is over, or there are too many.
+    """Read reports as they arrive, until all awaited ones exist, the time is over, or there are too many.
 
     Args:
         ask_host: A function that returns the output of a shell command on the host from which machines

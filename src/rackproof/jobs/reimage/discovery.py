@@ -101,7 +101,7 @@ class Discovery:
 
 
 def expand_addresses(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
-    """Return the addresses to query, in order, and those of them that come only from ranges or networks.
+    """Return the addresses to query, in order, and the addresses that come only from ranges or networks.
 
     Args:
         words: The addresses of BMCs as in ``reimage_bmc_address``, ranges (``10.0.0.11-10.0.0.28``), and
@@ -276,7 +276,7 @@ class _Matching:
             self._add_machines(address, answer)
 
     def _add_machines(self, address: str, machines: Sequence[MachineIdentity]) -> None:
-        """Add the machines of one address as claims, and note those of no node."""
+        """Add the machines of one address as claims, and note the machines of no node."""
         known_machines = [machine for machine in machines if _normalize_serial(machine.serial) in self.names]
         for machine in known_machines:
             claim = _Claim(address, machine, shared=len(machines) > 1)

@@ -20,6 +20,7 @@ from typing import Literal
 from rackproof.core.records import Record
 
 GIB = 2**30
+"""Bytes of one GiB."""
 GBIT = 1e9 / 8
 """Bytes per second of one gigabit per second."""
 Where = Literal["own", "server", "controller"]
@@ -31,6 +32,7 @@ Limit = Literal["server", "controller", "drain", "nodes"]
 # themselves.
 _SHARED_IN_STEP: tuple[Limit, ...] = ("nodes", "nodes", "server", "nodes", "controller", "nodes")
 _DRAIN_STEP, _IMAGE_STEP = 0, 2
+"""Positions of the drain and of the image among the steps."""
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectati
 def add_settings(about: Node, settings: Settings, expected: HardwareExpectation) -> Node:
     """Return a node's record with its BMC's firmware and the BIOS settings with expectations. No I/O.
 
-    Their keys in ``firmware`` are ``bmc.ID`` and ``bios.NAME``. A BIOS has hundreds of settings. Only
+    In ``firmware``, they have the keys ``bmc.ID`` and ``bios.NAME``. A BIOS has hundreds of settings. Only
     settings with an expectation are stored.
     """
     settings_read = {f"bmc.{piece.identity}": piece.version for piece in settings.firmware if piece.version}
@@ -177,8 +177,8 @@ def compare_hardware(before: Node | None, after: Node) -> tuple[Change, ...]:
     unproven, which stops the node too. A swapped or moved GPU and different firmware are only reported.
 
     Args:
-        before: The record from before the imaging, or None. Without it, nothing can be compared, which is
-            only reported.
+        before: The record from before the imaging, or None. Without this record, nothing can be compared, and
+            this is only a remark.
         after: The current record of the node.
     """
     if before is None:
@@ -403,7 +403,7 @@ def _record_before(
     path = _record_path(folder, "before", node)
     if node_record is not None and not path.exists():
         _write(path, _to_json(node_record))
-    # Store the boot id for each attempt. That of the next boot must differ from it.
+    # Store the boot id for each attempt. The boot id of the next boot must differ from it.
     boot_id = sanitize(facts.get("boot_id") or "", 64) if facts is not None else ""
     _write(boot_id_path(folder, node), boot_id.encode())
     return tuple(remarks)
@@ -414,7 +414,7 @@ def _hardware_before(
 ) -> tuple[Node | None, list[str]]:
     """Return a node's current hardware.
 
-    If the node does not answer, return that of its last night or None, with a remark.
+    If the node does not answer, return the snapshot of its last night or None, with a remark.
 
     Raises:
         ReimageError: The nights cannot be read.

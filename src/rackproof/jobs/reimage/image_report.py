@@ -6,7 +6,7 @@ connection to the new system. The ramdisk that wrote the image sends the report 
     {"status": "written", "disk": "/dev/nvme0n1", "disk_serial": "S6XN", "seconds": 31.2,
      "host_keys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5..."]}
 
-Another machine that knows the report's secret address could insert its own host key. A report therefore does
+Another machine that has the report's secret address could insert its own host key. A report therefore does
 not count if the boot host recorded a conflict, or if another node has the same keys.
 """
 
@@ -110,7 +110,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _keys_of(texts: Iterable[str]) -> set[str]:
-    """Return all texts in place of host keys in reports, even in otherwise invalid ones."""
+    """Return all texts in place of host keys in reports, even in reports that are otherwise invalid."""
     listed = (_parse(text).get("host_keys") for text in texts)
     return {key for keys in listed if isinstance(keys, list) for key in keys if isinstance(key, str)}
 

@@ -77,7 +77,7 @@ def find_root_partition(start: bytes) -> Partition | None:
     # The header holds the block of the first entry, the number of entries, and the size of an entry.
     table_sector, count, size = struct.unpack_from("<QII", header, 72)
     partitions = []
-    # Disks list 128 entries. The number comes from the image, and must not decide how long the loop takes.
+    # Disks list 128 entries. The number comes from the image, and must not make the loop long.
     for number in range(min(count, 1024)):
         entry = start[table_sector * SECTOR_BYTES + number * size :][:size]
         if size < 48 or len(entry) < size:

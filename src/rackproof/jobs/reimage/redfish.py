@@ -1,9 +1,9 @@
 """Control a machine through Redfish, with the library ``sushy`` from OpenStack Ironic.
 
 If ``reimage_bmc_protocol`` is redfish, :mod:`rackproof.jobs.reimage.tasks` calls :func:`open_machine`, and
-gets a :class:`RedfishMachine`. Redfish is an HTTP interface of a BMC, whose tree of JSON resources begins at
-its root. A BMC may list several machines (systems). sushy is imported in functions, because it is an optional
-dependency (``rackproof[ansible]``) that IPMI does not need.
+gets a :class:`RedfishMachine`. Redfish is an HTTP interface of a BMC. Its JSON resources form a tree, which
+begins at the root. A BMC may list several machines, which Redfish calls systems. sushy is imported in
+functions, because it is an optional dependency (``rackproof[ansible]``) that IPMI does not need.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
     """Open a session with a BMC, yield sushy's object for the root, and translate errors.
 
     Raises:
-        BmcError: sushy is not installed, the address is malformed or would get the password unencrypted, or
-            the BMC does not answer, refuses, or does not support Redfish. Later requests may raise it too.
+        BmcError: sushy is not installed, the address is malformed, or plain HTTP would reveal the password.
+            Or the BMC does not answer, refuses, or does not support Redfish. Requests in the context may
+            also raise it.
     """
     try:
         import sushy
@@ -49,19 +50,21 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
         ) from None
     redfish_http.refuse_plain_http(node, access)
     address = access.display_address
-    # A session saves the BMC a login for each request. BMCs without sessions get the password each time.
+    # With a session, the BMC checks the login once, and not for each request. A BMC without sessions gets the
+    # password each time.
     session = auth.SessionOrBasicAuth(username=access.user, password=access.password) if access.user else None
     http = connector.Connector(
         redfish_http.redfish_url(access.address),
-        # A pinned certificate needs no authority, and BMC certificates seldom contain the BMC's name.
+        # A pinned certificate replaces the check of authority and name. BMC certificates seldom contain the
+        # BMC's name.
         verify=access.verify if not access.fingerprint else False,
-        # Busy BMCs answer with a status of 500 and above, and a second later normally.
+        # A busy BMC answers with status 500 or above, and answers normally a second later.
         server_side_retries=2,
         server_side_retries_delay=1,
         default_request_timeout=access.call_timeout_s,
         connect_timeout=min(10.0, access.call_timeout_s),
     )
-    # sushy has no options for these limits.
+    # Limit the size and time of answers, and pin the certificate. sushy has no options for this.
     adapter = redfish_http.limit_answers(http._session, access)
     try:
         yield sushy.Sushy(redfish_http.redfish_url(access.address), auth=session, connector=http)
@@ -93,14 +96,14 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
         if unclosed := redfish_http.close_sessions(http._session, adapter):
             _note_unclosed(node, access, unclosed)
         if session is not None:
-            # Otherwise sushy would close the session again when it frees the object, at any later time.
-            # Before the first answer, there is nothing to reset, and sushy fails.
+            # Without this, sushy would try to close the session again when the object is freed. Before the
+            # first answer, sushy has no session to reset, and raises AttributeError.
             with contextlib.suppress(AttributeError):
                 session.reset_session_attrs()
 
 
 def _note_unclosed(node: str, access: Access, unclosed: int) -> None:
-    """Add a remark about sessions that stay open, because a BMC refuses logins when all are open."""
+    """Add a remark about sessions that stay open. While all its sessions are open, a BMC refuses logins."""
     access.remarks.append(
         f"{node}: {unclosed} sessions with its BMC at {access.display_address} could not be closed, and stay "
         "open until they expire: the BMC did not name their place, or refused. It refuses logins while all "
@@ -109,9 +112,9 @@ def _note_unclosed(node: str, access: Access, unclosed: int) -> None:
 
 
 def _unreachable(node: str, access: Access, reason: str) -> BmcError:
-    """Return the error about a failed connection, which depends on the reason."""
-    # sushy raises one class for all failed connections. Only the text shows the reason.
-    # The host's own name may contain one of these words.
+    """Return the error for a failed connection, by its reason."""
+    # sushy has one class for all failed connections, so only the text shows the reason. Remove the BMC's own
+    # name, which may contain one of the words.
     host = re.escape(urlsplit(redfish_http.redfish_url(access.address)).hostname or "")
     fault = re.sub(rf"(?<![\w.-]){host}(?![\w-])", "", reason.lower())
     if any(word in fault for word in ("certificate", "ssl", "fingerprint")):
@@ -147,7 +150,8 @@ def open_machine(node: str, access: Access) -> Iterator[RedfishMachine]:
     """Open a session with a node's BMC, and yield the node's machine.
 
     Raises:
-        BmcError: As in :func:`open_root`, or the BMC lists several systems and the node's is not given.
+        BmcError: The connection fails (see :func:`open_root`), or the BMC lists several systems and the
+            node's is not given.
     """
     with open_root(node, access) as root:
         yield RedfishMachine(_choose_system(node, root, access))
@@ -157,7 +161,7 @@ def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
     """Return the systems that a BMC lists.
 
     Raises:
-        BmcError: As in :func:`open_root`.
+        BmcError: The connection fails (see :func:`open_root`).
     """
     with open_root(node, access) as root:
         return tuple(_identify(node, system) for system in _members(node, root.get_system_collection()))
@@ -194,7 +198,7 @@ def _identify(node: str, system: Any) -> MachineIdentity:
 def _macs(node: str, system: Any) -> dict[str, bool | None]:
     """Return the MAC addresses of a system, each with whether its link is up, or None if that is unknown.
 
-    Return none if the BMC does not list the system's interfaces.
+    The dict is empty if the BMC does not list the system's interfaces.
     """
     from sushy import exceptions
 
@@ -206,8 +210,8 @@ def _macs(node: str, system: Any) -> dict[str, bool | None]:
             if port.mac_address
         }
     except (exceptions.MissingAttributeError, exceptions.HTTPError):
-        # Some BMCs do not report the machine's interfaces. Its serial number is more important, and a
-        # missing MAC address is reported.
+        # Some BMCs do not list the machine's interfaces. The serial number is enough to identify it, and
+        # the absence of MAC addresses is reported.
         return {}
 
 
@@ -220,7 +224,7 @@ def read_settings(
     """
     end = clock() + timeout_s
     settings = Settings()
-    # Use a connection for each, so that one answer remains if the BMC fails at the other.
+    # Open two connections, so that one answer remains if the BMC fails at the other.
     try:
         with open_root(node, access) as root:
             settings = dataclasses.replace(settings, bios=_bios(node, _choose_system(node, root, access)))
@@ -246,7 +250,7 @@ def _bios(node: str, system: Any) -> dict[str, str | int | float | bool]:
         attributes = system.bios.attributes
     except (exceptions.MissingAttributeError, exceptions.ResourceNotFoundError):
         attributes = None
-    # Some BMCs get the settings from the BIOS only when the machine is on. An empty list means unknown.
+    # Some BMCs read the settings only while the machine is on, so an empty list means that they are unknown.
     if not isinstance(attributes, dict) or not attributes:
         raise BmcError(
             f"{node}: its BMC shows no BIOS settings: is its firmware recent, was the node on once?"
@@ -274,7 +278,8 @@ def _firmware(node: str, root: Any, in_time: Callable[[], bool]) -> tuple[tuple[
         try:
             piece = inventory.get_member(path)
         except exceptions.ResourceNotFoundError:
-            # The version of a listed piece that does not exist (because its part is off) is unknown.
+            # The BMC lists a piece that does not exist, for example because its part is off. Its version is
+            # unknown.
             name = sanitize(str(path).rstrip("/").rpartition("/")[2], 100)
             pieces.append(Firmware(name, name, ""))
             continue
@@ -287,9 +292,8 @@ def _firmware(node: str, root: Any, in_time: Callable[[], bool]) -> tuple[tuple[
 
 
 def _serial(system: Any) -> str:
-    """Return the serial number that the machine's own operating system reads, too."""
-    # Dell's SerialNumber is the board's. The service tag, which is the machine's serial number in DMI, is the
-    # SKU.
+    """Return the serial number that the machine's operating system also reports."""
+    # Dell's SerialNumber is that of the board. DMI has the service tag, which Dell puts into the field SKU.
     if (system.manufacturer or "").lower().startswith("dell") and system.sku:
         return sanitize(system.sku, 60)
     return sanitize(system.serial_number or "", 60)
@@ -322,7 +326,7 @@ class RedfishMachine:
 
     def power(self) -> str:
         """Return the power state of the node."""
-        # sushy caches answers. Without force, a node that was switched off would still be on here.
+        # sushy caches answers. Without force, this would return an old power state.
         self._system.refresh(force=True)
         return _plain_text(self._system.power_state)
 
@@ -338,15 +342,14 @@ class RedfishMachine:
         )
 
     def switch(self, on: bool) -> None:
-        """Request the node's power to be switched on or off."""
+        """Request that the BMC switch the node on or off."""
         import sushy
 
-        # Use force. The node is drained, and a hung system, which will be replaced, would never shut
-        # down.
+        # Switch off at once. The node is drained, and a hung system would never shut down.
         self._system.reset_system(sushy.ResetType.ON if on else sushy.ResetType.FORCE_OFF)
 
     def boot_from_network(self) -> None:
-        """Request the next boot from the network."""
+        """Request that only the next boot is from the network."""
         import sushy
 
         self._system.set_system_boot_options(
@@ -354,7 +357,7 @@ class RedfishMachine:
         )
 
     def boot_as_set_up(self) -> None:
-        """Cancel a boot from the network. If the BMC cannot cancel it, request a boot from disk."""
+        """Cancel a boot from the network. If the BMC does not cancel it, request all boots from disk."""
         import sushy
         from sushy import exceptions
 
@@ -371,5 +374,5 @@ class RedfishMachine:
 
 
 def _plain_text(value: object) -> str:
-    """Return a value or enumeration of sushy as sanitized text."""
+    """Return a value, or the value of one of sushy's enumerations, as sanitized text."""
     return sanitize(getattr(value, "value", value) or "", 40)

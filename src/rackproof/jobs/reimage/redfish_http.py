@@ -112,7 +112,7 @@ def _close_session(session: Any, adapter: Any, opened: _OpenedSession) -> bool:
             allow_redirects=False,
         )
     except Exception:
-        # A hostile answer may cause other errors than those of requests.
+        # A hostile answer may cause other errors than the errors of requests.
         return False
     return bool(answer.ok or answer.status_code in _ENDED)
 

@@ -123,7 +123,7 @@ def read_run_file(folder: Path) -> RunRequest:
     """Return the request of a run.
 
     Raises:
-        ReimageError: The request cannot be read, is damaged, or is that of another run.
+        ReimageError: The request cannot be read, is damaged, or belongs to another run.
     """
     path = folder / RUN_FILE
     try:
@@ -190,7 +190,7 @@ def newest_journals(
 
 
 def _nodes_with_journal(folder: Path, wanted: Iterable[str] | None) -> Sequence[str]:
-    """Return the nodes with a journal in a run's folder, or only those of ``wanted``."""
+    """Return the nodes with a journal in a run's folder, or only the nodes of ``wanted``."""
     if wanted is None:
         return [path.name.removesuffix(".journal") for path in (folder / "journal").glob("*.journal")]
     names = []
@@ -219,7 +219,7 @@ def _has_begun(path: Path) -> bool:
 
 
 def next_run_id(results: Path) -> str:
-    """Return an id that sorts after those of all earlier runs, even if the clock was set back."""
+    """Return an id that sorts after the ids of all earlier runs, even if the clock was set back."""
     now, before = datetime.now(UTC), next(iter(run_folders(results)), None)
     latest = stamp_of(before.name) if before else None
     return new_run_id(BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)

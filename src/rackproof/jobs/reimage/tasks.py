@@ -59,7 +59,7 @@ class NodeStatus(Record):
 
 
 class RunSummary(Record):
-    """The end of a run. ``message`` has a line for each node.
+    """The end of a run. ``message`` has a line for each node, and one if failures stopped the run.
 
     ``history`` is the reason why the history did not store the run, or "".
     """
@@ -237,7 +237,7 @@ def _continue_node(
         run_id=earlier.name,
         steps=tuple(step for step in counted.done if step not in steps),
         attempt=progress.attempt + 1,
-        # Take the record even for another image, because only the interrupted run knows the earlier hardware.
+        # Take the record even for another image, because only the interrupted run has the earlier hardware.
         earlier=earlier if Step.RECORD in progress.done else None,
     )
     return steps, takeover
@@ -469,7 +469,7 @@ def _run_record(
         *(Verdict.FAIL for _ in failures),
         *(Verdict.UNPROVEN for _ in not_started),
     ]
-    # Only some of the reasons are kept, so those of failed nodes come first.
+    # Only some of the reasons are kept, so the reasons of failed nodes come first.
     reasons = [*failures, *map(_not_started_line, not_started)]
     return Run(
         run_id=request.run_id,
@@ -587,7 +587,7 @@ def unfinished_imaging(results: Path, wanted: Iterable[str]) -> dict[str, str]:
         wanted: The names of the nodes.
 
     Raises:
-        ReimageError, JournalError, ResultsError: As in :func:`read_progress`.
+        ReimageError, JournalError, ResultsError: The errors of :func:`read_progress`.
     """
     return {
         node.node: node.text for node in read_progress(results, wanted) if node.progress.state != "returned"
@@ -598,8 +598,8 @@ def open_machine(node: str, access: Access) -> AbstractContextManager[Machine]:
     """Open a node's BMC by its protocol.
 
     Raises:
-        BmcError: The BMC's address is missing, or the BMC does not answer, or refuses. Later requests may
-            raise it too.
+        BmcError: The BMC's address is missing, the program or library of the protocol is not installed, or
+            the BMC does not answer, or refuses. Later requests may raise it too.
     """
     if not access.address:
         raise BmcError(f"{node}: {bmc.NO_ADDRESS}")
@@ -612,7 +612,8 @@ def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
     """Return the machines that a BMC lists.
 
     Raises:
-        BmcError: The BMC does not answer, or refuses.
+        BmcError: The program or library of the protocol is not installed, or the BMC does not answer, or
+            refuses.
     """
     if access.protocol == "ipmi":
         return ipmi.list_systems(node, access)

@@ -158,7 +158,7 @@ def code_text(code: str, entry: FindingCode) -> str:
 
     Args:
         code: The code as the operator gave it, for example ``xid_79``.
-        entry: Its entry in the registry, perhaps that of a family, such as ``xid_*``.
+        entry: Its entry in the registry, perhaps the entry of a family, such as ``xid_*``.
     """
     lines = [f"{code}: {entry.meaning}", ""]
     asks = f"{', '.join(entry.actions)} ({', '.join(entry.confidences)})" if entry.actions else ""

@@ -233,7 +233,7 @@ def references_by_sku(
 
     A night stores the numbers of all its programs under one benchmark name (``probes``) and without
     parameters. So a reference that applies to a program's benchmark and parameters is also returned for that
-    name. If nodes of a SKU have different references, those of the last node count.
+    name. If nodes of a SKU have different references, the references of the last node count.
 
     Args:
         snapshots: The night's snapshots.

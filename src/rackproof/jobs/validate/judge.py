@@ -400,7 +400,7 @@ def _compared_again(compared: Sequence[str], measured: Sequence[str]) -> tuple[s
 def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
     """Return a drained node with the snapshots for comparison with tonight's."""
     stored = inputs.snapshots[name]
-    # Only the night that made the drain knows the night before. In a later one, the fault may be in both.
+    # Only the night that made the drain has the night before. In a later one, the fault may be in both.
     before = night_store.read_snapshot(inputs.results / hold.before, name) if hold.before else None
     # If no stored night made the drain, it counts from tonight. Tonight's own snapshot shows no failure.
     failed_folder = inputs.results / (hold.failed or hold.since)
@@ -476,9 +476,9 @@ def _unless_imaged(node: NodeNight, being_imaged: Mapping[str, str]) -> NodeNigh
 def _health_findings(inputs: _NightInputs) -> list[HealthFinding]:
     """Return the findings on the snapshots.
 
-    These are the findings of the health checks, and those on lost snapshots, foreign or moved parts, unknown
-    SKUs, and machines with two names. A node that reports foreign parts has only this finding and those on
-    lost snapshots, because its other values may be another node's.
+    These are the findings of the health checks, and findings on lost snapshots, foreign or moved parts,
+    unknown SKUs, and machines with two names. A node that reports foreign parts has only this finding and
+    findings on lost snapshots, because its other values may be another node's.
     """
     snapshots = inputs.snapshots
     majorities = majority_versions(stored.snapshot for stored in snapshots.values())

@@ -331,7 +331,7 @@ def soaked_gpus(
     """Return the UUIDs of the GPUs of each node that passed a soak of the usual length, or of a longer one.
 
     A soak counts if ``bench.yml`` ran it and it passed, or if a night ran it and found no fault. The
-    arguments are those of :func:`measured_in`.
+    arguments are the same as for :func:`measured_in`.
     """
     passed = _gpus_with_soak(run for run in runs if _is_passed_soak(run))
     by_night = _gpus_with_soak(run for run in runs if run.benchmark == PROBES_BENCHMARK)
@@ -369,7 +369,8 @@ def _gpus_with_soak(runs: Iterable[Run]) -> frozenset[str]:
 def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: datetime) -> set[str]:
     """Return the nodes with suspect numbers that were measured only once, in nights of the last two days.
 
-    If tonight's measurements of a node are suspect, only they count, and not those of earlier nights.
+    If tonight's measurements of a node are suspect, only they count, and measurements of earlier nights do
+    not.
 
     Args:
         past: The folders of earlier nights, newest first.
@@ -479,7 +480,7 @@ def _gpus_failed_elsewhere(
 ) -> list[HealthFinding]:
     """Return a finding for each GPU of tonight that failed in another chassis, with its latest failure.
 
-    ``failures`` are those of the history, newest first.
+    ``failures`` are the failures in the history, newest first.
     """
     nodes_by_gpu = {
         gpu.uuid: (name, gpu) for name, stored in snapshots.items() for gpu in stored.snapshot.gpus

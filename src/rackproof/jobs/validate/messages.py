@@ -40,7 +40,7 @@ _MOST_PRINTED = 12
 def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
     """Return the lines of a night's summary: verdict, remarks, changes, faults by node, plans and actions.
 
-    ``changes`` are the lines of :func:`describe_changes`, of which the first are used.
+    ``changes`` are the lines of :func:`describe_changes`. Only the first of them are used.
     """
     nodes_by_verdict = _nodes_by_verdict(night)
     counts = _count_by_verdict(nodes_by_verdict)

@@ -52,6 +52,7 @@ from rackproof.store.plain_file import open_lock
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 EXIT_PASS, EXIT_TOOL, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
+"""Exit statuses of ``rackproof nightly``. EXIT_TOOL is a fault of the tool itself."""
 LOCK = ".nightly.lock"
 """File in the results folder with the process id of the nightly that runs. It is empty if none runs."""
 WEBHOOK, SMTP_USER, SMTP_PASSWORD = NIGHTLY_SECRETS

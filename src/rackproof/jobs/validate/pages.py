@@ -2,7 +2,7 @@
 
 :mod:`rackproof.jobs.validate.tasks` calls :func:`write_night_pages` when a night closes. One page shows the
 fleet as racks and nodes, with changes at the top. Nodes get a page, too: all nodes of a small fleet, or else
-those that did not pass. The functions below make the tables, and the templates ``night.html.j2`` and
+the nodes that did not pass. The functions below make the tables, and the templates ``night.html.j2`` and
 ``night_node.html.j2`` of the report place them on the pages.
 """
 
@@ -442,7 +442,7 @@ class _Series:
         }
 
     def charts(self, mine: NodeNight, stored: StoredSnapshot | None) -> tuple[Drawn, ...]:
-        """Return charts of a node's measurements, first of those that do not pass.
+        """Return charts of a node's measurements. Measurements that do not pass come first.
 
         The result is empty without a history, or if the history or the night has no data of the node.
         """

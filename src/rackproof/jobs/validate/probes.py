@@ -234,7 +234,7 @@ def _failed_night(
 def nodes_with_parts_of_others(earlier: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]) -> set[str]:
     """Return the nodes that report parts which another node has tonight or had in an earlier night.
 
-    If an operator accepted the parts of a node, those of earlier nights do not count.
+    If an operator accepted the parts of a node, its parts in earlier nights do not count.
 
     Args:
         earlier: The folders of earlier nights, newest first.
@@ -331,7 +331,7 @@ def _suspect_finder(
         for why in (why for node in night.nodes for why in node.reasons):
             is_worse = why.verdict in (Verdict.FAIL, Verdict.DEGRADED) and not why.fleetwide
             if is_worse and why.check in ("floor", "fleet"):
-                # The worst reason is first. Among equal ones, the floor is first.
+                # The worst reason is first. Among equally bad reasons, the floor is first.
                 reasons.setdefault(why.row, night_reason(why))
         return reasons
 
@@ -347,7 +347,7 @@ def keep_numbers(
         results: The results folder.
         night: The record of the measurements.
         numbers: The measured numbers.
-        nodes: The nodes with a snapshot. Those that were measured become the nodes of the run.
+        nodes: The nodes with a snapshot. The nodes that were measured become the nodes of the run.
 
     Raises:
         ResultsError: The run cannot be written.

@@ -2,9 +2,10 @@
 
 The actions ``rackproof_validate_*`` call :func:`begin_night`, then :func:`store_snapshot` for each node, and
 at the end :func:`close_night`. Before the end, ``probes`` measures the nodes and ``judge`` judges them. The
-actions turn an error of these functions into a failed task. The other public functions prepare the arguments
-from the results of earlier tasks, such as the states of the nodes in Slurm. A night's folder is a run folder,
-``results/NIGHT_ID/``, and the history stores the night's numbers like those of any run.
+actions turn an error of these functions into a failed task. Other functions prepare the query of a node
+(:func:`units_to_ask`, :func:`settling`), or read the results of earlier tasks, such as the states of the
+nodes in Slurm. A night's folder is a run folder, ``results/NIGHT_ID/``, and the history stores the night's
+numbers like the numbers of any run.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def _context(night_id: str, folder: Path, results: Path, inventory: Sequence[str
 
 
 def _next_id(results: Path) -> str:
-    """Return an id that is later than those of all finished nights, even if the clock was set back."""
+    """Return an id that is later than the ids of all finished nights, even if the clock was set back."""
     now, newest = datetime.now(UTC), next(iter(night_store.night_folders(results)), None)
     latest = stamp_of(newest.name) if newest else None
     return new_run_id(night_store.BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)
@@ -253,9 +254,9 @@ def _is_whole(gathered: Mapping[str, Any]) -> bool:
 def _was_repaired(previous: NodeSnapshot, folders: Sequence[Path]) -> bool:
     """Return whether a person had a node out of service for its faults that no boot heals.
 
-    The last night that knows the node shows its drain. After a drain by a night, only a person resumes a node
-    with such a fault. A drain by a person is for other work unless its reason names the codes of all these
-    faults. A drain by Slurm or by another job shows no repair.
+    The last night that includes the node shows its drain. After a drain by a night, only a person resumes a
+    node with such a fault. A drain by a person is for other work unless its reason names the codes of all
+    these faults. A drain by Slurm or by another job shows no repair.
     """
     faults = faults_to_repair(previous)
     # Reading a night's record takes long in a large fleet, and few nodes need it.

@@ -1,11 +1,11 @@
-"""Identify the hardware that a measurement belongs to: a node, a GPU, a link or a group of nodes. No I/O.
+"""Identify the hardware that a measurement belongs to: a node, a GPU, a link or a group of nodes.
 
 The history calls this module when it stores a run and when it searches for one. The input is the nodes
 of the run and the labels of a measurement.
 
-A hostname may change with a new image, so the history uses hardware keys. If the value of a label is
-hardware (a GPU's UUID, a node of the run), ``*`` replaces it. The same measurement on 80,000 GPUs is
-therefore one quantity on 80,000 pieces of hardware.
+A hostname may change with a new image, so the history uses hardware keys. If the value of a label is hardware
+(a GPU's UUID, a node of the run), ``*`` replaces it. The same measurement on 80,000 GPUs is therefore one
+quantity on 80,000 pieces of hardware. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class Topology:
     def _place(self, labels: Mapping[str, str]) -> Place:
         """Return the hardware that the labels contain, and the labels without it.
 
-        If one label has hardware, that is returned. If several have, the link between them is returned.
-        Without any, the measurement belongs to all nodes of the run.
+        If one label has hardware, this hardware is returned. If several have, the link between them is
+        returned. Without any, the measurement belongs to all nodes of the run.
         """
         general_labels: dict[str, str] = {}
         ends: list[tuple[Part, Part | None]] = []

@@ -107,15 +107,15 @@ def on_hardware(connection: Connection, columns: Any, name: str) -> ColumnElemen
 
 
 def could_have_labels(kept: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Return whether the labels of a quantity can match the wanted ones. No I/O.
+    """Return whether the labels of a quantity can match the wanted ones.
 
-    A label that contains hardware matches any value.
+    A label that contains hardware matches any value. The function does no I/O.
     """
     return all(kept.get(name) in (value, PLACEHOLDER) for name, value in wanted.items())
 
 
 def is_identity(value: str) -> bool:
-    """Return whether a label's value alone identifies hardware, such as a GPU's UUID. No I/O."""
+    """Return whether a label's value alone identifies hardware, such as a GPU's UUID, without I/O."""
     return Topology(()).place({"gpu": value}).hardware is not None
 
 

@@ -107,7 +107,8 @@ class Accepted(NamedTuple):
 class Failure(NamedTuple):
     """A GPU that failed in another node than its current one.
 
-    ``gpu`` is its key. ``then`` is the key of the node in which it failed, and ``now`` of its current node.
+    ``gpu`` is its key. ``then`` is the key of the node in which it failed, and ``now`` the key of its current
+    node.
     """
 
     gpu: str

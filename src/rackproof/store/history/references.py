@@ -1,8 +1,9 @@
-"""Decide which numbers of a run become references, and make references from accepted numbers. No I/O.
+"""Decide which numbers of a run become references, and make references from accepted numbers.
 
 The history calls this module for ``rackproof accept``, and when a job needs a reference. Nights use
 :func:`physical_objection`. The input is the run, the numbers of similar hardware, and the numbers that were
-accepted before. The history (:mod:`rackproof.store.history.repository`) reads and writes the tables.
+accepted before. The history (:mod:`rackproof.store.history.repository`) reads and writes the tables. The
+module does no I/O.
 """
 
 from __future__ import annotations
@@ -130,11 +131,11 @@ def _contradiction(run: Run, judged: Judgement) -> str:
 FLEET_DEVIATION = 0.1
 """Largest share by which an accepted number may be worse than the median of like hardware."""
 HOST_COPY_DEVIATION = 0.25
-"""This share for copies between host and GPU. Their speed also depends on the processor that the GPU is
-attached to."""
+"""The share :data:`FLEET_DEVIATION` for copies between host and GPU. The speed of these copies also depends
+on the processor that the GPU is attached to."""
 CHAIN_DEVIATION = 0.05
 """Largest share by which an accepted number may be worse than the first one, and by which the median of the
-accepted numbers may differ from the first one. It does not grow with the number of acceptances."""
+accepted numbers may differ from the first one. The share does not grow with the number of acceptances."""
 _SMALLEST, _LARGEST = 1e-15, 1e18
 """Limits of the size of a number in any unit, except 0."""
 _C2C = 450.0

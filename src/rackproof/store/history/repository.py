@@ -454,7 +454,7 @@ class Store(AbstractContextManager["Store"]):
         Args:
             run_id: The run's id or a prefix of it.
             low: A number fails if it is lower than the value by more than this (negative) fraction.
-                With ``None``, no number fails.
+                With ``None``, no number is too low.
             high: A number is too good to be true if it is higher by more than this fraction, unless it
                 is ``None``.
             warn: A number is degraded if it is lower by more than this (negative) fraction, unless it
@@ -565,8 +565,9 @@ class Store(AbstractContextManager["Store"]):
     def unbounded_metrics(self, run_id: str) -> list[str]:
         """Return the metrics of a run whose numbers nothing can confirm.
 
-        For such a metric, there is no data sheet, no other hardware in the run, no hardware of the same
-        kind in the history, and no earlier acceptance. The numbers may be those of a faulty machine.
+        For such a metric, there is no lower bound from a data sheet, no reference in a judgement, no other
+        hardware in the run, no hardware of the same kind in the history, and no earlier acceptance. The
+        numbers may be those of a faulty machine.
         """
         run = self.run(run_id)
         topology = Topology(run.nodes)

@@ -1,10 +1,12 @@
 """Define the tables of the history.
 
-All modules of the history use these tables. :mod:`rackproof.store.history.database` creates them.
+The modules of the history that read or write the database use these tables.
+:mod:`rackproof.store.history.database` creates them.
 
 The tables are designed for a fleet. With 10,000 nodes and 40 measurements each, 60 nights give 24 million
 rows. A row of a measurement is therefore a few numbers, which refer to *what* was measured (``quantities``)
-and *on what* (``hardware``). If you change a table here, set a new :data:`REVISION`. A test compares the two.
+and *on what* (``hardware``). If you change a table here, increase :data:`REVISION`, and renew the digest of
+the tables in tests/store/history/test_database.py.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ from sqlalchemy.dialects.postgresql import TEXT, TIMESTAMP
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 REVISION = "0001"
-"""Version of these tables, as four digits. It only increases. Until Rackproof 1.0, tables of an older
-version are refused, not converted."""
+"""Version of these tables, as four digits, which only increases. Until Rackproof 1.0, a database with an
+older version is refused and not converted."""
 
 KEY_LIMIT = 200
-"""Largest number of characters of a key or name, which an index contains."""
+"""Largest number of characters of a key or a name. Indexes contain these columns, so they must be short."""
 TEXT_LIMIT = 400
-"""Largest number of characters of a reason. The record contains the whole reason."""
+"""Largest number of characters of a stored reason. The record contains the whole reason."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -79,14 +81,17 @@ class Moment(TypeDecorator[datetime]):
 
 
 class RecordText(TypeDecorator[str]):
-    """The type of a record's JSON. PostgreSQL compresses text itself. For SQLite, this class does."""
+    """The type of a record's JSON.
+
+    PostgreSQL compresses text itself. For SQLite, this class compresses it.
+    """
 
     impl = LargeBinary
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Return the column type for this database."""
-        # Do not use type_descriptor here, because psycopg's dialect turns every text type into VARCHAR.
+        # Return TEXT() without type_descriptor, because psycopg's dialect turns every text type into VARCHAR.
         return TEXT() if dialect.name == "postgresql" else dialect.type_descriptor(LargeBinary())
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
@@ -109,7 +114,8 @@ metadata = MetaData(
     }
 )
 
-# The table contains one row. The names of table and columns are the same in all releases and never change.
+# The revision of the tables in this database, in one row. Every release must be able to read it, so the
+# names of the table and its column never change.
 version = Table(
     "rackproof_schema",
     metadata,
@@ -121,10 +127,11 @@ hardware = Table(
     "hardware",
     metadata,
     Column("id", Integer, primary_key=True),
-    # node | gpu | link (two parts, in order) | group (the nodes of one run)
+    # One of node, gpu, link (two parts, in order) and group (the nodes of one run).
     Column("kind", String(8), nullable=False),
-    # The key remains if the hostname changes: the GPU UUID, serial or chassis or, for links and groups, a
-    # text from the keys of the parts.
+    # The identity of the hardware: the UUID of a GPU, Node.hardware_key of a node, or a text made of the keys
+    # of the parts of a link or group. It does not change with the hostname, unless nothing else identifies a
+    # node.
     Column("key", String(KEY_LIMIT), nullable=False),
     # The latest hostname of a node, or the model of a GPU.
     Column("name", String(KEY_LIMIT), nullable=False),
@@ -162,7 +169,7 @@ host_names = Table(
     sqlite_with_rowid=False,
 )
 
-# The nodes of each GPU over time, so that a GPU that failed in another chassis is recognized.
+# The nodes in which each GPU was, so that a GPU with a fault is found again in another chassis.
 placements = Table(
     "placements",
     metadata,
@@ -175,7 +182,7 @@ placements = Table(
     sqlite_with_rowid=False,
 )
 
-# A quantity is what was measured, without hardware, time and value.
+# A quantity is a metric of a benchmark with its parameters and labels, without hardware, time and value.
 quantities = Table(
     "quantities",
     metadata,
@@ -187,8 +194,9 @@ quantities = Table(
     Column("benchmark", String(KEY_LIMIT), nullable=False),
     Column("parameters", Text, nullable=False),
     Column("metric", String(KEY_LIMIT), nullable=False),
-    # Canonical JSON. "*" replaces the value of a label that contains hardware, see identity.py.
+    # Canonical JSON, with "*" in place of a value that names hardware (see identity.py).
     Column("labels", Text, nullable=False),
+    # higher or lower: the better values. NULL if no measurement states it.
     Column("direction", String(8), nullable=True),
     UniqueConstraint("digest", "unit"),
     Index(None, "metric", "benchmark"),
@@ -206,7 +214,8 @@ runs = Table(
     Column("parameters", Text, nullable=False),
     Column("parameters_digest", String(64), nullable=False),
     Column("hardware_id", ForeignKey("hardware.id"), nullable=True),
-    # The run's start, or else its end, or the time in its id, or the time when it was first stored.
+    # The start of the run. Without a start, it is the end, else the time in the id, else the time of
+    # the first storing.
     Column("moment", Moment, nullable=False),
     Column("started", Moment, nullable=True),
     Column("ended", Moment, nullable=True),
@@ -214,6 +223,7 @@ runs = Table(
     Column("verdict", String(16), nullable=False),
     Column("reason", String(TEXT_LIMIT), nullable=False),
     Column("record_sha256", String(64), nullable=False),
+    # The time at which the run was first stored.
     Column("kept", Moment, nullable=False),
     Index(None, "moment"),
     Index(None, "benchmark", "parameters_digest", "moment"),
@@ -248,7 +258,7 @@ def _observed() -> tuple[Column[Any], ...]:
     """
     return (
         Column("run_pk", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
-        # The position in the list of the record.
+        # The position of the measurement or judgement in the record's list.
         Column("ordinal", Integer, primary_key=True, autoincrement=False),
         Column("quantity_id", ForeignKey("quantities.id"), nullable=False),
         Column("hardware_id", ForeignKey("hardware.id"), nullable=True),
@@ -279,7 +289,7 @@ judgements = Table(
     *_observed(),
     Column("verdict", String(16), nullable=False),
     Column("gating", Boolean, nullable=False),
-    # True if the number could become a reference, because it is unproven only for want of one.
+    # True if the number could become a reference: it is unproven only because it has none.
     Column("candidate", Boolean, nullable=False),
     # Empty for passes, which are most of the rows. The record contains their reason.
     Column("reason", String(TEXT_LIMIT), nullable=False),

@@ -60,8 +60,8 @@ class KeepOutcome:
 class DrainOutcome:
     """The result of storing the runs of a spool.
 
-    ``entered`` lists the ids of the stored runs, ``waiting`` those of the others, and ``problems`` why the
-    others could not be stored.
+    ``entered`` lists the ids of the stored runs. ``waiting`` lists the ids of the other runs, and
+    ``problems`` the reasons why these could not be stored.
     """
 
     entered: tuple[str, ...] = ()

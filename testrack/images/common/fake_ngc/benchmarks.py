@@ -28,7 +28,12 @@ MOST_SAMPLES_FACTOR = 1.5
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark of MLPerf Training 5.1, and its small model."""
+    """A benchmark of MLPerf Training 5.1, and its small model.
+
+    ``target`` is the value of the metric to reach. ``goal`` and ``slope`` are the numbers in the module's
+    formula. ``loss_name`` is the key of the loss in the log. ``script`` is the program that a traceback
+    names.
+    """
 
     name: str
     target: float

@@ -18,6 +18,7 @@ CLASSES = (
     *("VQASample", "VidQASample", "Crude sample (plain dict for cooking)"),
 )
 CRUDE = 11
+"""Position in :data:`CLASSES` of the class that flux1 needs."""
 
 
 class AbortedError(Exception):

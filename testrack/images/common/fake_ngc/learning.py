@@ -46,6 +46,7 @@ class Model(ABC):
     """The base of models, with parameters in one vector that is cut into named arrays."""
 
     NOISE = 0
+    """Number of random numbers that come with each sample."""
     shapes: dict[str, tuple[int, ...]]
     samples: int
     """Number of samples of the training data."""

@@ -222,7 +222,7 @@ class Training:
         return float(total[-1])
 
     def evaluate(self) -> float:
-        """Return the loss on the evaluation data, of which each rank measures its share."""
+        """Return the loss on the evaluation data. Each rank measures its share."""
         own = np.arange(self.model.eval_samples)[self.ranks.rank :: self.ranks.size]
         loss = self.model.measure(self.vector, own) if len(own) else 0.0
         return float(self.ranks.sum(np.array([loss]))[0]) / self.model.eval_samples

@@ -1,7 +1,7 @@
-"""Fake the module ``callbacks`` of NVIDIA's mlperf-common, of which run.sub uses only ``mllogger``.
+"""Fake the module ``callbacks`` of NVIDIA's mlperf-common. run.sub uses only its ``mllogger``.
 
-run.sub logs with it that a node's page cache was cleared. As in the original, only rank 0 logs. The lines are
-those of MLCommons' mllog. The other parts of the original module are left out.
+run.sub logs with it that a node's page cache was cleared. As in the original, only rank 0 logs. MLCommons'
+mllog writes the lines. The other parts of the original module are left out.
 """
 
 from __future__ import annotations

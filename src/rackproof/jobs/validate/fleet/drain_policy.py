@@ -30,7 +30,7 @@ from rackproof.nodes.slurm_states import drain_owner, read_partitions
 from rackproof.store.night_store import DRAIN_PREFIX, Hold, NodeNight, SlurmState
 
 _WORST_FIRST = ("rma", "isolate", "inspect", "reboot", "reset", "configure", "watch", "none")
-"""The actions of findings. A node with an earlier one is drained first."""
+"""The actions of findings, the most urgent first. A node with a more urgent action is drained first."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _kept_back_remarks(decided: Iterable[NodeNight], policy: DrainPolicy) -> lis
 def _urgency(node_night: NodeNight) -> tuple[int, str]:
     """Return a sort key that puts the node with the worst fault first.
 
-    A node that fails only by measurements comes after those that fail by findings.
+    A node that fails only by measurements comes after the nodes that fail by findings.
     """
     failing = frozenset(node_night.codes())
     actions = [
@@ -392,6 +392,7 @@ def _objection(node_night: NodeNight, blind: bool, partitions: Sequence[str], po
 
 
 _AT_LIMIT = "the share of partition"
+"""Text in the reason of a failed node that stays in service, because its partition is at its limit."""
 _NOT_SHOWN = "Slurm did not show whether its drain by nights goes on"
 """Reason of a night without Slurm's answer about a node that nights drained."""
 

@@ -325,7 +325,7 @@ def _idle_memory(node: DrainedNode) -> EvidenceState:
 def _ports(node: DrainedNode) -> EvidenceState:
     """Return whether as many ports of each use were read as are required, or else as were there before."""
 
-    # Snapshots of earlier versions do not tell which ports manage NVSwitches.
+    # Snapshots of earlier versions do not state which ports manage NVSwitches.
     bridges = {(port.device, port.port) for port in node.tonight.ports if port.nvswitch}
 
     def count(ports: Iterable[PortSnapshot], use: PortUse) -> int:
@@ -388,7 +388,7 @@ def _mounts(node: DrainedNode) -> EvidenceState:
 
 
 def _writable_mounts(node: DrainedNode) -> EvidenceState:
-    """Return whether the expected file systems, and those that were writable before, are writable.
+    """Return whether the expected file systems, and file systems that were writable before, are writable.
 
     Without an earlier snapshot, the evidence is absent.
     """
@@ -540,8 +540,8 @@ a name of its own (:func:`healed_evidence`)."""
 
 _OF_KERNEL_LOG = ("kernel_log", "booted")
 """The evidence that an error in the kernel log is over: the log was read, and the node was booted since."""
-# Codes of port errors: those of the link, and those of packets, which occur only with traffic. Of each
-# counter, two names are known.
+# Codes of port errors: errors of the link, and errors of packets, which occur only with traffic. Each counter
+# has two known names.
 _PORT_COUNTERS = (
     *("port_symbol_error", "port_symbolerrorcounter", "port_link_error_recovery"),
     *("port_linkerrorrecoverycounter", "port_link_downed", "port_linkdownedcounter"),

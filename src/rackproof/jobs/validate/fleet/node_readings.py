@@ -44,7 +44,7 @@ from rackproof.store.night_store import NightReason
 _Item = TypeVar("_Item")
 _GPU_LABELS = ("gpu", "from", "to")
 _NODE_LABELS = ("node", "host")
-"""Labels of a number that name a GPU, and labels that name a node."""
+"""Labels of a number that name a GPU (above), and labels that name a node."""
 _UUIDS = ("GPU-", "MIG-")
 """Prefixes of the UUIDs of GPUs and of their partitions."""
 NOT_RUN = ("left", "busy", "lost")
@@ -449,7 +449,7 @@ def program_points(benchmarks: Path) -> dict[str, Parameters]:
 
 
 def _point(definition: Definition, probe: Probe, device: str) -> Parameters:
-    """Return a benchmark's parameters, with those that the options of a night's program replace."""
+    """Return a benchmark's parameters, with the values that the options of a night's program set."""
     arguments = probe_arguments(probe, device) or ()
     options = {word.removeprefix("--"): value for word, value in pairwise(arguments) if word.startswith("--")}
     return {**definition.parameters, **options}

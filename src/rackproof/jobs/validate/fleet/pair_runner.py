@@ -48,9 +48,10 @@ def pairs_tonight(
     turns: Mapping[str, int],
     past: Sequence[ProbeNight],
 ) -> dict[str, tuple[Pair, ...]]:
-    """Return tonight's pairs, by rack and SKU: those of the tournament's round, and pairs of the other nodes.
+    """Return tonight's pairs, by rack and SKU.
 
-    The pairs that were measured longest ago, or never, come first.
+    These are the pairs of the tournament's round, and pairs of the other nodes. The pairs that were measured
+    longest ago, or never, come first.
 
     Args:
         targets: All nodes. The rounds must be the same, whichever nodes are idle.
@@ -212,7 +213,7 @@ class _PairRunner:
         return Job(nodes, text, gpus, self.plan.pair_limit_s)
 
     def measure_rack(self, pairs: Sequence[Pair], before: Sequence[float]) -> list[PairResult]:
-        """Measure pairs, and find out which nodes are at fault in those that fail.
+        """Measure pairs, and find out which nodes are at fault in the pairs that fail.
 
         The nodes of a failed pair are suspects, and get other partners. If suspects remain, measure
         halves of them.
@@ -318,9 +319,9 @@ def _fabric_reasons(
 
 
 def _deciding_meetings(results: Sequence[PairResult]) -> dict[Pair, PairResult]:
-    """Return the measurement that decides about each pair.
+    """Return the measurement that counts for each pair.
 
-    The last measurement that failed decides or, if none failed, the last one.
+    The last measurement that failed counts, or else the last measurement.
     """
     of_two = [(_ordered_pair(*result.nodes), result) for result in results if len(result.nodes) == 2]
     pairs = dict(of_two)

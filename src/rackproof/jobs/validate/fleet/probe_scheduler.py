@@ -45,8 +45,9 @@ def measuring_order(
 ) -> list[ProbeTarget]:
     """Return the idle nodes in the order to measure them.
 
-    The nodes in ``first`` come before the others. Of each, the nodes without a measurement are first, then
-    the node with the oldest measurement. ``past`` has the measurements of earlier nights, newest first.
+    The nodes in ``first`` come before the others. Within both groups, nodes without a measurement are first,
+    and then the nodes with the oldest measurements. ``past`` has the measurements of earlier nights, newest
+    first.
     """
     nights_ago: dict[str, int] = {}
     for number, night in enumerate(past):
@@ -142,7 +143,7 @@ def _last_digests(past: Sequence[ProbeNight]) -> Mapping[str, str]:
 def _reasons_by_node(
     reasons: Mapping[str, Sequence[NightReason]], nodes: int
 ) -> dict[str, tuple[NightReason, ...]]:
-    """Return the reasons by node, if any, with shared failures marked as fleet-wide."""
+    """Return the reasons by node, with shared failures marked as fleet-wide."""
     marked = _mark_fleetwide(reasons, nodes)
     return {name: tuple(node_reasons) for name, node_reasons in sorted(marked.items()) if node_reasons}
 

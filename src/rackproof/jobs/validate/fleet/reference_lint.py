@@ -201,5 +201,5 @@ def _peak(physics: GpuPhysics, reference: SkuReference) -> float:
         return physics.host
     if reference.metric == "peer_copy":
         return physics.nvlink
-    # If the switches reduce, the bus bandwidth of an all-reduce is nearly twice that of the links.
+    # If the switches reduce, the bus bandwidth of an all-reduce is nearly twice the bandwidth of the links.
     return 2 * physics.nvlink if reference.metric.endswith("busbw") else math.inf

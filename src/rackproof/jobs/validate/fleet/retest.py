@@ -5,9 +5,8 @@ function that finds suspect numbers, and one that measures nodes again. This mod
 number is a measurement, and its part is the GPU, link or node that its labels name.
 
 A number is suspect if it is worse than its floor or much worse than the fleet. The rule is in
-``rackproof.jobs.validate.probes``.
-Only the better of its two values is judged, so that a part fails only if both values are bad. The worse value
-is kept as evidence, and makes the node ``degraded``.
+:mod:`rackproof.jobs.validate.probes`. Only the better of its two values is judged, so that a part fails only
+if both values are bad. The worse value is kept as evidence, and makes the node ``degraded``.
 
 If a part cannot be measured again, a suspicion of the same metric and part from its last measured night
 confirms tonight's: tonight's value is judged alone. A failure is confirmed only by an earlier failure, as
@@ -28,7 +27,7 @@ RETEST_CHECK = "again"
 """Name of the check in the reasons that a retest adds."""
 
 SuspectFinder = Callable[[Sequence[Measurement]], Mapping[int, NightReason]]
-"""A function that gets all numbers. It returns the reason for each suspect one, by its index."""
+"""A function that gets all numbers. It returns the reason for each suspect number, by its index."""
 MOST_REASON_CHARACTERS = 500
 """Largest number of characters of a reason. A longer text is cut."""
 
@@ -111,7 +110,7 @@ def retest_suspects(
 def _measure_again(
     suspects: Mapping[str, Collection[str]], measure: Measure
 ) -> tuple[dict[str, tuple[Measurement, ...]], dict[str, str]]:
-    """Measure nodes again. Return the numbers, and the reasons why those of other nodes are missing."""
+    """Measure nodes again. Return the numbers, and the reasons why other nodes have none."""
     numbers: dict[str, tuple[Measurement, ...]] = {}
     obstacles: dict[str, str] = {}
     for name, result in (measure(suspects) if suspects else {}).items():
@@ -135,7 +134,7 @@ def _note_suspicion(result: RetestResult, name: str, retest: _NodeRetest) -> Non
 class _NodeRetest:
     """The suspicions of one node, which are weighed after its retest.
 
-    For each suspicion, the second measurement decides or, without one, the node's last measured night.
+    For each suspicion, the second measurement decides, or else the node's last measured night.
 
     Attributes:
         first: The numbers of the first measurement.
