@@ -22,35 +22,47 @@ options:
     required: true
   partitions:
     description:
-      - Result of C(sinfo --noheader --Node --format=%N|%R|%E), or empty if there is no cluster. If the
-        command failed, all nodes count as one partition.
+      - Registered result of the task that runs C(sinfo --noheader --Node --format=%N|%R|%E). A result without
+        C(stdout) means that there is no cluster.
+      - If the task failed, or its host was unreachable, all nodes count as one partition in service.
     type: dict
     default: {}
   batch:
-    description: The most nodes of one wave.
+    description: Largest number of nodes in one wave.
     type: int
     default: 32
   max_drain_fraction:
-    description: The largest share of a partition out of service at a time. One node always may be out.
+    description:
+      - Largest share of a partition that may be out of service at a time. If nodes that are already out use
+        it up, a wave still takes one node.
     type: float
     default: 0.25
   canary:
-    description: Number of nodes in the first wave, if any node is in service. V(0) means no canary wave.
+    description:
+      - Largest number of nodes in the first wave (canary). V(0) means no canary wave. There is none, either,
+        if no node is in service.
     type: int
     default: 1
   max_failures:
-    description: Number of nodes that may fail before no further wave starts. This module only shows it.
+    description: Number of nodes that may fail. If more fail, no further wave starts. The plan only shows it.
     type: int
     default: 0
 attributes:
   check_mode:
-    description: Only computes.
+    description: The action changes nothing, so check mode is the same.
     support: full
 extends_documentation_fragment: rackproof.no_diff
 author: Rackproof developers
 """
 
 EXAMPLES = r"""
+- name: Ask Slurm for the partitions of the nodes
+  ansible.builtin.command: sinfo --noheader --Node --format=%N|%R|%E
+  delegate_to: "{{ groups['slurm_controllers'] | first }}"
+  run_once: true
+  changed_when: false
+  register: partitions
+
 - name: Plan the waves
   rackproof_provision_plan:
     nodes: "{{ ansible_play_hosts_all }}"
@@ -61,17 +73,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 order:
-  description: The nodes, wave after wave.
+  description: The nodes in the order of their waves, and of the inventory within a wave.
   returned: success
   type: list
   elements: str
 sizes:
-  description: Number of nodes of each wave, as C(serial) takes them.
+  description: Number of nodes in each wave, for C(serial) of the play.
   returned: success
   type: list
   elements: int
 message:
-  description: The waves in words, line by line.
+  description: One line of text for each wave, with remarks about Slurm and failures.
   returned: success
   type: list
   elements: str

@@ -255,7 +255,7 @@ def left_out_table(comparison: SystemComparison) -> Table:
         for run in comparison.left_out
     ]
     columns = ("Verdict", "System", "Benchmark", "Reason", "Place", "Log", "Run")
-    return view.build_table("Runs that enter no mean", columns, rows)
+    return view.build_table("Runs that are not part of any mean", columns, rows)
 
 
 def _counts_text(counted: int, left_out: int) -> str:
@@ -280,7 +280,7 @@ def counted_table(comparison: SystemComparison) -> Table:
         for run in comparison.counted
     ]
     columns = ("System", "Benchmark", "Throughput", "Minutes", "Epochs", "RESULT line (min)", "Log", "Run")
-    return view.build_table("Runs that enter a mean", columns, rows)
+    return view.build_table("Runs that are part of a mean", columns, rows)
 
 
 def difference_table(runs: Comparison | None) -> Table:

@@ -73,7 +73,7 @@ def test_four_nodes_fail_in_four_steps_and_only_accepted_nodes_return(rack: Rack
     assert {progress_by_node(rack.results)[one] for one in ("n02", "n03", "n04")} == {("returned", "")}
     # A drain by another user in the meantime stays, and no node is imaged twice.
     assert rack.drained() == {"n03": "bob: waits for a cable", "gone": OURS}
-    assert "stays drained by another reason: bob: waits for a cable" in " ".join(done.stdout.split())
+    assert "stays drained for another reason: bob: waits for a cable" in " ".join(done.stdout.split())
     assert sorted(rack.renewed) == ["n01", "n02", "n03", "n04"]
 
 

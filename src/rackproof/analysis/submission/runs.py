@@ -94,7 +94,8 @@ def runs_gone(
             code="run_gone",
             verdict=Verdict.UNPROVEN,
             file=str(results),
-            message=f"{loss}: {', '.join(names[:5])}{' …' * (len(names) > 5)}; the newest runs are not known",
+            message=f"{loss}: {', '.join(names[:5])}{' …' * (len(names) > 5)}; "
+            "so Rackproof cannot tell which runs are the newest",
             remedy="bring them back from a backup, or name the runs themselves",
         )
         for loss, names in (
