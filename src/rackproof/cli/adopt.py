@@ -33,6 +33,7 @@ from rackproof.jobs.inventory.nodes import (
     AdoptedNode,
     AdoptedSource,
     AdoptError,
+    alias_remarks,
     join_sources,
     select_nodes,
 )
@@ -143,6 +144,7 @@ def adopt_command(
         write_change(output, change, nodes)
     remarks = [
         *(remark for source in sources for remark in source.remarks),
+        *alias_remarks(nodes),
         *_guessed_remarks(nodes, cluster),
         *_unknown_remarks(cluster),
         *missing,
