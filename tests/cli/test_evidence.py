@@ -99,6 +99,29 @@ def by_signers(folder: Path) -> tuple[object, ...]:
     return "--signers", folder / "signers-ops@example.com"
 
 
+@pytest.mark.parametrize("stage", ["no snapshot", "snapshots", "judgements not written"])
+def test_a_killed_night_is_named_and_the_one_before_counts(run: Call, folder: Path, stage: str) -> None:
+    results = folder / "results"
+    last = night_folders(results)[0]
+    killed = results / f"2099{last.name[4:]}"
+    # This process claimed the node, and would be a playbook that still runs.
+    shutil.rmtree(results / ".nights", ignore_errors=True)
+    shutil.copytree(last, killed)
+    for name in ("night.json", "run.json", "conditions.json"):
+        (killed / name).unlink(missing_ok=True)
+    if stage == "no snapshot":
+        shutil.rmtree(killed / "snapshots")
+    if stage == "judgements not written":
+        (killed / ".night.json.7.abcd.tmp").write_text("{")
+    lost = "it took no snapshot" if stage == "no snapshot" else f"its snapshots of {samples.NODE} are not"
+    named = f"night {killed.name} was interrupted, or runs on another machine: {lost}"
+    result = make(run, folder)
+    assert result.exit_code == 0, result.output
+    assert f"note: {named}" in result.stderr
+    assert f"note: {named}" in run("status", "--no-slurm", "--results", results).stderr
+    assert named in run("explain", samples.NODE, "--results", results).output
+
+
 def test_a_contract_is_answered_signed_and_verified(run: Call, folder: Path) -> None:
     result = make(run, folder, *signed(folder))
     assert result.exit_code == 0, result.output

@@ -37,6 +37,7 @@ from rackproof.report.certificate import certificate_shell, count_text, judged_t
 from rackproof.report.certificate_limits import limits_text
 from rackproof.report.terminal import text_table
 from rackproof.store.history.store import open_store
+from rackproof.store.night_store import interrupted_nights
 from rackproof.store.run_folder import RECORD_LIMIT_BYTES, read_file, write_file
 
 _MAKE = "make"
@@ -100,6 +101,8 @@ def make_command(
         node_names, known_names, f"no such group or node in {inventory}, and no run of it in {results}"
     )
     _refuse_without_evidence(certificate, inventory, results)
+    for remark in interrupted_nights(results, node_names):
+        click.echo(f"note: {sanitize(remark, 600)}", err=True)
     certificate = _write(certificate, out, key)
     if as_json:
         print_json(json_value(certificate))
