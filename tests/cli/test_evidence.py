@@ -356,6 +356,21 @@ def test_unproven_answers_come_with_the_playbooks_that_measure_them(
     assert not any(proven & set(ids.split(", ")) for ids in playbooks)
 
 
+def test_a_node_with_one_gpu_is_not_sent_to_benchmarks_of_several(run: Call, tmp_path: Path) -> None:
+    samples.make_results(tmp_path, ("h100-x1-night", "h100-x1-gemm-alone"))
+    options = ("--results", tmp_path / "results", "--catalogue", "acceptance", "--out", tmp_path / "c.html")
+    result = run("evidence", samples.NODE, *options)
+    assert result.exit_code == 3, result.output
+    lines = result.output.splitlines()
+    end = lines.index("These need more GPUs than a node has. A catalogue for such nodes leaves out the rows:")
+    assert lines[end + 1 :] == [
+        "  peer-bandwidth on localhost (1 GPU)  # nvlink",
+        "  all-reduce, collectives on localhost (1 GPU)  # collectives",
+    ]
+    advised = {name for line in lines[:end] for name in re.findall(r"-e benchmark=(\S+)", line)}
+    assert advised == {"memory-bandwidth", "host-device-bandwidth", "sdc", "soak", "llm"}
+
+
 def test_requirements_that_are_not_measured_are_counted_and_folded_on_the_page(
     run: Call, folder: Path
 ) -> None:
