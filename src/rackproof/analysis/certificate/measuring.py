@@ -20,7 +20,7 @@ NIGHT = "validate.yml"
 
 @dataclass
 class Measuring:
-    """What measures some requirements on some nodes, or cannot do so.
+    """A benchmark or night that measures some requirements on some nodes, or benchmarks for more GPUs.
 
     Attributes:
         names: A benchmark or :data:`NIGHT`. If nodes have too few GPUs, the benchmarks or metrics for which
