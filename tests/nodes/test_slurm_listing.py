@@ -161,6 +161,42 @@ def test_a_node_on_a_last_line_without_an_end_may_have_gpus(
         )
 
 
+SCONTROL_ENTRY = """NodeName={node} {arch}CoresPerSocket=32
+   CPUAlloc=0 CPUTot=64 CPULoad=0.1
+   AvailableFeatures=(null)
+   Gres=gpu:h200:8
+   NodeAddr={node} NodeHostName={node}
+   OS=Linux 5.15.0 #104-Ubuntu SMP
+   Reason=its fan failed [root@2026-01-01T00:00:00]
+
+"""
+GRES_LINES = "NodeName=g1 Name=gpu Type=h200 File=/dev/nvidia[0-7]\nNodeName=g2 Name=gpu Type=h200 Count=8\n"
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        "NodeName=g1 Gres=gpu:h200:8 CPUs=64\nNodeName=g2 CPUs=64 RealMemory=1000 Gres=gpu:h200:16 State=X\n",
+        'NodeName=g1 CPUs=64 \\\n  Gres=gpu:h200:8\nNodeName=g2 Reason="its fan" \\\n  Gres=gpu:h200:8 \n',
+        f"NodeName=g[1-2] Gres=gpu:8\n{GRES_LINES}",
+        GRES_LINES,
+        SCONTROL_ENTRY.format(node="g1", arch="Arch=x86_64 ") + SCONTROL_ENTRY.format(node="g2", arch=""),
+        SCONTROL_ENTRY.format(node="g1", arch="").replace("\n  ", "") + "NodeName=g2 Gres=gpu:8\n",
+        "NODELIST|GRES|PARTITION\ng1|gpu:h200:8|p\ng2|gpu:h200:8|p\n",
+        "NODELIST|PARTITION|GRES\ng1|p|gpu:h200:8\ng2|p|gpu:h200:8\n",
+        "g1|p|gpu:h200:8|f\ng2|p|gpu:h200:8|f\n",
+    ],
+)
+def test_no_cut_of_a_file_hides_that_a_node_has_gpus(whole: str) -> None:
+    for end in range(len(whole) + 1):
+        try:
+            nodes = read_slurm_listing(join_slurm_texts([whole[:end]]), "nodes.txt").nodes
+        except SlurmListingError:
+            continue
+        hidden = [node.name for node in nodes if not node.gpus and node.gpus_known]
+        assert hidden == [], whole[:end]
+
+
 def test_a_whole_file_without_a_last_line_break_is_read_as_before() -> None:
     for text in (CONF, SCONTROL):
         whole = read_slurm_listing(text, "x")

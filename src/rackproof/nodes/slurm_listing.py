@@ -206,7 +206,10 @@ def _is_gres(statement: str) -> bool:
 
 
 def _is_cut_off(statement: str, keys: Collection[str]) -> bool:
-    """Return whether an entry of a node has a word that is no key with a value, because it is cut off."""
+    """Return whether an entry of a node is cut off after its first line, or in a word before its value."""
+    if set(keys) == {"nodename", "corespersocket"}:
+        # This is the first line that scontrol prints about a node that never registered.
+        return True
     if _ONLY_SCONTROL.intersection(keys):
         # scontrol prints values of several words, such as that of OS, and empty values.
         return False
