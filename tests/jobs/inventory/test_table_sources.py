@@ -27,6 +27,7 @@ from rackproof.jobs.inventory.nodes import (
     AdoptError,
     GpuHint,
     alias_remarks,
+    differing_gpu_remarks,
     join_sources,
     select_nodes,
 )
@@ -502,3 +503,25 @@ def test_nodes_that_may_be_one_machine_are_named(nodes: list[tuple[str, str, str
     remarks = alias_remarks(adopted)
     assert len(remarks) == bool(named)
     assert all(remark.startswith(f"some of {named} may be one machine") for remark in remarks)
+
+
+# Each list has the number of GPUs of n1 in each source, and None if a source does not state it.
+@pytest.mark.parametrize(
+    ("counts", "named"),
+    [
+        ([8, 4], "source0 8 and source1 4"),
+        ([0, 8], "source0 0 and source1 8"),
+        ([None, 8, 4], "source1 8 and source2 4"),
+        ([8, 8, None], ""),
+        ([None, None], ""),
+        ([8], ""),
+    ],
+)
+def test_sources_that_differ_about_gpus_are_named(counts: list[int | None], named: str) -> None:
+    sources = [
+        AdoptedSource(nodes=(AdoptedNode(name="n1", source=f"source{number}", gpu_count=count),))
+        for number, count in enumerate(counts)
+    ]
+    remarks = differing_gpu_remarks(sources)
+    assert len(remarks) == bool(named)
+    assert all(f"of n1 ({named}): the first source counts" in remark for remark in remarks)

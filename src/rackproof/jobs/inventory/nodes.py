@@ -270,6 +270,27 @@ def alias_remarks(nodes: Iterable[AdoptedNode]) -> list[str]:
     ]
 
 
+def differing_gpu_remarks(sources: Iterable[AdoptedSource]) -> list[str]:
+    """Return a remark on nodes for which the sources state several numbers of GPUs, or no remark."""
+    first: dict[str, AdoptedNode] = {}
+    differing: dict[str, str] = {}
+    for node in (node for source in sources for node in source.nodes if node.gpu_count is not None):
+        earlier = first.setdefault(node.name, node)
+        if earlier.gpu_count != node.gpu_count:
+            differing.setdefault(node.name, " and ".join(map(_gpu_count_text, (earlier, node))))
+    if not differing:
+        return []
+    return [
+        f"sources differ about the number of GPUs of {sanitize(compress_hostlist(differing), 200)} "
+        f"({next(iter(differing.values()))}): the first source counts; correct the other one"
+    ]
+
+
+def _gpu_count_text(node: AdoptedNode) -> str:
+    """Return the number of a node's GPUs after its origin, such as ``Gres 8``."""
+    return f"{sanitize(node.gpu_count_from or node.source, 60)} {node.gpu_count}"
+
+
 def _is_ip(text: str) -> bool:
     """Return whether a text is an IP address."""
     try:
