@@ -97,6 +97,22 @@ def test_a_slurm_cluster_and_what_changes_there(adopt: Adopt, tmp_path: Path) ->
     assert "nothing to write" in adopt("--slurm-file", conf).output
 
 
+@pytest.mark.slow
+def test_a_node_whose_entry_is_cut_off_stays_judged(adopt: Adopt, tmp_path: Path) -> None:
+    whole = "SlurmctldHost=ctl\nNodeName=g1 Gres=gpu:h200:8\nNodeName=g2 CPUs=64 Gres=gpu:h200:8\n"
+    assert adopt("--slurm-file", saved(tmp_path, whole)).exit_code == 0
+    cut = saved(tmp_path, whole[: whole.index(" Gres=gpu:h200:8\n", whole.index("g2"))])
+    table = saved(tmp_path, "name\ng1.example.org\n", "names.csv")
+    done = adopt("--slurm-file", cut, "--csv", table, "--write")
+    output = " ".join(done.output.split())
+    assert "g2: the entry is cut off" in output
+    assert "some of g1,g1.example.org may be one machine" in output
+    assert "sku_unknown UNPROVEN" in output
+    groups = members(tmp_path / "cluster")
+    assert "g2" in groups["gpu_nodes"]
+    assert groups["sku_h200"] == ("g1",)
+
+
 TOPOLOGY = "\nSwitchName=leaf1 Nodes=gpu-a[001-016]\nSwitchName=leaf2 Nodes=gpu-b[001-008]\n"
 
 

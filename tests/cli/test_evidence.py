@@ -99,6 +99,29 @@ def by_signers(folder: Path) -> tuple[object, ...]:
     return "--signers", folder / "signers-ops@example.com"
 
 
+@pytest.mark.parametrize("stage", ["no snapshot", "snapshots", "judgements not written"])
+def test_a_killed_night_is_named_and_the_one_before_counts(run: Call, folder: Path, stage: str) -> None:
+    results = folder / "results"
+    last = night_folders(results)[0]
+    killed = results / f"2099{last.name[4:]}"
+    # This process claimed the node, and would be a playbook that still runs.
+    shutil.rmtree(results / ".nights", ignore_errors=True)
+    shutil.copytree(last, killed)
+    for name in ("night.json", "run.json", "conditions.json"):
+        (killed / name).unlink(missing_ok=True)
+    if stage == "no snapshot":
+        shutil.rmtree(killed / "snapshots")
+    if stage == "judgements not written":
+        (killed / ".night.json.7.abcd.tmp").write_text("{")
+    lost = "it took no snapshot" if stage == "no snapshot" else f"its snapshots of {samples.NODE} are not"
+    named = f"night {killed.name} was interrupted, or runs on another machine: {lost}"
+    result = make(run, folder)
+    assert result.exit_code == 0, result.output
+    assert f"note: {named}" in result.stderr
+    assert f"note: {named}" in run("status", "--no-slurm", "--results", results).stderr
+    assert named in run("explain", samples.NODE, "--results", results).output
+
+
 def test_a_contract_is_answered_signed_and_verified(run: Call, folder: Path) -> None:
     result = make(run, folder, *signed(folder))
     assert result.exit_code == 0, result.output
@@ -331,6 +354,21 @@ def test_unproven_answers_come_with_the_playbooks_that_measure_them(
     proven = {row["id"] for row in answers if row["verdict"] == "pass"}
     assert proven
     assert not any(proven & set(ids.split(", ")) for ids in playbooks)
+
+
+def test_a_node_with_one_gpu_is_not_sent_to_benchmarks_of_several(run: Call, tmp_path: Path) -> None:
+    samples.make_results(tmp_path, ("h100-x1-night", "h100-x1-gemm-alone"))
+    options = ("--results", tmp_path / "results", "--catalogue", "acceptance", "--out", tmp_path / "c.html")
+    result = run("evidence", samples.NODE, *options)
+    assert result.exit_code == 3, result.output
+    lines = result.output.splitlines()
+    end = lines.index("These need more GPUs than a node has. A catalogue for such nodes leaves out the rows:")
+    assert lines[end + 1 :] == [
+        "  peer-bandwidth on localhost (1 GPU)  # nvlink",
+        "  all-reduce, collectives on localhost (1 GPU)  # collectives",
+    ]
+    advised = {name for line in lines[:end] for name in re.findall(r"-e benchmark=(\S+)", line)}
+    assert advised == {"memory-bandwidth", "host-device-bandwidth", "sdc", "soak", "llm"}
 
 
 def test_requirements_that_are_not_measured_are_counted_and_folded_on_the_page(

@@ -11,7 +11,7 @@ import re
 import pytest
 
 from rackproof.nodes.slurm_gres import read_gres
-from rackproof.nodes.slurm_listing import SlurmListingError, lost_nodes, read_slurm_listing
+from rackproof.nodes.slurm_listing import SlurmListingError, join_slurm_texts, lost_nodes, read_slurm_listing
 
 CONF = """# slurm.conf
 SlurmctldHost=ctl(10.0.0.1)
@@ -103,7 +103,24 @@ def test_the_block_of_a_node_is_read_like_its_switch() -> None:
         ("NodeName=n1 Arch=x86_64\nNodeName=n1 Gres=(null)", True),
         ("NodeName=n1 CPUs=4", True),
         ("NodeName=n1 Gres=gpu:0", True),
-        ("NodeName=n1 Gres=shard:8", True),
+        ("NodeName=n1 Gres=shard:0", True),
+        ("NodeName=n1 Gres=craynetwork:1", True),
+        ("NodeName=n1 Gres = (null) CPUs = 4", True),
+        ('NodeName=n1 CPUs=4 Reason="its fan failed" State=DOWN', True),
+        # Parts of GPUs are on a node with GPUs.
+        ("NodeName=n1 Gres=shard:8", False),
+        ("NodeName=n1 Gres=shard:h200:32", False),
+        ("NodeName=n1 Gres=mps:400", False),
+        ("NodeName=n1 Gres=(null) CfgTRES=cpu=4,gres/shard=32", False),
+        # A word that is no key with a value is the place where the entry is cut off.
+        ("NodeName=n1 CPUs=64 RealMem", False),
+        ("NodeName=n1 CPUs=64 RealMemConfiguration data as of 2026-01-01", False),
+        ("NodeName=n1 CPUs=64 Gre", False),
+        ("NodeName=n1 CPUs=64 Gres=", False),
+        ("NodeName=n1 CPUs=64 RealMemory=\n", False),
+        ("NodeName=n1 CPUs=64 Gres= gpu:h200:8", False),
+        ("NodeName=n1 CPUs=64 \\\n", False),
+        ("NodeName=DEFAULT CPUs=64 Gr\nNodeName=n1 State=UNKNOWN\n", False),
         ("NodeName=n1 Gres=gpu", False),
         ("NodeName=n1 Gres=nic:2,gpu:h10", False),
     ],
@@ -111,6 +128,117 @@ def test_the_block_of_a_node_is_read_like_its_switch() -> None:
 def test_a_node_whose_gres_is_cut_off_may_have_gpus(text: str, known: bool) -> None:
     (node,) = read_slurm_listing(text, "nodes.txt").nodes
     assert (node.gpus, node.gpus_known) == ({}, known)
+
+
+# A file that ends in the middle of its last line may lack the GPUs of the last node.
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("NodeName=n1 CPUs=64", False),
+        ("NodeName=n1", False),
+        ("NodeName=n1 CPUs=64 Gres=", False),
+        ("NodeName=n1 CPUs=64 Gres=gp", False),
+        ("NodeName=n1 CPUs=64 Gres=craynetwork:1,g", False),
+        ("NodeName=n1 CoresPerSocket=56\n   CPUAlloc=0 CPUTot=224 Gres=(nul", False),
+        ("NodeName=n1 CoresPerSocket=56", False),
+        ("NODELIST|GRES\nn1|", False),
+        ("NODELIST|GRES\nn1|(null)", True),
+        ("NodeName=n1 CPUs=64 Gres=(null)", True),
+        ("NodeName=n1 CPUs=64\n", True),
+        ("NodeName=n1 CPUs=64\nPartitionName=p Nodes=n1", True),
+    ],
+)
+@pytest.mark.parametrize("after", [(), ("SwitchName=s1 Nodes=n1\n",)])
+def test_a_node_on_a_last_line_without_an_end_may_have_gpus(
+    text: str, known: bool, after: tuple[str, ...]
+) -> None:
+    listing = read_slurm_listing(join_slurm_texts([text, *after]), "nodes.txt")
+    (node,) = listing.nodes
+    assert (node.name, node.gpus, node.gpus_known) == ("n1", {}, known)
+    if text.startswith("NodeName"):
+        assert [remark for remark in listing.remarks if "n1: the entry is cut off" in remark] == (
+            [] if known else list(listing.remarks[:1])
+        )
+
+
+SCONTROL_ENTRY = """NodeName={node} {arch}CoresPerSocket=32
+   CPUAlloc=0 CPUTot=64 CPULoad=0.1
+   AvailableFeatures=(null)
+   Gres=gpu:h200:8
+   NodeAddr={node} NodeHostName={node}
+   OS=Linux 5.15.0 #104-Ubuntu SMP
+   Reason=its fan failed [root@2026-01-01T00:00:00]
+
+"""
+GRES_LINES = "NodeName=g1 Name=gpu Type=h200 File=/dev/nvidia[0-7]\nNodeName=g2 Name=gpu Type=h200 Count=8\n"
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        "NodeName=g1 Gres=gpu:h200:8 CPUs=64\nNodeName=g2 CPUs=64 RealMemory=1000 Gres=gpu:h200:16 State=X\n",
+        'NodeName=g1 CPUs=64 \\\n  Gres=gpu:h200:8\nNodeName=g2 Reason="its fan" \\\n  Gres=gpu:h200:8 \n',
+        f"NodeName=g[1-2] Gres=gpu:8\n{GRES_LINES}",
+        GRES_LINES,
+        SCONTROL_ENTRY.format(node="g1", arch="Arch=x86_64 ") + SCONTROL_ENTRY.format(node="g2", arch=""),
+        SCONTROL_ENTRY.format(node="g1", arch="").replace("\n  ", "") + "NodeName=g2 Gres=gpu:8\n",
+        "NODELIST|GRES|PARTITION\ng1|gpu:h200:8|p\ng2|gpu:h200:8|p\n",
+        "NODELIST|PARTITION|GRES\ng1|p|gpu:h200:8\ng2|p|gpu:h200:8\n",
+        "g1|p|gpu:h200:8|f\ng2|p|gpu:h200:8|f\n",
+    ],
+)
+def test_no_cut_of_a_file_hides_that_a_node_has_gpus(whole: str) -> None:
+    for end in range(len(whole) + 1):
+        try:
+            nodes = read_slurm_listing(join_slurm_texts([whole[:end]]), "nodes.txt").nodes
+        except SlurmListingError:
+            continue
+        hidden = [node.name for node in nodes if not node.gpus and node.gpus_known]
+        assert hidden == [], whole[:end]
+
+
+def test_a_whole_file_without_a_last_line_break_is_read_as_before() -> None:
+    for text in (CONF, SCONTROL):
+        whole = read_slurm_listing(text, "x")
+        assert read_slurm_listing(join_slurm_texts([text.rstrip()]), "x") == whole
+    (node,) = read_slurm_listing(join_slurm_texts(["NodeName=n1 Gres=gpu:h200:8"]), "x").nodes
+    assert (node.gpus, node.gpus_known) == ({"h200": 8}, True)
+
+
+# Slurm refuses a slurm.conf that has a node twice. Files of several days or sources may differ.
+@pytest.mark.parametrize(
+    ("text", "remark"),
+    [
+        (
+            "NodeName=g2 Gres=gpu:h200:4\nNodeName=g[1-3] Gres=gpu:h200:8\n",
+            "g2: Gres has several values (gpu:h200:4, later gpu:h200:8)",
+        ),
+        (
+            "NodeName=g[1-2] Gres=gpu:h100:8\nNodeName=g[1-2] Gres=gpu:h200:8\n",
+            "g[1-2]: Gres has several values (gpu:h100:8, later gpu:h200:8)",
+        ),
+        ("NodeName=g1 Gres=(null)\nNodeName=g1 Gres=gpu:8\n", "g1: Gres has several values ((null), later"),
+        ("NodeName=g1 Gres=gpu:8\nNodeName=g1 Gres=(null)\n", "g1: Gres has several values (gpu:8, later"),
+        ("NodeName=g1 Gres=gpu:h200:8\ng1|p|gpu:h200:4|a\n", "g1: Gres has several values"),
+        ("NodeName=g1 NodeAddr=10.0.0.1\nNodeName=g1 NodeAddr=10.0.0.2\n", "g1: NodeAddr has several"),
+        ("NodeName=g1 RealMemory=1000\nNodeName=g1 RealMemory=2000\n", "g1: RealMemory has several"),
+        ("NodeName=g1 Gres=gpu:8\nNodeName=g1 Gres=gpu:h200:8(S:0-1) Arch=x86_64\n", ""),
+        ("NodeName=g1 Gres=gpu:h200:8 State=UNKNOWN\nNodeName=g1 Arch=x Gres=gpu:H200:8 State=IDLE\n", ""),
+        ("NodeName=g1 CPUs=4\nNodeName=g1 Arch=x86_64 CPUTot=8 Gres=gpu:h200:8 NodeAddr=g1\n", ""),
+        ("n1|p|gpu:8|a\nn1|q|gpu:8(S:0)|a\n", ""),
+        ("NodeName=n1 Gres=gpu:8\nNODELIST|PARTITION\nn1|q\n", ""),
+    ],
+)
+def test_several_values_of_one_key_are_named(text: str, remark: str) -> None:
+    listing = read_slurm_listing(text, "slurm.conf")
+    named = [one for one in listing.remarks if "has several values" in one]
+    assert len(named) == bool(remark)
+    assert all(one.startswith(f"slurm.conf: {remark}") for one in named)
+
+
+def test_blanks_before_a_sign_do_not_hide_gpus() -> None:
+    (node,) = read_slurm_listing("NodeName = n1 CPUs = 4 Gres = gpu:h200:8 NodeAddr =10.0.0.1\n", "x").nodes
+    assert (node.gpus, node.address, node.sizes) == ({"h200": 8}, "10.0.0.1", {"cpus": 4})
 
 
 @pytest.mark.parametrize("text", ["gpu:" + "x" * 100_000, "gpu:" * 30_000, "(" * 100_000, "gpu:(" * 30_000])

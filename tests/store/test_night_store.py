@@ -6,21 +6,29 @@ therefore searches the snapshots of earlier nights for these parts.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rackproof.core.records import Node
+from rackproof.core.records import Node, Verdict
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
+from rackproof.store.host_claims import claim_hosts
 from rackproof.store.night_store import (
     CONDITIONS_FILE,
+    NIGHT_CLAIMS,
+    NightRecord,
+    NodeNight,
     StoredSnapshot,
     _quoted_words,
     find_last_places,
+    interrupted_nights,
     read_conditions,
     slurm_state,
+    write_night,
     write_snapshot,
 )
 
@@ -93,3 +101,74 @@ def test_jobs_of_slurm_are_read(jobs: object, known: tuple[str, ...]) -> None:
     state = slurm_state({"n1": {"known": True, "state_after": "IDLE", "jobs": jobs}}, "n1")
     assert state is not None
     assert state.jobs == known
+
+
+def make_night(results: Path, day: int, nodes: Sequence[str], judged: Sequence[str] = ()) -> Path:
+    """Store a night of some day with snapshots of ``nodes``. It is interrupted if it judged no node."""
+    folder = results / f"202611{day:02}T000000Z-health-abcdef"
+    (folder / "snapshots").mkdir(parents=True)
+    for name in nodes:
+        write_snapshot(folder, name, stored(node=name))
+    if judged:
+        moment = datetime(2026, 11, day, tzinfo=UTC)
+        judgements = tuple(NodeNight(node=name, verdict=Verdict.PASS) for name in judged)
+        write_night(
+            folder,
+            NightRecord(
+                night_id=folder.name, started=moment, ended=moment, verdict=Verdict.PASS, nodes=judgements
+            ),
+        )
+    return folder
+
+
+# Each entry has the snapshots and the judged nodes of the nights of day 1, 2, …
+@pytest.mark.parametrize(
+    ("nights", "wanted", "remarks"),
+    [
+        # A night was killed after all snapshots, after some, and before the first one.
+        ([("ab", "ab"), ("ab", "")], "", ["02 a,b are not judged"]),
+        ([("ab", "ab"), ("a", "")], "", ["02 a are not judged"]),
+        ([("ab", "ab"), ("", "")], "", ["02 it took no snapshot"]),
+        # It was killed twice, or it is the only one.
+        ([("a", ""), ("b", "")], "", ["02 b are not judged", "01 a are not judged"]),
+        ([("a", "")], "", ["01 a are not judged"]),
+        # A later night judged other nodes, some of these nodes, or all.
+        ([("ab", ""), ("c", "c")], "", ["01 a,b are not judged"]),
+        ([("ab", ""), ("b", "b")], "", ["01 a are not judged"]),
+        ([("ab", ""), ("a", "a"), ("b", "b")], "", []),
+        ([("ab", ""), ("a", "ab")], "", []),
+        ([("", ""), ("a", "a")], "", []),
+        ([("ab", "ab")], "", []),
+        ([], "", []),
+        # Only some nodes matter.
+        ([("ab", "")], "b", ["01 b are not judged"]),
+        ([("ab", "")], "c", []),
+    ],
+)
+def test_an_interrupted_night_is_named(
+    tmp_path: Path, nights: list[tuple[str, str]], wanted: str, remarks: list[str]
+) -> None:
+    for day, (nodes, judged) in enumerate(nights, 1):
+        make_night(tmp_path, day, nodes, judged)
+    named = interrupted_nights(tmp_path, wanted)
+    assert len(named) == len(remarks)
+    for remark, (day, text) in zip(named, (entry.split(" ", 1) for entry in remarks), strict=True):
+        assert f"night 202611{day}T000000Z-health-abcdef was interrupted" in remark
+        assert text in remark
+
+
+def test_a_night_without_a_whole_record_is_interrupted(tmp_path: Path) -> None:
+    # The process was killed while it wrote the judgements.
+    folder = make_night(tmp_path, 1, "a")
+    (folder / ".night.json.17.abcd.tmp").write_text("{")
+    (remark,) = interrupted_nights(tmp_path)
+    assert "snapshots of a are not judged" in remark
+
+
+def test_a_running_night_is_not_interrupted(tmp_path: Path) -> None:
+    make_night(tmp_path, 1, "a")
+    make_night(tmp_path, 2, "b")
+    make_night(tmp_path, 3, "")
+    claim_hosts(tmp_path / NIGHT_CLAIMS, ["b", "c"], os.getpid())
+    (remark,) = interrupted_nights(tmp_path)
+    assert "snapshots of a are not judged" in remark

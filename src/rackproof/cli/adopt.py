@@ -33,6 +33,8 @@ from rackproof.jobs.inventory.nodes import (
     AdoptedNode,
     AdoptedSource,
     AdoptError,
+    alias_remarks,
+    differing_gpu_remarks,
     join_sources,
     select_nodes,
 )
@@ -130,9 +132,9 @@ def adopt_command(
     ]
     if not sources:
         raise AdoptError("name a source: --slurm, --slurm-file, --csv, --netbox or --ansible")
-    nodes, missing = add_missing_nodes(
-        output, _join_selected(sources, exclude), remove=remove_missing, excluded=exclude
-    )
+    # Exclude nodes before the sources are joined, because an excluded node may be the wrong one.
+    sources = [source.model_copy(update={"nodes": select_nodes(source.nodes, exclude)}) for source in sources]
+    nodes, missing = add_missing_nodes(output, join_sources(sources), remove=remove_missing, excluded=exclude)
     guesses = {node.name: guess_sku(node, shipped, rules) for node in nodes}
     cluster = build_cluster(nodes, guesses, *_controller_of(sources))
     shipped_all = read_text(root / "inventory/group_vars/all.yml")
@@ -143,6 +145,8 @@ def adopt_command(
         write_change(output, change, nodes)
     remarks = [
         *(remark for source in sources for remark in source.remarks),
+        *differing_gpu_remarks(sources),
+        *alias_remarks(nodes),
         *_guessed_remarks(nodes, cluster),
         *_unknown_remarks(cluster),
         *missing,
@@ -160,14 +164,6 @@ def _slurm_sources(runs_here: bool, files: Sequence[Path]) -> list[AdoptedSource
     """Return the sources that Slurm's options name."""
     listed = [ask_slurm_listing()] if runs_here else []
     return [*listed, read_slurm_files(files)] if files else listed
-
-
-def _join_selected(sources: Sequence[AdoptedSource], exclude: Sequence[str]) -> tuple[AdoptedNode, ...]:
-    """Return the nodes of all sources, without the excluded nodes."""
-    # Exclude nodes before the sources are joined, because an excluded node may be the wrong one.
-    return join_sources(
-        [source.model_copy(update={"nodes": select_nodes(source.nodes, exclude)}) for source in sources]
-    )
 
 
 def _controller_of(sources: Sequence[AdoptedSource]) -> tuple[str, str]:

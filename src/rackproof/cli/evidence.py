@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import click
 from rackproof.analysis.certificate.catalogue import load_catalogue
 from rackproof.analysis.certificate.changes import certificate_changes
 from rackproof.analysis.certificate.making import make_certificate
-from rackproof.analysis.certificate.models import Answer, Certificate, Requirement
+from rackproof.analysis.certificate.measuring import NIGHT, Measuring, advise_measuring
+from rackproof.analysis.certificate.models import Answer, Certificate
 from rackproof.analysis.certificate.page_parts import (
     PageParts,
     dump_certificate,
@@ -28,15 +30,18 @@ from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.find_run import history_path
 from rackproof.cli.options import inventory_option, json_option, results_option
 from rackproof.cli.output import exit_status, json_value, print_json, terminal_width
+from rackproof.cli.playbooks import find_checkout
 from rackproof.core.advised_commands import add_inventory, add_results
+from rackproof.core.definitions import Definition, DefinitionError, load_definitions
 from rackproof.core.hostlist import compress_hostlist, expand_hostlist
-from rackproof.core.records import Verdict
 from rackproof.core.text import amount, sanitize, shell_word
 from rackproof.jobs.inventory.lint import list_inventory
+from rackproof.logs import FORMATS
 from rackproof.report.certificate import certificate_shell, count_text, judged_text, reasons_text
 from rackproof.report.certificate_limits import limits_text
 from rackproof.report.terminal import text_table
 from rackproof.store.history.store import open_store
+from rackproof.store.night_store import interrupted_nights
 from rackproof.store.run_folder import RECORD_LIMIT_BYTES, read_file, write_file
 
 _MAKE = "make"
@@ -100,6 +105,8 @@ def make_command(
         node_names, known_names, f"no such group or node in {inventory}, and no run of it in {results}"
     )
     _refuse_without_evidence(certificate, inventory, results)
+    for remark in interrupted_nights(results, node_names):
+        click.echo(f"note: {sanitize(remark, 600)}", err=True)
     certificate = _write(certificate, out, key)
     if as_json:
         print_json(json_value(certificate))
@@ -202,41 +209,58 @@ def _answer_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
 def _measuring_lines(
     certificate: Certificate, names: Sequence[str], inventory: Path, results: Path
 ) -> list[str]:
-    """Return the playbooks that measure what is unproven, each with its requirements, or an empty list."""
-    unproven = {answer.id for answer in certificate.answers if answer.verdict is Verdict.UNPROVEN}
-    playbooks: dict[tuple[str, str], list[str]] = {}
-    for row in certificate.catalogue.requirements:
-        # What Rackproof does not measure stays unproven.
-        if row.id in unproven and not row.unmeasured:
-            for playbook in _playbooks_of(row):
-                playbooks.setdefault(playbook, []).append(row.id)
-    if not playbooks:
-        return []
-    # Ansible reads n[01-18] as another pattern.
-    limit = shell_word(",".join(certificate.asked if any("[" in name for name in names) else names))
-    commands = [
-        f"  ansible-playbook {playbook} -l {limit}{_results_option(variable, results)}  # {', '.join(ids)}"
-        for (playbook, variable), ids in playbooks.items()
+    """Return the playbooks that measure what is unproven, and what needs more GPUs, or an empty list."""
+    playbooks, too_large = advise_measuring(certificate, _known_definitions(certificate))
+    inventories = [str(inventory)] if inventory.exists() else []
+    lines = [
+        add_inventory(_playbook_command(measuring, certificate, names, results), inventories)
+        for measuring in playbooks
     ]
-    lines = [add_inventory(command, [str(inventory)] if inventory.exists() else []) for command in commands]
-    return ["Unproven for want of a measurement, if the reasons do not say otherwise:", *lines]
+    if lines:
+        lines.insert(0, "Unproven for want of a measurement, if the reasons do not say otherwise:")
+    if too_large:
+        lines.append("These need more GPUs than a node has. A catalogue for such nodes leaves out the rows:")
+    for measuring in too_large:
+        nodes_text = sanitize(compress_hostlist(measuring.nodes), 200)
+        needs = f"{', '.join(measuring.names)} on {nodes_text} ({amount(measuring.gpus or 0, 'GPU')})"
+        lines.append(f"  {needs}  # {', '.join(measuring.ids)}")
+    return lines
 
 
-def _results_option(variable: str, results: Path) -> str:
-    """Return the option by which a playbook writes to a results folder, or "" for the usual folder."""
+def _playbook_command(
+    measuring: Measuring, certificate: Certificate, names: Sequence[str], results: Path
+) -> str:
+    """Return the command of a playbook that measures, with its requirements as a comment."""
+    # Ansible reads n[01-18] as another pattern.
+    is_whole = len(measuring.nodes) == len(certificate.asked) and not any("[" in name for name in names)
+    nodes = (name for name in certificate.asked if name in measuring.nodes)
+    limit = shell_word(",".join(names if is_whole else nodes))
+    (name,) = measuring.names
+    is_night = name == NIGHT
+    playbook = NIGHT if is_night else f"bench.yml -e benchmark={name}"
+    variables: dict[str, object] = {"bench_parameters": {"gpus": measuring.gpus}} if measuring.gpus else {}
     # add_results leaves the usual folder out.
-    if add_results("rackproof history", results) == "rackproof history":
-        return ""
+    if add_results("rackproof history", results) != "rackproof history":
+        variables["validate_results" if is_night else "bench_results"] = str(results)
     # Ansible splits key=value at blanks.
-    return f" -e {shell_word(json.dumps({variable: str(results)}))}"
+    option = f" -e {shell_word(json.dumps(variables))}" if variables else ""
+    return f"  ansible-playbook {playbook} -l {limit}{option}  # {', '.join(measuring.ids)}"
 
 
-def _playbooks_of(row: Requirement) -> Iterator[tuple[str, str]]:
-    """Yield each playbook that makes evidence of a requirement, and its variable of the results folder."""
-    if row.night:
-        yield "validate.yml", "validate_results"
-    for benchmark in row.benchmarks:
-        yield f"bench.yml -e benchmark={benchmark}", "bench_results"
+def _known_definitions(certificate: Certificate) -> dict[str, Definition]:
+    """Return the definitions of a catalogue's benchmarks that the checkout has."""
+    names = {name for row in certificate.catalogue.requirements for name in row.benchmarks}
+    try:
+        folder = find_checkout("bench.yml", None) / "benchmarks"
+    except ToolError:
+        return {}
+    definitions = {}
+    for name in names:
+        # A site may have its definitions elsewhere. The advice then does not know how many GPUs they need.
+        with suppress(DefinitionError):
+            loaded = load_definitions(folder, log_formats=FORMATS, names=[name])
+            definitions[name] = loaded[name].definition
+    return definitions
 
 
 @evidence_group.command("verify")

@@ -149,7 +149,8 @@ def read_rows(
 ) -> tuple[list[NodeRow], list[str]]:
     """Return the rows of all nodes in Slurm, a night, a provisioning or an imaging, and remarks.
 
-    The remarks state how many records and lines are damaged, and why a night could not be read.
+    The remarks state how many records and lines are damaged, why a night could not be read, and which night
+    was interrupted.
 
     Args:
         results: The results folder.
@@ -157,8 +158,8 @@ def read_rows(
         imaging: The progress of nodes that are being re-imaged.
 
     Raises:
-        ResultsError: The results folder, the audit log or the folder of provisionings exists but cannot be
-            read.
+        ResultsError: The results folder, the claims of nights, the audit log or the folder of provisionings
+            exists but cannot be read.
     """
     provisions, damaged = read_provisions(results)
     remarks = [amount(damaged, "damaged record") + " of provisioning"] if damaged else []
@@ -166,7 +167,7 @@ def read_rows(
     remarks += [amount(lost, "damaged line") + " of the audit log"] if lost else []
     folders = night_store.night_folders(results)
     nights, damaged_nights = _last_nights(folders)
-    remarks += damaged_nights
+    remarks += [*damaged_nights, *night_store.interrupted_nights(results)]
     imaging_by_node = {node.node: node for node in imaging}
     last = last_provisions(provisions)
     last_acts = {act.node: act for act in acts}

@@ -17,6 +17,11 @@ _GPUS = re.compile(
 )
 """Type (optional) and number of GPUs in ``gpu:h100:8``, ``gpu:8`` or ``gres/gpu:h100=8``."""
 
+_GPU_OR_PART = re.compile(r"(?:gres/)?(?:gpu|shard|mps)(?:[:=]|\Z)", re.I)
+"""Pattern of the resources that only a node with GPUs has. Slurm divides GPUs into shards or MPS shares."""
+_COUNTED = re.compile(rf"{_GPUS.pattern}|[:=]0\Z", re.I)
+"""Pattern of a resource that states the number of GPUs, or that there are none."""
+
 
 def read_gres(text: str) -> dict[str, int]:
     """Return the GPUs by type in a node's Gres or trackable resources (TRES).
@@ -35,9 +40,12 @@ def read_gres(text: str) -> dict[str, int]:
 
 
 def has_uncounted_gpus(text: str) -> bool:
-    """Return whether a Gres names GPUs without a readable number. The Gres may be cut off."""
+    """Return whether Gres or TRES name GPUs without a readable number.
+
+    They may be cut off, or name only parts of GPUs (``shard:h200:32``, ``mps:400``).
+    """
     parts = _plain_gres(text).split(",")
-    return any(re.match(r"gpu(?:[:=]|\Z)", part, re.I) and not _GPUS.search(part) for part in parts)
+    return any(_GPU_OR_PART.match(part) and not _COUNTED.search(part) for part in parts)
 
 
 def _plain_gres(text: str) -> str:

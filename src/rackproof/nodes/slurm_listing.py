@@ -45,8 +45,22 @@ _ONLY_SCONTROL = frozenset({"arch", "cpualloc", "cputot"})
 with these keys but without a Gres is cut off. slurm.conf need not state a Gres."""
 _NO_GRES = "no gres"
 """Key of a node for which Slurm states that it has no generic resources."""
+_CUT_OFF = "cut off"
+"""Key of a node whose entry is cut off. The missing part may state GPUs."""
+_NO_END = " \N{HORIZONTAL ELLIPSIS}"
+"""Mark at the end of a text whose last line has no end, because that line may be cut off."""
 _DEFAULT = "default"
 _SPELLED = {"nodeaddr": "NodeAddr", "nodehostname": "NodeHostname"}
+_SPELLED_TAKEN = _SPELLED | {
+    "gres": "Gres",
+    "cpus": "CPUs",
+    "cputot": "CPUTot",
+    "sockets": "Sockets",
+    "corespersocket": "CoresPerSocket",
+    "threadspercore": "ThreadsPerCore",
+    "realmemory": "RealMemory",
+}
+"""Keys of a node, by their names in lower case, that may have only one value."""
 _ABSENT: Mapping[frozenset[str], str] = {
     frozenset({"FUTURE"}): "their state is FUTURE, so they need not exist yet",
     frozenset({"POWER", "POWERED_DOWN", "POWERING_DOWN"}): "they are nodes of a cloud, and may not run",
@@ -70,7 +84,8 @@ class SlurmNode:
         features: Its features.
         partitions: Its partitions.
         gpus_known: Whether Slurm states the GPUs of the node. It is False if the text is cut off before or in
-            Gres, or if sinfo printed no column of generic resources.
+            Gres, if Gres has only parts of GPUs (shard, mps), or if sinfo printed no column of generic
+            resources.
         switch: Its leaf switch or its block in the topology.
         state: Its state, such as ``FUTURE``.
         instance_type: The cloud's type of the instance.
@@ -101,11 +116,16 @@ class SlurmListing:
     remarks: tuple[str, ...] = ()
 
 
+def join_slurm_texts(texts: Iterable[str]) -> str:
+    """Return several files or outputs as one text in which a last line without an end is marked."""
+    return "\n\n".join(text if text[-1:] in ("", "\n") else f"{text}{_NO_END}" for text in texts)
+
+
 def read_slurm_listing(text: str, source: str) -> SlurmListing:
     """Return the nodes in a text.
 
     Args:
-        text: One or several files or outputs.
+        text: A file or output, or several (:func:`join_slurm_texts`).
         source: The name of the text in messages.
 
     Raises:
@@ -156,7 +176,8 @@ def _plain_lines(text: str) -> Iterator[str]:
         else:
             yield begun + bare
             begun = ""
-    yield begun
+    # The next line of the last statement is missing.
+    yield f"{begun.rstrip()}{_NO_END}" if begun.strip() else ""
 
 
 def _statements(text: str) -> Iterator[str]:
@@ -184,6 +205,18 @@ def _is_gres(statement: str) -> bool:
     return any(key.lower() in ("name", "autodetect") for key, _ in _PAIR.findall(stated))
 
 
+def _is_cut_off(statement: str, keys: Collection[str]) -> bool:
+    """Return whether an entry of a node is cut off after its first line, or in a word before its value."""
+    if set(keys) == {"nodename", "corespersocket"}:
+        # This is the first line that scontrol prints about a node that never registered.
+        return True
+    if _ONLY_SCONTROL.intersection(keys):
+        # scontrol prints values of several words, such as that of OS, and empty values.
+        return False
+    stated = re.split(r"\s(?:Reason|Comment|Extra)=", statement, maxsplit=1, flags=re.I)[0]
+    return any("=" not in word[:-1] for word in re.sub(r"\"[^\"]*\"", "text", stated).split())
+
+
 class _Reader:
     """The nodes, partitions and switches read so far, from statements in any order."""
 
@@ -198,6 +231,7 @@ class _Reader:
         self._gres = GresConf()
         self._sinfo = SinfoTable()
         self._remarks: list[str] = []
+        self._differing: dict[str, dict[str, tuple[str, str]]] = {}
 
     def read(self, statement: str) -> None:
         """Read a statement of slurm.conf, gres.conf, topology.conf or scontrol.
@@ -206,7 +240,11 @@ class _Reader:
             SlurmListingError: A list of hosts is invalid, or there are too many nodes.
         """
         pairs: dict[str, str] = {}
-        for name, value in _PAIR.findall(re.sub(r"\s*=\s*", "=", statement, count=1)):
+        has_end, statement = not statement.endswith(_NO_END), statement.removesuffix(_NO_END)
+        # In slurm.conf, blanks may stand before each sign. A blank after a later sign may end an empty value
+        # of scontrol.
+        statement = re.sub(r"\s+=\s*", "=", re.sub(r"\s*=\s*", "=", statement, count=1))
+        for name, value in _PAIR.findall(statement):
             # The first value is used, because a reason or comment at the end may contain anything.
             pairs.setdefault(name.lower(), value.strip('"'))
         # "SlurmctldHost[1]" is the second one. Other keys have no number.
@@ -222,7 +260,15 @@ class _Reader:
             self._gres.read(self._hosts(pairs.get("nodename", "")), pairs)
         elif kind == "nodeset":
             self._sets[pairs[kind]] = (self._hosts(pairs.get("nodes", "")), pairs.get("feature", ""))
-        elif pairs.get(kind, "").lower() == _DEFAULT:
+        elif kind == "nodename" and (not has_end or _is_cut_off(statement, pairs)):
+            given = {name: value for name, value in pairs.items() if name != "gres" or value}
+            self._read_statement(kind, {**given, _CUT_OFF: "yes"})
+        else:
+            self._read_statement(kind, pairs)
+
+    def _read_statement(self, kind: str, pairs: Mapping[str, str]) -> None:
+        """Read a statement about nodes or partitions, or about the defaults of later ones."""
+        if pairs[kind].lower() == _DEFAULT:
             self._defaults[kind].update({name: value for name, value in pairs.items() if name != kind})
         else:
             self._read_named(kind, {**self._defaults[kind], **pairs})
@@ -268,8 +314,9 @@ class _Reader:
         """
         if "|" not in line or _BEGIN.match(line):
             return
+        has_end = not line.endswith(_NO_END)
         try:
-            fields = self._sinfo.read(line)
+            fields = self._sinfo.read(line.removesuffix(_NO_END))
         except ValueError as error:
             raise SlurmListingError(f"{self._place}: {sanitize(line, 80)}: {error}") from None
         if fields is None:
@@ -277,13 +324,13 @@ class _Reader:
             return
         for node in self._hosts(fields.get("node", "")):
             # Without the column of generic resources, a node may have GPUs.
-            node_fields = {"gres": fields.get("gres", "gpu:"), "activefeatures": fields.get("features", "")}
-            self._keep(node, node_fields)
+            gres = fields.get("gres", "gpu:") or ("" if has_end else "gpu:")
+            self._keep(node, {"gres": gres, "activefeatures": fields.get("features", "")})
             if "partition" in fields:
                 self._partitions.setdefault(fields["partition"].rstrip("*"), []).append(node)
 
     def _keep(self, name: str, values_read: Mapping[str, str]) -> None:
-        """Add facts of a node. Of several values of a key, the first one is used.
+        """Add facts of a node. Of several values of a key, the first one is used, and a remark names others.
 
         Raises:
             SlurmListingError: There are too many nodes.
@@ -292,6 +339,9 @@ class _Reader:
             raise SlurmListingError(f"{self._place} lists more than {MOST_NODES:,} nodes")
         node_fields = self._nodes.setdefault(name, {})
         for key, value in values_read.items():
+            first = node_fields.get(key, node_fields.get(_NO_GRES, "") if key == "gres" else "")
+            if key in _SPELLED_TAKEN and _contradicts(key, first, value):
+                self._differing.setdefault(key, {}).setdefault(name, (first, value))
             if value.lower() not in _EMPTY:
                 node_fields.setdefault(key, value)
             elif key == "gres":
@@ -347,8 +397,34 @@ class _Reader:
             nodes=tuple(nodes),
             controller=sanitize(self._controller, 253),
             controller_address=sanitize(self._controller_address, 253),
-            remarks=(*remarks, *_absent_remarks(nodes, self._place)),
+            remarks=(
+                *remarks,
+                *self._differing_remarks(),
+                *self._cut_off_remarks(nodes),
+                *_absent_remarks(nodes, self._place),
+            ),
         )
+
+    def _differing_remarks(self) -> Iterator[str]:
+        """Yield a remark on each key for which a node has several values."""
+        for key, values_of_node in self._differing.items():
+            names_text = sanitize(compress_hostlist(values_of_node), 200)
+            first, later = (sanitize(value, 60) for value in next(iter(values_of_node.values())))
+            spelled = _SPELLED_TAKEN[key]
+            yield (
+                f"{self._place}: {names_text}: {spelled} has several values ({first}, later {later}); the "
+                "first is taken; correct the other one"
+            )
+
+    def _cut_off_remarks(self, nodes: Iterable[SlurmNode]) -> Iterator[str]:
+        """Yield a remark on the nodes that may have GPUs in the missing part of their entries."""
+        names = [node.name for node in nodes if not node.gpus_known and _CUT_OFF in self._nodes[node.name]]
+        if names:
+            names_text = sanitize(compress_hostlist(names), 200)
+            yield (
+                f"{self._place}: {names_text}: the entry is cut off or its line has no end, so it may have "
+                "GPUs; copy the file again, or end its last line"
+            )
 
     def _gres_remarks(self) -> list[str]:
         """Return the remark on nodes that only gres.conf names. Add these nodes if there are no others."""
@@ -409,6 +485,17 @@ class _Reader:
         )
 
 
+def _contradicts(key: str, first: str, later: str) -> bool:
+    """Return whether two values of a key exclude each other. "" is no value."""
+    if key != "gres":
+        return "" not in (first, later) and first.lower() != later.lower()
+    if "" in (first, later) or has_uncounted_gpus(f"{first},{later}"):
+        return False
+    gpus = read_gres(first), read_gres(later)
+    is_typed = not any("" in counts for counts in gpus)
+    return (gpus[0] != gpus[1]) if is_typed else sum(gpus[0].values()) != sum(gpus[1].values())
+
+
 def _absent_remarks(nodes: Iterable[SlurmNode], place: str) -> Iterator[str]:
     """Yield remarks about nodes that need not exist or run, by their states."""
     for states, meaning in _ABSENT.items():
@@ -432,9 +519,12 @@ def _features(node_fields: Mapping[str, str]) -> list[str]:
 
 def _states_gpus(node_fields: Mapping[str, str]) -> bool:
     """Return whether Slurm states that a node without a number of GPUs has no GPU."""
-    if "gres" not in node_fields:
-        return _NO_GRES in node_fields or not node_fields.keys() & _ONLY_SCONTROL
-    return not has_uncounted_gpus(node_fields["gres"])
+    if has_uncounted_gpus(f"{node_fields.get('gres', '')},{node_fields.get('cfgtres', '')}"):
+        return False
+    if _CUT_OFF in node_fields:
+        return _NO_GRES in node_fields
+    is_of_scontrol = node_fields.keys() & _ONLY_SCONTROL
+    return "gres" in node_fields or _NO_GRES in node_fields or not is_of_scontrol
 
 
 _SIZES: Mapping[str, tuple[str, ...]] = {

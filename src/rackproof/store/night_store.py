@@ -25,11 +25,13 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, ValidationError
 
+from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.judging import SkuReference, sku_references
 from rackproof.core.records import KEPT_RECORD, WORST_FIRST, LogFile, Node, Record, Verdict
 from rackproof.core.text import sanitize
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.snapshot_records import NodeSnapshot
+from rackproof.store.host_claims import claimed_hosts
 from rackproof.store.run_evidence import digest_file
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, read_file, stamp_of, write_file
 from rackproof.store.sealed_json import SealError, open_sealed, seal_json
@@ -43,6 +45,8 @@ SNAPSHOTS_FOLDER = "snapshots"
 EARLIER_SNAPSHOTS_FOLDER = "looks"
 """Folder of the nodes' snapshots in the nights of earlier versions. The files there have the key ``look``
 instead of ``snapshot``. Rackproof reads the files, and does not rename anything."""
+NIGHT_CLAIMS = ".nights"
+"""Folder of the claims of running nights in the results folder."""
 BENCHMARK = "health"
 """Benchmark of a night in the history and in its id."""
 DRAIN_PREFIX = "rackproof-night:"
@@ -509,18 +513,75 @@ def night_folders(results: Path, *, before: str = "") -> list[Path]:
     Raises:
         ResultsError: The folder cannot be listed.
     """
-    try:
-        # Names start with the time, so they sort by time.
-        names = sorted((entry.name for entry in results.iterdir() if is_night(entry.name)), reverse=True)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise ResultsError(f"cannot list the results in {results}: {error.strerror}") from None
+    names = _night_names(results)
     if before:
         names = [name for name in names if name < before]
     # Check only as many folders as needed, because there may be years of nights.
     finished_folders = (results / name for name in names if _is_finished(results / name))
     return list(islice(finished_folders, NIGHTS_BACK))
+
+
+def _night_names(results: Path) -> list[str]:
+    """Return the names of all nights, newest first. Raise ResultsError if the folder cannot be listed."""
+    try:
+        # Names start with the time, so they sort by time.
+        return sorted((entry.name for entry in results.iterdir() if is_night(entry.name)), reverse=True)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ResultsError(f"cannot list the results in {results}: {error.strerror}") from None
+
+
+def interrupted_nights(results: Path, wanted: Collection[str] = ()) -> list[str]:
+    """Return a remark on each interrupted night with nodes that no later night judged, newest first.
+
+    Such a night took snapshots, and an earlier night counts in its place. A night that runs on this machine
+    is not interrupted. The nights are as old as those of :func:`night_folders` at most.
+
+    Args:
+        results: The results folder.
+        wanted: The nodes that matter. Without any, all nodes do.
+
+    Raises:
+        ResultsError: The folder or the claims of running nights cannot be read.
+    """
+    finished = {folder.name for folder in night_folders(results)}
+    oldest = min(finished) if len(finished) == NIGHTS_BACK else ""
+    names = [name for name in _night_names(results) if name >= oldest]
+    last = min({*names} - finished, default=None)
+    if last is None:
+        return []
+    judged = claimed_hosts(results / NIGHT_CLAIMS)
+    # It is not known which nodes a night without snapshots was to judge, so only the newest one matters.
+    is_newest, remarks = not judged, []
+    for name in names[: names.index(last) + 1]:
+        if name in finished:
+            judged |= _nodes_judged(results / name)
+            is_newest = False
+            continue
+        snapshots = {path.stem for path in snapshots_folder(results / name).glob("*.json")}
+        nodes = (snapshots & set(wanted) if wanted else snapshots) - judged
+        if nodes or (is_newest and not snapshots):
+            remarks.append(_interrupted_text(name, nodes))
+    return remarks
+
+
+def _nodes_judged(folder: Path) -> frozenset[str]:
+    """Return the nodes of a night, or an empty set if its record is missing or damaged."""
+    try:
+        return frozenset(node.node for node in read_night(folder).nodes)
+    except ResultsError:
+        return frozenset()
+
+
+def _interrupted_text(name: str, nodes: Iterable[str]) -> str:
+    """Return the remark on an interrupted night with snapshots of these nodes."""
+    names_text = sanitize(compress_hostlist(nodes), 200)
+    lost = f"its snapshots of {names_text} are not judged" if names_text else "it took no snapshot"
+    return (
+        f"night {name} was interrupted, or runs on another machine: {lost}, and an earlier night counts; "
+        "run validate.yml again"
+    )
 
 
 def last_inventory(results: Path) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -392,3 +393,22 @@ def test_a_file_that_cannot_be_copied_is_named(
     assert str(refused.value).startswith(f"{path} cannot be read: ")
     assert text in str(refused.value)
     assert "Errno" not in str(refused.value)
+
+
+@pytest.mark.parametrize("part", [".adopted", ".adopted/group_vars", "group_vars"])
+@pytest.mark.parametrize("target", ["other", "nothing"])
+def test_a_link_in_the_folder_is_never_written_through(tmp_path: Path, part: str, target: str) -> None:
+    folder = tmp_path / "cluster"
+    adopt(folder, node("a1"))
+    shutil.move(folder / part, tmp_path / "other")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "other").rglob("*")}
+    (folder / part).symlink_to(tmp_path / target)
+    with pytest.raises(AdoptError, match=f"{re.escape(part)} is a symbolic link"):
+        check_folder(folder)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "other").rglob("*")} == before
+
+
+def test_a_link_to_the_whole_folder_is_followed(tmp_path: Path) -> None:
+    adopt(tmp_path / "real", node("a1"))
+    (tmp_path / "cluster").symlink_to(tmp_path / "real")
+    assert check_folder(tmp_path / "cluster")

@@ -26,6 +26,8 @@ from rackproof.jobs.inventory.nodes import (
     AdoptedSource,
     AdoptError,
     GpuHint,
+    alias_remarks,
+    differing_gpu_remarks,
     join_sources,
     select_nodes,
 )
@@ -469,3 +471,57 @@ def test_a_cell_names_each_partition_once(tmp_path: Path, cell: str, partitions:
 @pytest.mark.parametrize(("rack", "read"), [(12, "12"), (0, "0"), ("12", "12"), (True, "n")])
 def test_the_rack_of_an_inventory_may_be_a_number(tmp_path: Path, rack: object, read: str) -> None:
     assert read_ansible_nodes(ansible(tmp_path, {"n1": {"rack": rack}}, all=["n1"])).nodes[0].rack == read
+
+
+# Each entry is the name, host name, address and port of a node.
+@pytest.mark.parametrize(
+    ("nodes", "named"),
+    [
+        ([("vm-1", "", "", 0), ("vm-1.example.org", "", "", 0)], "vm-1,vm-1.example.org"),
+        ([("VM-1.example.org", "", "", 0), ("vm-1", "", "", 0)], "VM-1.example.org,vm-1"),
+        ([("n1", "host7", "", 0), ("host7", "", "", 0)], "host7,n1"),
+        ([("n1", "host7", "", 0), ("host7.example.org", "", "", 0)], "host7.example.org,n1"),
+        ([("n1", "", "vm-1.example.org", 0), ("vm-1", "", "", 0)], "n1,vm-1"),
+        ([("n1", "host7", "", 0), ("n2", "host7", "", 0)], "n[1-2]"),
+        ([("n1.a.example", "", "", 0), ("n1.b.example", "", "", 0)], ""),
+        ([("n1", "n1", "n1.example.org", 0), ("n2", "n2.example.org", "10.0.0.2", 0)], ""),
+        ([("n1", "", "gate.example.org", 2201), ("n2", "", "gate.example.org", 2202)], ""),
+        ([("n1", "", "10.0.0.1", 0), ("n2", "", "10.0.0.2", 0)], ""),
+    ],
+)
+def test_nodes_that_may_be_one_machine_are_named(nodes: list[tuple[str, str, str, int]], named: str) -> None:
+    adopted = [
+        AdoptedNode(
+            name=name,
+            source="x",
+            hostname=hostname,
+            address=address,
+            variables={"ansible_port": port} if port else {},
+        )
+        for name, hostname, address, port in nodes
+    ]
+    remarks = alias_remarks(adopted)
+    assert len(remarks) == bool(named)
+    assert all(remark.startswith(f"some of {named} may be one machine") for remark in remarks)
+
+
+# Each list has the number of GPUs of n1 in each source, and None if a source does not state it.
+@pytest.mark.parametrize(
+    ("counts", "named"),
+    [
+        ([8, 4], "source0 8 and source1 4"),
+        ([0, 8], "source0 0 and source1 8"),
+        ([None, 8, 4], "source1 8 and source2 4"),
+        ([8, 8, None], ""),
+        ([None, None], ""),
+        ([8], ""),
+    ],
+)
+def test_sources_that_differ_about_gpus_are_named(counts: list[int | None], named: str) -> None:
+    sources = [
+        AdoptedSource(nodes=(AdoptedNode(name="n1", source=f"source{number}", gpu_count=count),))
+        for number, count in enumerate(counts)
+    ]
+    remarks = differing_gpu_remarks(sources)
+    assert len(remarks) == bool(named)
+    assert all(f"of n1 ({named}): the first source counts" in remark for remark in remarks)

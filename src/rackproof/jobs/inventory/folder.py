@@ -62,8 +62,16 @@ def check_folder(folder: Path) -> bool:
     """Return whether an earlier adopt wrote a folder, or False if the folder is absent or empty.
 
     Raises:
-        AdoptError: The folder contains files of another origin, or cannot be read.
+        AdoptError: The folder contains files of another origin, or cannot be read. A folder in it is a
+            symbolic link.
     """
+    for part in (_KEPT, f"{_KEPT}/group_vars", "group_vars"):
+        # Through a link, adopt would write into a folder that the operator did not name.
+        if (folder / part).is_symlink():
+            raise AdoptError(
+                f"{folder / part} is a symbolic link, and adopt would write through it: replace it by the "
+                "folder to which it leads"
+            )
     if (folder / _KEPT).is_dir():
         return True
     try:

@@ -15,6 +15,7 @@ from ipaddress import ip_address
 from pydantic import Field
 
 from rackproof.core.errors import RackproofError
+from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Record
 from rackproof.core.text import sanitize
 from rackproof.nodes.slurm_listing import MOST_NODES
@@ -124,12 +125,8 @@ def name_problem(name: str) -> str:
 
 def address_problem(address: str) -> str:
     """Return why a text is neither the IP address nor the name of a host, or ""."""
-    try:
-        ip_address(address)
-    except ValueError:
-        is_name = _NAME.fullmatch(address) and not _OLD_ADDRESS.fullmatch(address)
-        return "" if is_name else "it is neither an address nor a name"
-    return ""
+    is_name = _NAME.fullmatch(address) and not _OLD_ADDRESS.fullmatch(address)
+    return "" if is_name or _is_ip(address) else "it is neither an address nor a name"
 
 
 def _host_of(node: AdoptedNode) -> str:
@@ -245,6 +242,62 @@ def _check_addresses(nodes: Iterable[AdoptedNode]) -> None:
                     f"{owner} and {node.name} have the same {name} ({sanitize(value, 60)}): each host needs "
                     "its own; correct the source, or leave one out with --exclude"
                 )
+
+
+def alias_remarks(nodes: Iterable[AdoptedNode]) -> list[str]:
+    """Return a remark on nodes that may be one machine under two names, or no remark.
+
+    Such a node's name, own host name or address is that of another node, with or without a domain.
+    """
+    owners: dict[str, dict[str, set[str]]] = {}
+    for node in nodes:
+        # Behind one address, each port may be that of another machine.
+        address = "" if "ansible_port" in node.variables or _is_ip(node.address) else node.address
+        for text in filter(None, (node.name, node.hostname, address)):
+            label, _, domain = text.lower().rstrip(".").partition(".")
+            owners.setdefault(label, {}).setdefault(domain, set()).add(node.name)
+    names: set[str] = set()
+    for owners_of_domain in owners.values():
+        for domain, members in owners_of_domain.items():
+            # A name without a domain may be that of any domain.
+            same = members | owners_of_domain.get("", set()) if domain else members
+            names |= same if len(same) > 1 else set()
+    if not names:
+        return []
+    return [
+        f"some of {sanitize(compress_hostlist(names), 200)} may be one machine under two names, which would "
+        "be judged as two nodes: use one name in all sources, or leave one out with --exclude"
+    ]
+
+
+def differing_gpu_remarks(sources: Iterable[AdoptedSource]) -> list[str]:
+    """Return a remark on nodes for which the sources state several numbers of GPUs, or no remark."""
+    first: dict[str, AdoptedNode] = {}
+    differing: dict[str, str] = {}
+    for node in (node for source in sources for node in source.nodes if node.gpu_count is not None):
+        earlier = first.setdefault(node.name, node)
+        if earlier.gpu_count != node.gpu_count:
+            differing.setdefault(node.name, " and ".join(map(_gpu_count_text, (earlier, node))))
+    if not differing:
+        return []
+    return [
+        f"sources differ about the number of GPUs of {sanitize(compress_hostlist(differing), 200)} "
+        f"({next(iter(differing.values()))}): the first source counts; correct the other one"
+    ]
+
+
+def _gpu_count_text(node: AdoptedNode) -> str:
+    """Return the number of a node's GPUs after its origin, such as ``Gres 8``."""
+    return f"{sanitize(node.gpu_count_from or node.source, 60)} {node.gpu_count}"
+
+
+def _is_ip(text: str) -> bool:
+    """Return whether a text is an IP address."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def select_nodes(nodes: Iterable[AdoptedNode], excluded: Sequence[str]) -> tuple[AdoptedNode, ...]:

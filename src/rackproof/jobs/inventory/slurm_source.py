@@ -26,7 +26,13 @@ from rackproof.jobs.inventory.nodes import (
     name_problem,
 )
 from rackproof.jobs.inventory.read_file import read_text
-from rackproof.nodes.slurm_listing import SlurmListing, SlurmNode, has_slurm_lines, read_slurm_listing
+from rackproof.nodes.slurm_listing import (
+    SlurmListing,
+    SlurmNode,
+    has_slurm_lines,
+    join_slurm_texts,
+    read_slurm_listing,
+)
 
 _COMMANDS = (
     ("scontrol", "show", "node", "--oneliner"),
@@ -60,7 +66,7 @@ def ask_slurm_listing() -> AdoptedSource:
     texts = [_ask(argv) for argv in _COMMANDS]
     if not texts[0]:
         raise AdoptError("Slurm's scontrol on this machine lists no nodes: is slurmctld up? (scontrol ping)")
-    source = _source(read_slurm_listing("\n".join(texts), "scontrol"), "Slurm")
+    source = _source(read_slurm_listing(join_slurm_texts(texts), "scontrol"), "Slurm")
     # Slurm answered on this machine, so nights can query it here without a login on slurmctld's host.
     remarks = (
         *source.remarks,
@@ -99,7 +105,9 @@ def read_slurm_files(paths: Sequence[Path]) -> AdoptedSource:
         SlurmListingError: The files contain no node, cannot be parsed, or name too many nodes.
     """
     texts = {path: read_text(path) for path in paths}
-    source = _source(read_slurm_listing("\n\n".join(texts.values()), ", ".join(map(str, paths))), "Slurm")
+    source = _source(
+        read_slurm_listing(join_slurm_texts(texts.values()), ", ".join(map(str, paths))), "Slurm"
+    )
     remarks = [
         f"{path}: it has no line of slurm.conf, gres.conf, topology.conf, scontrol or sinfo, and is not read"
         for path, text in texts.items()

@@ -75,7 +75,7 @@ class Explanation(Record):
     next: tuple[str, ...]
     nights: tuple[tuple[str, str, str], ...]
     damaged: tuple[str, ...] = ()
-    """Nights with unreadable records, which may include a worse state of the node."""
+    """Nights that are unreadable or were interrupted, which may include a worse state of the node."""
 
 
 def explain_node(results: Path, node: str) -> Explanation:
@@ -91,6 +91,7 @@ def explain_node(results: Path, node: str) -> Explanation:
     """
     damaged: list[str] = []
     nights = list(night_store.nights_of_node(night_store.night_folders(results), node, damaged))
+    damaged += night_store.interrupted_nights(results, [node])
     if not nights:
         unread = f" that can be read ({'; '.join(damaged[:3])})" if damaged else ""
         raise ExplainError(

@@ -207,7 +207,7 @@ def finish_interrupted(results: Path) -> list[str]:
         ResultsError: The claims of running playbooks cannot be read.
     """
     remarks: list[str] = []
-    if not results.is_dir() or host_claims.claimed_hosts(results / ".nights"):
+    if not results.is_dir() or host_claims.claimed_hosts(results / night_store.NIGHT_CLAIMS):
         return []  # A playbook that an operator started is running.
     for folder in sorted(results.iterdir()):
         is_recorded = (folder / RECORD_NAME).is_file()

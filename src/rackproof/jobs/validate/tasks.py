@@ -99,7 +99,7 @@ def begin_night(
         return _context(night_id, folder, results, inventory)
     folder = results / night_id
     try:
-        host_claims.claim_hosts(results / ".nights", nodes, owner_pid, "validated")
+        host_claims.claim_hosts(results / night_store.NIGHT_CLAIMS, nodes, owner_pid, "validated")
         (folder / night_store.SNAPSHOTS_FOLDER).mkdir(parents=True)
     except (ResultsError, host_claims.HostClaimedError) as error:
         raise ValidateError(str(error)) from error
