@@ -28,7 +28,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
 from rackproof.core.near_names import near_names
-from rackproof.core.records import Direction, Measurement, Node, Reference, Run, Verdict
+from rackproof.core.records import Direction, Node, Reference, Run, Verdict
 from rackproof.store.history import schema
 from rackproof.store.history.alike import batches, numbers_of_others
 from rackproof.store.history.database import (
@@ -63,9 +63,9 @@ from rackproof.store.history.references import (
     drift_objection,
     is_comparable,
     keys_with_a_bound,
+    measured_objection,
     mirror_bound,
     number_key,
-    physical_objection,
     product_on,
 )
 from rackproof.store.history.rows import (
@@ -525,8 +525,10 @@ class Store(AbstractContextManager["Store"]):
         for measurement in run.measurements:
             place = topology.place(measurement.labels)
             key = number_key(run, place, measurement.name, measurement.unit)
-            if place.hardware is not None and key in numbers and measurement.finite:
-                _require_physical(run, place.hardware, measurement)
+            if place.hardware is None or key not in numbers or not measurement.finite:
+                continue
+            if objection := measured_objection(run, place.hardware, measurement):
+                raise HistoryError(f"run {run.run_id} is not a reference: {objection}")
         for key, other_numbers in self._others(run, topology, numbers).items():
             value, direction = numbers[key]
             if objection := other_numbers.objection(value, direction):
@@ -797,24 +799,6 @@ def _candidate(row: Any, measured: Measured, parts: HardwareOfRows) -> Candidate
         parts.key(row.hardware_id),
         row.reason,
     )
-
-
-def _require_physical(run: Run, part: Part, measurement: Measurement) -> None:
-    """Check a number against the limits of the GPU's model.
-
-    Raises:
-        HistoryError: The number is not plausible for a healthy GPU.
-    """
-    objection = physical_objection(
-        measurement.name,
-        measurement.labels,
-        measurement.unit,
-        measurement.value,
-        product_on(run, part.kind.value, part.key),
-        nodes=len(run.nodes),
-    )
-    if objection:
-        raise HistoryError(f"run {run.run_id} is not a reference: {objection}")
 
 
 def _reference_rows(
