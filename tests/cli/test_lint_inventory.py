@@ -142,6 +142,44 @@ def test_a_mistake_is_named_with_its_place(bad: Inventory, where: str, what: str
     assert any(one.where == where and what in one.what for one in found), found
 
 
+SECRET = "S3cretPw111"
+
+
+@pytest.mark.parametrize(
+    ("variables", "what"),
+    [
+        (
+            {"bench_secret_environment": f"WANDB_API_KEY={SECRET}"},
+            "bench_secret_environment has a wrong value",
+        ),
+        ({"bench_secret_environment": [SECRET]}, "bench_secret_environment has a wrong value"),
+        ({"storage_s3fs_credentials": f"AKIA:{SECRET}"}, "storage_s3fs_credentials has a wrong value"),
+        ({"bench_results_credentials": {"a": SECRET}}, "bench_results_credentials has a wrong value"),
+        ({"bench_environment": f"WANDB_API_KEY={SECRET}"}, "bench_environment has a wrong value"),
+        ({"bench_repeats": f"https://user:{SECRET}@host"}, "bench_repeats has a wrong value"),
+        ({"reimage_bmc_timeout_s": {"password": SECRET}}, "reimage_bmc_timeout_s has a wrong value"),
+        ({"validate_expect": f"token {SECRET}"}, "validate_expect has a wrong value"),
+        ({"ansible_port": f"-o PasswordAuth={SECRET}"}, "ansible_port has a wrong value"),
+    ],
+)
+def test_a_mistake_shows_no_secret(variables: dict[str, Any], what: str) -> None:
+    found = lint_inventory(inventory({"n1": variables}), ROOT, VALUE_CHECKS)
+    assert any(one.where == "n1" and what in one.what for one in found), found
+    assert SECRET not in repr(found)
+
+
+def test_each_variable_whose_argument_spec_has_no_log_is_hidden() -> None:
+    """The argument specs are the list of secrets. A name that does not sound like one is hidden, too."""
+    hidden = [name for name, option in lint.argument_options(ROOT).items() if option.get("no_log")]
+    assert len(hidden) > 5
+    wrong = dict.fromkeys(hidden, "plain words")
+    # A text fits the type of most secrets, so each gets another type here.
+    kinds = dict.fromkeys(hidden, "int")
+    mistakes = list(lint._wrong_kinds(inventory({"n1": wrong}), kinds, set(hidden)))
+    assert len(mistakes) == len(hidden)
+    assert "plain words" not in repr(mistakes)
+
+
 def reference(**changes: Any) -> dict[str, Any]:
     """Return the variables of a node with a reference for gemm, with changes of its keys."""
     sound = {"metric": "gemm_best", "value": 700, "unit": "TFLOP/s", "low": -0.07, "source": "data sheet"}

@@ -323,14 +323,16 @@ def lint_inventory(
         root: The checkout, whose roles define the variables.
         checks: The check of each variable whose nested values a job reads, as in ``validate_expect``.
     """
-    kinds = {**argument_kinds(root), "ansible_port": "int"}
+    options = argument_options(root)
+    kinds = {name: option.get("type", "str") for name, option in options.items()} | {"ansible_port": "int"}
+    hidden = {name for name, option in options.items() if option.get("no_log")}
     mistakes = [
         *_unusable_names(inventory),
         *_shared_values(inventory),
         *_unknown_names(inventory, root),
         *_connection_names(inventory),
         *_wrong_addresses(inventory),
-        *_wrong_kinds(inventory, kinds),
+        *_wrong_kinds(inventory, kinds, hidden),
         *_wrong_nested_values(inventory, kinds, checks or {}),
         *_files_without_group(inventory),
         *_nodes_without_sku(inventory),
@@ -415,23 +417,28 @@ def _some(hosts: Iterable[str]) -> str:
     return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
-def argument_kinds(root: Path) -> dict[str, str]:
-    """Return the type of each variable from the argument specs of the roles in a checkout."""
-    kinds: dict[str, str] = {}
+def argument_options(root: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the option of each variable from the argument specs of the roles in a checkout."""
+    options: dict[str, Mapping[str, Any]] = {}
     for path in sorted(root.glob("roles/*/meta/argument_specs.yml")):
         for spec in known_variables.read_yaml(path)["argument_specs"].values():
-            for name, option in (spec.get("options") or {}).items():
-                kinds[name] = option.get("type", "str")
-    return kinds
+            options |= spec.get("options") or {}
+    return options
 
 
-def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[InventoryMistake]:
-    """Yield each value that is not of its variable's type, and each number beyond its bounds."""
+def _wrong_kinds(
+    inventory: Inventory, kinds: Mapping[str, str], hidden: Collection[str]
+) -> Iterator[InventoryMistake]:
+    """Yield each value that is not of its variable's type, and each number beyond its bounds.
+
+    ``hidden`` has variables whose values are secret.
+    """
     wrong: dict[str, list[str]] = {}
     for host, variables in inventory.hosts.items():
         for name, value in variables.items():
             if not fits_kind(value, kinds.get(name, "raw")):
-                text = f"{name} is {str(value)[:60]!r}: its type has to be {kinds[name]}"
+                shown = known_variables.value_text(name, value, no_log=name in hidden)
+                text = f"{name} {shown}: its type has to be {kinds[name]}"
                 wrong.setdefault(text, []).append(host)
         for text in known_variables.numbers_beyond_bounds(variables):
             wrong.setdefault(text, []).append(host)
