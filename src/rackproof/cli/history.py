@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rackproof.cli.errors import ToolError, refuse_unknown_names, require_results
-from rackproof.cli.find_run import history_path, run_ids_of_plan, split_run_path
+from rackproof.cli.find_run import history_path, refuse_lost_runs, run_ids_of_plan, split_run_path
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
 from rackproof.core.advised_commands import add_results
@@ -53,6 +53,8 @@ def history_command(
         click.echo(f"note: a run waits to enter the history: {sanitize(problem, 600)}", err=True)
     with open_store(where) as store:
         runs = store.runs(benchmark=benchmark, node=node, limit=limit)
+        if not runs and not rebuild and not store.runs(limit=1):
+            refuse_lost_runs(f"no run is in {store.description}", results)
         if not runs:
             _refuse_unknown(store, benchmark, node)
     if as_json:
