@@ -164,6 +164,12 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path, 
         raise ToolError("name the run or plan to accept (`rackproof history` lists them), or give --list")
     name, results = split_run_path(name, results)
     ids = run_ids_of_plan(name, results)
+    if damaged := read_acceptances(results)[1]:
+        click.echo(
+            f"note: {amount(damaged, 'damaged line')} of {results / LOG_NAME} may hide numbers that were "
+            "accepted first, and limit these: restore the file from a backup",
+            err=True,
+        )
     refused: list[dict[str, str]] = []
     with open_store(history_path(results)) as store:
         if ids is None:
@@ -291,18 +297,22 @@ def withdraw_command(run_id: str, reason: str, results: Path, as_json: bool) -> 
     reason = sanitize(reason.strip(), 400)
     run_id, results = split_run_path(run_id, results)
 
+    noted = False
+
     def note(references: int) -> None:
+        nonlocal noted
         note_acceptance(results, "withdraw", run_id, references, reason)
+        noted = True
 
     with open_store(history_path(results)) as store:
         # Do not use the run's row, because the acceptance outlives it.
-        count = store.withdraw(run_id, note=note)
+        count = store.withdraw(run_id, note=note, reason=reason)
     bounds = bool(reason) and run_id in bounding_acceptances(results)
-    if not count and (bounds or run_id in standing_acceptances(results)[0]):
+    if not noted and (bounds or run_id in standing_acceptances(results)[0]):
         # The run's references were lost with a database, or withdrawn earlier without a reason. The operator
         # must see this.
         note(0)
-    elif not count:
+    elif not noted:
         near = near_text(run_id, standing_acceptances(results)[0])
         raise ToolError(
             f"no reference comes from {sanitize(run_id, 130)}: give the whole id of a run that was accepted "
