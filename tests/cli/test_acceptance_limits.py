@@ -2,7 +2,8 @@
 
 Run ``first`` is accepted and withdrawn without a reason, so that it still limits later runs. Its log
 (``results/acceptances.jsonl``) is then damaged or removed, or the database is lost. The slower run ``later``
-stays refused as long as one of the two knows of ``first``.
+stays refused as long as one of the two knows of ``first``. The last tests show that no command reads a huge
+log of acts.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import pytest
 from click.testing import Result
 
 from rackproof.store.acceptance_log import LOG_NAME
+from rackproof.store.audit_log import LOG_NAME as AUDIT_LOG
 from rackproof.store.history import schema
+from rackproof.store.history.client import lost_acceptances
 from rackproof.store.history.store import open_store, rebuild_history
 from rackproof.store.run_folder import write_run
 from tests.store.history import samples
@@ -105,3 +108,34 @@ def test_a_folder_of_a_version_without_the_log_and_the_table_is_no_obstacle(run:
     assert run("withdraw", FIRST, "--reason", "a new board").exit_code == 0
     accepted = run("accept", LATER)
     assert (accepted.exit_code, accepted.stderr) == (0, ""), accepted.output
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        (LOG_NAME, ("accept", "--list")),
+        (LOG_NAME, ("accept", LATER)),
+        (LOG_NAME, ("withdraw", "no-run")),
+        (LOG_NAME, ("audit",)),
+        (LOG_NAME, ("history", "--rebuild")),
+        (AUDIT_LOG, ("audit",)),
+        (AUDIT_LOG, ("audit", "n1")),
+        (AUDIT_LOG, ("status", "--no-slurm")),
+    ],
+)
+def test_a_huge_log_of_acts_is_named_and_not_read(
+    run: Call, results: Path, name: str, arguments: tuple[str, ...]
+) -> None:
+    with (results / name).open("wb") as log:
+        log.truncate(3 << 30)
+    answer = run(*arguments)
+    assert answer.exit_code == 1
+    assert f"results/{name} cannot be read: it has {3 << 30} bytes" in answer.output
+    assert "Traceback" not in answer.output
+
+
+def test_a_job_names_a_huge_log_of_acceptances(results: Path) -> None:
+    with (results / LOG_NAME).open("wb") as log:
+        log.truncate(3 << 30)
+    with open_store(results / "history.sqlite") as store:
+        assert "the accepted runs are unknown" in lost_acceptances(results, store)
