@@ -16,7 +16,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.parsing.dataloader import DataLoader
 
 from rackproof.core.known_variables import nearest, read_yaml
-from rackproof.core.secret_names import secret_variables
+from rackproof.core.secret_names import must_not_be_shown
 from rackproof.core.text import sanitize
 
 Spec = Mapping[str, Any]
@@ -29,8 +29,6 @@ _FORMS = {
     "dict": "a mapping, such as {name: value}",
     "str": "a text",
 }
-_SECRET = re.compile(r"key|passw|secret|token|credential", re.IGNORECASE)
-"""Pattern of names and texts whose values are not printed."""
 _WORD = re.compile(r"\b[a-z]\w*_\w+")
 """Pattern of the names in a template that may be variables."""
 _UNSUPPORTED = re.compile(r"(\S+)\. Supported parameters include: ([^.]+)")
@@ -126,10 +124,7 @@ def _nested(error: str) -> str:
 
 def _is_secret(name: str, option: Spec, value: Any) -> bool:
     """Return whether neither a value nor an error about it may be printed."""
-    text = str(value)
-    return bool(option.get("no_log") or _SECRET.search(name) or _SECRET.search(text)) or bool(
-        secret_variables({name: text})
-    )
+    return bool(option.get("no_log")) or must_not_be_shown(name, value)
 
 
 def _read_by(name: str, raw: Mapping[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ from rackproof.core.judging import parse_sku_reference
 from rackproof.core.records import (
     Direction,
     Finding,
+    Gpu,
     Judgement,
     LogFile,
     Measurement,
@@ -64,6 +65,54 @@ def run(number: int, *values: float, machine: str = "m1", **changes: Any) -> Run
 def runs(*values: float) -> list[Run]:
     """Return one run for each speed."""
     return [run(number, value) for number, value in enumerate(values)]
+
+
+def of_product(product: str, metric: str, value: float, unit: str, **labels: str) -> list[Run]:
+    """Return five runs of a metric on one GPU of a model, or on none without a model."""
+    gpus = (Gpu(index=0, uuid="GPU-00000000-0000-4000-8000-000000000001", name=product),) if product else ()
+    measured = Measurement(
+        name=metric,
+        value=value,
+        unit=unit,
+        direction=Direction.HIGHER,
+        labels=labels | ({"gpu": gpus[0].uuid} if gpus else {}),
+    )
+    judged = Judgement(
+        metric=metric,
+        labels=measured.labels,
+        value=value,
+        verdict=Verdict.UNPROVEN,
+        reason="no reference yet",
+    )
+    node = Node(name="n1", serial="m1", gpus=gpus)
+    return [run(n, nodes=(node,), measurements=(measured,), judgements=(judged,)) for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("product", "metric", "value", "unit", "labels", "objection"),
+    [
+        ("NVIDIA H200", "memory_copy", 2.0, "TB/s", {}, "reach more than 3.744"),
+        ("NVIDIA H200", "memory_copy", 6.0, "TB/s", {}, "more than the peak of NVIDIA H200, 4.8 TB/s"),
+        ("NVIDIA H200", "gemm_best", 500, "TFLOP/s", {"dtype": "bf16"}, "but healthy ones of NVIDIA H200"),
+        ("NVIDIA H200", "host_to_device", 20, "GB/s", {}, "but healthy ones of NVIDIA H200"),
+        ("NVIDIA H200", "all_reduce_busbw", 90, "GB/s", {"size_bytes": str(1 << 30)}, "but healthy ones"),
+        ("", "copy", 1e300, "GB/s", {}, "no quantity is that small or large"),
+        ("NVIDIA H200", "memory_copy", 4.3, "TB/s", {}, ""),
+        ("NVIDIA H200", "gemm_best", 700, "TFLOP/s", {"dtype": "bf16"}, ""),
+        ("NVIDIA GB200", "host_to_device", 20, "GB/s", {}, ""),
+        ("NVIDIA Unheard-of", "memory_copy", 0.1, "TB/s", {}, ""),
+        ("", "memory_copy", 2.0, "TB/s", {}, ""),
+    ],
+)
+def test_a_number_that_accept_refuses_gives_no_reference(
+    product: str, metric: str, value: float, unit: str, labels: dict[str, str], objection: str
+) -> None:
+    given = of_product(product, metric, value, unit, **labels)
+    (one,) = propose_references(given)
+    assert objection in one.objection
+    assert bool(one.objection) == bool(objection)
+    (despite,) = propose_references(given, plausible=False)
+    assert despite.objection == ""
 
 
 def test_the_bound_is_twice_the_spread_and_never_closer_than_the_closest() -> None:
@@ -120,12 +169,13 @@ def test_all_gpus_of_all_machines_are_one_quantity() -> None:
 def test_an_objection_states_why_there_is_no_reference(
     values: tuple[float, ...], bound: float | None, objection: str
 ) -> None:
-    (one,) = propose_references(runs(*values), bound=bound)
+    (one,) = propose_references(runs(*values), bound=bound, plausible=False)
     assert objection in one.objection
 
 
 def test_the_median_of_huge_values_is_finite() -> None:
-    (one,) = propose_references(runs(1.6e308, 1.6e308, 1.6e308, 1.61e308, 1.61e308, 1.61e308))
+    given = runs(1.6e308, 1.6e308, 1.6e308, 1.61e308, 1.61e308, 1.61e308)
+    (one,) = propose_references(given, plausible=False)
     assert one.lowest <= one.value <= one.highest
     assert one.objection == ""
 

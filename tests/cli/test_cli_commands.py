@@ -28,6 +28,7 @@ from rackproof.cli import main as lazy
 from rackproof.cli.main import main
 from rackproof.core.records import Finding, ParsedLog, Verdict, json_schema
 from rackproof.store.acceptance_log import bounding_acceptances
+from rackproof.store.history.store import open_store
 from rackproof.store.run_folder import ResultsError, read_run, write_file, write_run
 from tests.report import example_runs
 
@@ -250,6 +251,33 @@ class TestImportAndHistory:
         (one,) = json.loads(output_of(run("history", "--json", "--benchmark", "b1")))
         assert one["benchmark"] == "b1"
         assert "nothing ran on such a node" in output_of(run("history", "--node", "nobody"))
+
+    @pytest.mark.parametrize("lost", ["no file", "an empty file", "a new database"])
+    def test_a_history_without_the_runs_of_the_folder_is_an_error(
+        self, lost: str, run: Call, log: Log, tmp_path: Path
+    ) -> None:
+        run("import", log("one.log"), "--benchmark", "b1")
+        database = tmp_path / "results/history.sqlite"
+        for path in database.parent.glob("history.sqlite*"):
+            path.unlink()
+        if lost == "an empty file":
+            database.touch()
+        elif lost == "a new database":
+            open_store(database).close()
+        for arguments in (("history",), ("history", "--benchmark", "b1"), ("history", "--json")):
+            shown = run(*arguments)
+            assert shown.exit_code == 1
+            assert "has the records of 1 run: enter them with `rackproof history --rebuild`" in shown.output
+        assert run("history", "--rebuild").exit_code == 0
+        assert "b1" in output_of(run("history"))
+
+    def test_an_empty_history_of_a_new_folder_is_no_error(self, run: Call, tmp_path: Path) -> None:
+        (tmp_path / "results").mkdir()
+        database = tmp_path / "results/history.sqlite"
+        database.touch()
+        assert "nothing has run or been imported there yet" in output_of(run("history"))
+        open_store(database).close()
+        assert run("history").exit_code == 0
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

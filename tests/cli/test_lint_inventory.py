@@ -51,6 +51,7 @@ def inventory(
         inventory({"n1": {"ansible_winrm_scheme": "http", "ansible_my_own": 1}}),
         inventory(sku_h200_x2=("n1",)),  # a slice is also in the group of its machine's SKU
         inventory({"n1": {"slurm_racks": ["rack"]}}, sku_b200=(), unused=()),
+        inventory({"2001:db8::1": {}, "::2": {}, "n3:22": {}, "n4.example.org": {}}),
         inventory(sku_h200=("n1",), **{"new-nodes": ("n2",)}),
     ],
 )
@@ -92,6 +93,9 @@ def test_a_sound_inventory_has_no_mistakes(good: Inventory) -> None:
         (inventory({"n 7": {}}), "'n 7'", "no name of a host"),
         (inventory({"../n7": {}}), "'../n7'", "no name of a host"),
         (inventory({"n7\n": {}}), "'n7'", "no name of a host"),
+        (inventory({"x:y": {}}), "'x:y'", "no name of a host"),
+        (inventory({"n1:gpu:3": {}}), "'n1:gpu:3'", "no name of a host"),
+        (inventory({"1:2:3:4": {}}), "'1:2:3:4'", "no name of a host"),
         (inventory({"rack": {}}), "rack", "the name of a host and of a group"),
         (
             inventory({"n1": {"reimage_serial": "S7"}, "n2": {"reimage_serial": "s7"}}),
@@ -140,6 +144,44 @@ def test_a_sound_inventory_has_no_mistakes(good: Inventory) -> None:
 def test_a_mistake_is_named_with_its_place(bad: Inventory, where: str, what: str) -> None:
     found = lint_inventory(bad, ROOT)
     assert any(one.where == where and what in one.what for one in found), found
+
+
+SECRET = "S3cretPw111"
+
+
+@pytest.mark.parametrize(
+    ("variables", "what"),
+    [
+        (
+            {"bench_secret_environment": f"WANDB_API_KEY={SECRET}"},
+            "bench_secret_environment has a wrong value",
+        ),
+        ({"bench_secret_environment": [SECRET]}, "bench_secret_environment has a wrong value"),
+        ({"storage_s3fs_credentials": f"AKIA:{SECRET}"}, "storage_s3fs_credentials has a wrong value"),
+        ({"bench_results_credentials": {"a": SECRET}}, "bench_results_credentials has a wrong value"),
+        ({"bench_environment": f"WANDB_API_KEY={SECRET}"}, "bench_environment has a wrong value"),
+        ({"bench_repeats": f"https://user:{SECRET}@host"}, "bench_repeats has a wrong value"),
+        ({"reimage_bmc_timeout_s": {"password": SECRET}}, "reimage_bmc_timeout_s has a wrong value"),
+        ({"validate_expect": f"token {SECRET}"}, "validate_expect has a wrong value"),
+        ({"ansible_port": f"-o PasswordAuth={SECRET}"}, "ansible_port has a wrong value"),
+    ],
+)
+def test_a_mistake_shows_no_secret(variables: dict[str, Any], what: str) -> None:
+    found = lint_inventory(inventory({"n1": variables}), ROOT, VALUE_CHECKS)
+    assert any(one.where == "n1" and what in one.what for one in found), found
+    assert SECRET not in repr(found)
+
+
+def test_each_variable_whose_argument_spec_has_no_log_is_hidden() -> None:
+    """The argument specs are the list of secrets. A name that does not sound like one is hidden, too."""
+    hidden = [name for name, option in lint.argument_options(ROOT).items() if option.get("no_log")]
+    assert len(hidden) > 5
+    wrong = dict.fromkeys(hidden, "plain words")
+    # A text fits the type of most secrets, so each gets another type here.
+    kinds = dict.fromkeys(hidden, "int")
+    mistakes = list(lint._wrong_kinds(inventory({"n1": wrong}), kinds, set(hidden)))
+    assert len(mistakes) == len(hidden)
+    assert "plain words" not in repr(mistakes)
 
 
 def reference(**changes: Any) -> dict[str, Any]:
@@ -352,6 +394,36 @@ def test_the_command_reports_the_mistakes_of_files(
     assert done.exit_code == status, done.output
     assert words in done.output
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("files", "unread"),
+    [
+        (("group_vars/all.yaml", "group_vars/all.yml"), "group_vars/all.yaml: Ansible reads all.yml"),
+        (("group_vars/all.json", "group_vars/all.yaml"), "group_vars/all.json: Ansible reads all.yaml"),
+        (("group_vars/all", "group_vars/all.yml"), "group_vars/all.yml: Ansible reads all beside"),
+        (("group_vars/all/a.yml", "group_vars/all.yml"), "group_vars/all.yml: Ansible reads all beside"),
+        (("host_vars/n1.yaml", "host_vars/n1.yml"), "host_vars/n1.yaml: Ansible reads n1.yml"),
+        (("host_vars/n1.x.yml", "host_vars/n1.yml"), ""),
+        (("group_vars/all/a.yml", "group_vars/all/a.yaml"), ""),
+        (("group_vars/all.yml", "group_vars/all.yml.bak"), ""),
+    ],
+)
+def test_a_file_that_ansible_does_not_read_is_named(
+    tmp_path: Path, files: tuple[str, ...], unread: str
+) -> None:
+    folder = write(tmp_path / "inventory", yaml.safe_dump({"all": {"hosts": {"n1": None}}}))
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"{Path(name).suffix[1:] or 'plain'}_of_{Path(name).parent.name}: 1\n")
+    listed, mistakes = lint.list_inventory(folder)
+    assert [f"{one.where}: {one.what}".split("/inventory/")[1].startswith(unread) for one in mistakes] == (
+        [True] if unread else []
+    )
+    # Both files of a folder are read, and one file of any other two.
+    assert len([name for name in listed.hosts["n1"] if "_of_" in name]) == (
+        2 if "all/a.yaml" in files[1] else 1
+    )
 
 
 def test_the_shipped_inventory_has_no_mistakes(run: Callable[..., Result]) -> None:

@@ -18,7 +18,7 @@ from click.testing import Result
 from rackproof.core.judging import sku_references
 from rackproof.core.records import LogFile, Verdict
 from rackproof.store.run_folder import write_run
-from tests.analysis.test_reference_bounds import runs
+from tests.analysis.test_reference_bounds import of_product, runs
 
 Call = Callable[..., Result]
 
@@ -94,6 +94,51 @@ def test_a_run_whose_log_is_not_the_recorded_one_does_not_count(
     answer = run(*command)
     assert "0 references, 1 refused" in answer.output
     assert f"{one.run_id} does not count: its log logs/copy.log" in answer.output
+
+
+@pytest.mark.parametrize(
+    ("logs", "counted"),
+    [
+        (["a", "a", "a", "a", "a"], 1),
+        (["a", "b", "c", "d", "a"], 4),
+        (["", "", "", "", ""], 5),
+        (["a", "b", "c", "d", "e"], 5),
+    ],
+)
+def test_a_run_with_the_log_of_another_run_does_not_count(
+    run: Call, tmp_path: Path, logs: list[str], counted: int
+) -> None:
+    results = tmp_path / "results"
+    for one, text in zip(runs(100, 100.5, 99.5, 100, 100), logs, strict=True):
+        folder = results / one.run_id / "logs"
+        folder.mkdir(parents=True)
+        (folder / "copy.log").write_text(text)
+        entry = LogFile(
+            path="logs/copy.log",
+            sha256=hashlib.sha256(text.encode()).hexdigest(),
+            size_bytes=len(text),
+            format="lines",
+            verdict=Verdict.PASS,
+        )
+        write_run(one.model_copy(update={"logs": (entry,)}), folder.parent)
+    answer = run("references", "--results", results)
+    assert answer.output.count("does not count: byte for byte the same log as run-0") == 5 - counted
+    said = "1 reference, 0 refused" if counted == 5 else f"{counted} sound runs, 5 are needed"
+    assert said in answer.output
+
+
+def test_a_number_that_accept_refuses_needs_a_reason_that_the_entry_shows(run: Call, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    for one in of_product("NVIDIA H200", "memory_copy", 2.0, "TB/s"):
+        write_run(one, results / one.run_id)
+    answer = run("references", "--results", results)
+    assert "refused: memory_copy is 2 TB/s, but healthy ones of NVIDIA H200" in answer.stdout
+    assert yaml.safe_load("entries:\n" + answer.stdout) == {"entries": None}
+    assert "refused" in run("references", "--results", results, "--despite", " ").stdout
+    answer = run("references", "--results", results, "--despite", "capped\x1b[2J to 300 W")
+    (entry,) = yaml.safe_load(answer.stdout)
+    assert entry["value"] == 2
+    assert entry["source"].startswith("own measurement (despite: capped to 300 W), 5 runs")
 
 
 def test_runs_of_several_skus_make_no_reference_until_one_is_chosen(run: Call, tmp_path: Path) -> None:

@@ -172,6 +172,19 @@ def test_moments_are_shown_in_utc() -> None:
     assert text.moment(None) == text.NOTHING
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("9999-12-31T23:59:59-14:00", "9999-12-31 23:59:59-14:00"),
+        ("9999-12-31T23:59:59.9-00:01", "9999-12-31 23:59:59-00:01"),
+        ("0001-01-01T00:00:00+14:00", "0001-01-01 00:00:00+14:00"),
+        ("9999-12-31T23:59:59", "9999-12-31 23:59:59 UTC"),
+    ],
+)
+def test_a_moment_outside_the_years_of_utc_keeps_its_zone(written: str, shown: str) -> None:
+    assert text.moment(datetime.fromisoformat(written)) == shown
+
+
 def test_moments_in_the_wrong_order_or_of_unlike_kinds_give_no_duration() -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     assert text.elapsed(start, start + timedelta(seconds=5)) == timedelta(seconds=5)

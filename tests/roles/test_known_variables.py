@@ -398,6 +398,38 @@ def test_a_word_of_e_that_ansible_ignores_is_refused(typed: str, ignored: str) -
 
 
 @pytest.mark.parametrize(
+    "typed",
+    [
+        "reimage_bmc_password=correct horse",
+        "benchmark=gemm nightly_smtp_password=correct horse",
+        "WANDB_API_KEY=correct horse",
+    ],
+)
+def test_a_word_that_may_belong_to_a_secret_is_not_shown(typed: str) -> None:
+    with pytest.raises(
+        VariableValueError, match=r"given with -e, but not as NAME=VALUE: \(secret\); "
+    ) as caught:
+        check_no_stray_words(parse_kv(typed))
+    assert "horse" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("reimage_bmc_timeout_s", "password=horse"),
+        ("bench_repeats", {"api_token": "horse"}),
+        ("provision_batch", "ghp_horsehorsehorsehorse"),
+    ],
+)
+def test_a_number_that_seems_to_be_a_secret_is_not_shown(name: str, value: object) -> None:
+    with pytest.raises(
+        VariableValueError, match=f"{name} has a wrong value: it has to be a number"
+    ) as caught:
+        check_bounds({name: value})
+    assert "horse" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "given",
     [
         {"bench_partition": ""},

@@ -63,6 +63,43 @@ def test_a_log_that_is_not_a_file_is_an_error_and_not_an_empty_log(
         read(tmp_path)
 
 
+@pytest.mark.parametrize(("act", "name", "read"), LOGS)
+@pytest.mark.parametrize("size", [(256 << 20) + 1, 3 << 30])
+def test_a_log_that_is_too_large_is_not_read(
+    tmp_path: Path,
+    act: Callable[[Path], None],
+    name: str,
+    read: Callable[[Path], tuple[list[Any], int]],
+    size: int,
+) -> None:
+    act(tmp_path)
+    os.truncate(tmp_path / name, size)
+    with pytest.raises(ResultsError, match=f"it has {size} bytes, more than .*: move its oldest lines away"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(("act", "name", "read"), LOGS)
+@pytest.mark.parametrize(
+    ("text", "damaged"),
+    [("\n" * 10_000, 10_000), ("x" * 2_000_000, 1), ("\n" * 10_001, None), ("{}\n" * 3_000_000, None)],
+)
+def test_reading_ends_at_too_many_damaged_lines(
+    tmp_path: Path,
+    act: Callable[[Path], None],
+    name: str,
+    read: Callable[[Path], tuple[list[Any], int]],
+    text: str,
+    damaged: int | None,
+) -> None:
+    (tmp_path / name).write_text(text)
+    act(tmp_path)
+    if damaged is None:
+        with pytest.raises(ResultsError, match="more than 10000 damaged lines"):
+            read(tmp_path)
+    else:
+        assert (len(read(tmp_path)[0]), read(tmp_path)[1]) == (1, damaged)
+
+
 def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
     # As on a full disk, only a part of the line is written.
     program = (

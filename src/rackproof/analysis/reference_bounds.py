@@ -19,6 +19,8 @@ from rackproof.analysis.representative import DEVICE_LABELS, MATRIX_LABELS
 from rackproof.core.judging import UNFIT_VERDICTS, unfit_evidence
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict
 from rackproof.core.text import amount
+from rackproof.store.history.identity import Topology
+from rackproof.store.history.references import measured_objection
 
 FEWEST_RUNS = 5
 """A spread needs this many runs. On average, two thirds of later values lie in the range of five values, so
@@ -75,7 +77,11 @@ class ProposedReference(Record):
 
 
 def propose_references(
-    runs: Iterable[Run], *, bound: float | None = None, fewest_runs: int = FEWEST_RUNS
+    runs: Iterable[Run],
+    *,
+    bound: float | None = None,
+    fewest_runs: int = FEWEST_RUNS,
+    plausible: bool = True,
 ) -> list[ProposedReference]:
     """Return a proposed reference for each speed that the benchmarks of repeated runs judge.
 
@@ -85,6 +91,7 @@ def propose_references(
         bound: The required bound, as a fraction. None means twice the spread, rounded up to a whole per cent,
             but at least :func:`tightest_bound`.
         fewest_runs: The number of runs that a quantity needs.
+        plausible: Whether a number that ``rackproof accept`` refuses for its GPU model is an objection.
 
     Returns:
         One entry for each benchmark, point, metric, unit and label set, in that order. Entries with an
@@ -94,11 +101,12 @@ def propose_references(
     sources: dict[Key, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
     directions: dict[Key, Direction] = {}
     names: dict[str, set[str]] = defaultdict(set)
+    implausible: dict[Key, str] = {}
     for run in runs:
         if not _is_sound(run):
             continue
         names[run.benchmark] |= _point(run).keys()
-        speeds = _judged_speeds(run)
+        speeds, topology = _judged_speeds(run), Topology(run.nodes)
         for measurement in run.measurements:
             if measurement.direction is None or not measurement.finite or not _is_judged(measurement, speeds):
                 continue
@@ -108,8 +116,12 @@ def propose_references(
             run_ids, machines = sources[key]
             run_ids.add(run.run_id)
             machines.add(_machine(run))
+            if plausible and (text := _implausible(run, topology, measurement)):
+                implausible.setdefault(key, text)
     proposed = (
-        _proposed(key, values[key], directions[key], sources[key], bound, fewest_runs)
+        _proposed(
+            key, values[key], directions[key], sources[key], bound, fewest_runs, implausible.get(key, "")
+        )
         for key in sorted(values, key=repr)
     )
     # A parameter that only other runs set is part of the point as well.
@@ -165,6 +177,12 @@ def _is_judged(measurement: Measurement, speeds: Mapping[str, Sequence[Mapping[s
     return any(labels.items() <= measurement.labels.items() for labels in speeds.get(measurement.name, ()))
 
 
+def _implausible(run: Run, topology: Topology, measurement: Measurement) -> str:
+    """Return why a number cannot be that of a healthy GPU of its model, or ""."""
+    objection = measured_objection(run, topology.place(measurement.labels).hardware, measurement)
+    return f"{objection} ({run.run_id}): find the cause, or give --despite WHY" if objection else ""
+
+
 def _key(run: Run, measurement: Measurement) -> Key:
     """Return the identity of a quantity. Equal parts, such as the GPUs of all machines, are one quantity."""
     labels = tuple(sorted(item for item in measurement.labels.items() if item[0] not in _PART_LABELS))
@@ -188,8 +206,12 @@ def _proposed(
     sources: tuple[set[str], set[str]],
     asked: float | None,
     fewest_runs: int,
+    implausible: str,
 ) -> ProposedReference:
-    """Return the proposal for one quantity, with an objection if its values give no reference."""
+    """Return the proposal for one quantity, with an objection if its values give no reference.
+
+    ``implausible`` is an objection to one of the values, or "".
+    """
     benchmark, parameters, metric, unit, labels = key
     # The mean of two values beyond 1e308 overflows, but no median is above the largest value.
     low, high, middle = min(values), max(values), min(median(values), max(values))
@@ -215,7 +237,7 @@ def _proposed(
         spread=spread,
         bound=bound,
         smallest_loss=loss,
-        objection=_objection(len(sources[0]), spread, bound, asked, fewest_runs),
+        objection=implausible or _objection(len(sources[0]), spread, bound, asked, fewest_runs),
     )
 
 

@@ -27,20 +27,31 @@ def history_path(results: Path) -> Path:
         ToolError: There is neither a history in the results folder nor a database in the environment.
     """
     path = results / "history.sqlite"
-    # SQLite would create an empty file, so that a wrong --results would look like an empty history.
-    if not os.environ.get("RACKPROOF_DATABASE_URL", "").strip() and not path.is_file():
-        count = sum(1 for _ in run_folders(results))
-        if count:
-            # A folder that was copied without its database, or whose database was removed.
-            raise ToolError(
-                f"there is no history at {path}, but {results} has the records of {amount(count, 'run')}: "
-                "enter them with `rackproof history --rebuild`"
-            )
+    # SQLite would create a missing file, and takes an empty one as a new database, so that a wrong --results
+    # would look like an empty history.
+    is_there = path.is_file() and path.stat().st_size > 0
+    if not os.environ.get("RACKPROOF_DATABASE_URL", "").strip() and not is_there:
+        refuse_lost_runs(f"there is no history at {path}", results)
         raise ToolError(
             f"there is no history at {path}: nothing has run or been imported there yet; "
             "name another folder with --results, or a database with RACKPROOF_DATABASE_URL"
         )
     return path
+
+
+def refuse_lost_runs(problem: str, results: Path) -> None:
+    """Refuse a history without a run if the results folder has records of runs.
+
+    The folder was copied without its database, its database was removed or emptied, or another one is used.
+
+    Raises:
+        ToolError: The folder has records of runs. The message begins with ``problem``.
+    """
+    if count := sum(1 for _ in run_folders(results)):
+        raise ToolError(
+            f"{problem}, but {results} has the records of {amount(count, 'run')}: "
+            "enter them with `rackproof history --rebuild`"
+        )
 
 
 def find_run(name: str, results: Path) -> tuple[Run, Path | None]:

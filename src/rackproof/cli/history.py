@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rackproof.cli.errors import ToolError, refuse_unknown_names, require_results
-from rackproof.cli.find_run import history_path, run_ids_of_plan, split_run_path
+from rackproof.cli.find_run import history_path, refuse_lost_runs, run_ids_of_plan, split_run_path
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
 from rackproof.core.advised_commands import add_results
@@ -53,6 +53,8 @@ def history_command(
         click.echo(f"note: a run waits to enter the history: {sanitize(problem, 600)}", err=True)
     with open_store(where) as store:
         runs = store.runs(benchmark=benchmark, node=node, limit=limit)
+        if not runs and not rebuild and not store.runs(limit=1):
+            refuse_lost_runs(f"no run is in {store.description}", results)
         if not runs:
             _refuse_unknown(store, benchmark, node)
     if as_json:
@@ -162,6 +164,12 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path, 
         raise ToolError("name the run or plan to accept (`rackproof history` lists them), or give --list")
     name, results = split_run_path(name, results)
     ids = run_ids_of_plan(name, results)
+    if damaged := read_acceptances(results)[1]:
+        click.echo(
+            f"note: {amount(damaged, 'damaged line')} of {results / LOG_NAME} may hide numbers that were "
+            "accepted first, and limit these: restore the file from a backup",
+            err=True,
+        )
     refused: list[dict[str, str]] = []
     with open_store(history_path(results)) as store:
         if ids is None:
@@ -289,18 +297,22 @@ def withdraw_command(run_id: str, reason: str, results: Path, as_json: bool) -> 
     reason = sanitize(reason.strip(), 400)
     run_id, results = split_run_path(run_id, results)
 
+    noted = False
+
     def note(references: int) -> None:
+        nonlocal noted
         note_acceptance(results, "withdraw", run_id, references, reason)
+        noted = True
 
     with open_store(history_path(results)) as store:
         # Do not use the run's row, because the acceptance outlives it.
-        count = store.withdraw(run_id, note=note)
+        count = store.withdraw(run_id, note=note, reason=reason)
     bounds = bool(reason) and run_id in bounding_acceptances(results)
-    if not count and (bounds or run_id in standing_acceptances(results)[0]):
+    if not noted and (bounds or run_id in standing_acceptances(results)[0]):
         # The run's references were lost with a database, or withdrawn earlier without a reason. The operator
         # must see this.
         note(0)
-    elif not count:
+    elif not noted:
         near = near_text(run_id, standing_acceptances(results)[0])
         raise ToolError(
             f"no reference comes from {sanitize(run_id, 130)}: give the whole id of a run that was accepted "

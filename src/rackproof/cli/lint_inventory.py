@@ -43,8 +43,8 @@ def lint_inventory_command(inventory: Path, checkout: Path | None, as_json: bool
     IPv4 addresses, and nodes without a SKU or with two. In variables, it finds names that no role knows,
     misspelt ansible_* names, and values of a wrong type or beyond their bounds, also within validate_expect,
     validate_limits and bench_sku_references. In files, it finds text that is not YAML, keys that occur
-    twice, and files of variables without a group. It also finds racks without nodes. The exit status is 2 if
-    there is a mistake.
+    twice, and files of variables that Ansible does not read. It also finds racks without nodes. The exit
+    status is 2 if there is a mistake.
     """
     listed, mistakes = list_inventory(inventory)
     root = find_checkout("validate.yml", checkout)

@@ -41,6 +41,12 @@ from rackproof.store.run_folder import ResultsError, iter_runs
     type=click.IntRange(2),
     help="Smallest number of runs.",
 )
+@click.option(
+    "--despite",
+    default="",
+    metavar="WHY",
+    help="Propose also numbers that are implausible for the GPU model, with this reason in their source.",
+)
 @results_option
 @json_option
 def references_command(
@@ -49,6 +55,7 @@ def references_command(
     source: str,
     bound: float | None,
     repeats: int,
+    despite: str,
     results: Path,
     as_json: bool,
 ) -> None:
@@ -57,14 +64,17 @@ def references_command(
     The command reads the runs of the results folder and prints entries of bench_sku_references for
     inventory/group_vars/sku_NAME.yml. Each entry states how far healthy values differ, and the smallest
     loss that its bound would find. Runs with a degraded, unproven or failed finding or log, runs that ended
-    with an error, and runs of machines that were not idle, do not count. A bound that the noise would cross
-    is refused, and so is a number that too few runs measured. Runs of several SKUs need --sku.
+    with an error, runs of machines that were not idle, and runs with the log of another run, do not count. A
+    bound that the noise would cross is refused, and so is a number that too few runs measured. A number that
+    no healthy GPU of the model reaches, or that every one exceeds, is refused without --despite. Runs of
+    several SKUs need --sku.
     """
+    despite = sanitize(despite.strip(), 400)
     require_results(results)
     runs = _chosen_runs(results, benchmark, sku)
     if sku is None:
         _refuse_several_skus(runs)
-    proposed = propose_references(runs, bound=bound, fewest_runs=repeats)
+    proposed = propose_references(runs, bound=bound, fewest_runs=repeats, plausible=not despite)
     if not proposed:
         raise ToolError(
             f"none of {amount(len(runs), 'run')} in {results} has a speed that its benchmark judges "
@@ -73,6 +83,8 @@ def references_command(
     if as_json:
         print_json([proposal.model_dump(mode="json") for proposal in proposed])
         return
+    if despite:
+        source = f"{source} (despite: {despite})"
     for proposal in proposed:
         click.echo(_entry_text(proposal, source))
     refused = sum(bool(proposal.objection) for proposal in proposed)
@@ -86,12 +98,13 @@ def _chosen_runs(results: Path, benchmark: str | None, sku: str | None) -> list[
         ToolError: There is no run, no such benchmark, or no such SKU.
     """
     runs, benchmarks, skus = [], set(), set()
+    originals: dict[tuple[str, str], str] = {}
     for run in iter_runs(results, on_error=_print_note):
         own_skus = {node.sku for node in run.nodes}
         benchmarks.add(run.benchmark)
         skus |= own_skus - {""}
         is_wanted = benchmark in (None, run.benchmark) and (sku is None or own_skus == {sku})
-        if is_wanted and _has_its_logs(run, results):
+        if is_wanted and _has_its_logs(run, results) and _is_no_copy(run, originals):
             runs.append(run)
     if not benchmarks:
         raise ToolError(
@@ -122,6 +135,23 @@ def _has_its_logs(run: Run, results: Path) -> bool:
         text = sanitize(f"{run.run_id} does not count: {objection}", 400)
         click.echo(f"note: {text}", err=True)
     return not objections
+
+
+def _is_no_copy(run: Run, originals: dict[tuple[str, str], str]) -> bool:
+    """Return whether a run has a log that no run before it has. Print a note if it has only their logs.
+
+    Two runs would log different times, so a copy shows no spread. ``originals`` has the run of each log, by
+    benchmark and digest. The logs of this run are added.
+    """
+    # All empty logs are equal, so they do not show that a run was copied.
+    logs = [(run.benchmark, log.sha256) for log in run.logs if log.size_bytes]
+    is_copy = bool(logs) and originals.keys() >= set(logs)
+    if is_copy:
+        text = f"{run.run_id} does not count: byte for byte the same log as {originals[logs[0]]}"
+        click.echo(f"note: {sanitize(text, 400)}", err=True)
+    for log in logs:
+        originals.setdefault(log, run.run_id)
+    return not is_copy
 
 
 def _entry_text(proposal: ProposedReference, source: str) -> str:

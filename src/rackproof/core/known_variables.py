@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from rackproof.core.errors import RackproofError
-from rackproof.core.secret_names import refuse_secrets, secret_variables
+from rackproof.core.secret_names import HIDDEN, must_not_be_shown, refuse_secrets, secret_variables
 from rackproof.core.text import sanitize
 
 _DEFINING_KEYS = ("register", "loop_var", "index_var")
@@ -269,9 +269,11 @@ def check_no_stray_words(values: Mapping[str, Any]) -> None:
     # Ansible gives this name to arguments that it could not split.
     words = str(values.get("_raw_params") or "").strip()
     if words:
+        # The words may be the rest of a secret with blanks.
+        is_hidden = any(must_not_be_shown(name, value) for name, value in values.items())
         raise VariableValueError(
-            f"given with -e, but not as NAME=VALUE: {sanitize(words, 200)}; write no blank around =, "
-            "and quote a value with blanks"
+            f"given with -e, but not as NAME=VALUE: {HIDDEN if is_hidden else sanitize(words, 200)}; "
+            "write no blank around =, and quote a value with blanks"
         )
 
 
@@ -352,7 +354,21 @@ def numbers_beyond_bounds(values: Mapping[str, Any]) -> Iterator[str]:
     for name, (least, most) in BOUNDS.items():
         value = values.get(name, least)
         if not _is_template(value) and not least <= _as_number(value) <= most:
-            yield f"{name} is {str(value)[:60]!r}: it has to be a number from {least:g} to {most:g}"
+            yield f"{name} {value_text(name, value)}: it has to be a number from {least:g} to {most:g}"
+
+
+def value_text(name: str, value: Any, *, no_log: bool = False) -> str:
+    """Return a wrong value for a message, such as ``is 'eight'``, or ``has a wrong value`` if it is secret.
+
+    The function does no I/O.
+
+    Args:
+        name: The name of the variable.
+        value: The value as written.
+        no_log: Whether the argument spec of the variable has ``no_log``.
+    """
+    is_hidden = no_log or must_not_be_shown(name, value)
+    return "has a wrong value" if is_hidden else f"is {str(value)[:60]!r}"
 
 
 def check_environment(values: Mapping[str, Any]) -> None:

@@ -4,7 +4,8 @@ Plans, records and arguments must not contain secrets. Definitions, ``bench_envi
 therefore refuse such variables, reports and comparisons hide their values, and the environment of other
 programs lacks them (:mod:`.child_environment`).
 
-Begin with :func:`secret_variables`. The module does no I/O.
+Begin with :func:`secret_variables`, or with :func:`must_not_be_shown` before a message shows a value. The
+module does no I/O.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ _VALUED_SO = re.compile(
     r"|\b(?:Basic|Bearer) [\w.~+/=-]{12,}"
 )
 
+# Matches names and texts whose values are left out of messages. It matches more than the patterns above,
+# because a message loses little without a harmless value.
+_PERHAPS_SECRET = re.compile(r"key|passw|secret|token|credential", re.IGNORECASE)
+
 
 def secret_variables(environment: Mapping[str, object]) -> list[str]:
     """Return the names of variables that seem to contain a secret, except those that are hidden already."""
@@ -49,6 +54,15 @@ def secret_variables(environment: Mapping[str, object]) -> list[str]:
         for name, value in environment.items()
         if value != HIDDEN and (_is_named_so(str(name)) or _VALUED_SO.search(str(value)))
     ]
+
+
+def must_not_be_shown(name: str, value: object) -> bool:
+    """Return whether a message must leave out the value of a variable, because it may contain a secret.
+
+    A variable whose argument spec has ``no_log`` must be left out, too.
+    """
+    text = str(value)
+    return any(map(_PERHAPS_SECRET.search, (name, text))) or bool(secret_variables({name: text}))
 
 
 def _is_named_so(name: str) -> bool:

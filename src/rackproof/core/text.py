@@ -268,12 +268,15 @@ def duration(seconds: float | None) -> str:
 def moment(when: datetime | None) -> str:
     """Format a time in UTC, as in ``2026-11-21 10:35:18 UTC``. None becomes a dash.
 
-    A time without a zone is taken as UTC.
+    A time without a zone is taken as UTC. A time that UTC cannot show, because its year there is before 1 or
+    after 9999, keeps its own zone.
     """
     if when is None:
         return NOTHING
-    if when.tzinfo is not None:
-        when = when.astimezone(UTC)
+    try:
+        when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+    except OverflowError:
+        return when.isoformat(" ", "seconds")
     return f"{when:%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -96,17 +96,18 @@ def bounding_acceptances(results: Path) -> dict[str, datetime]:
 
     A run no longer limits later acceptances if it was withdrawn with a reason, such as changed hardware. A
     withdrawal without a reason is not enough. Otherwise, an operator could accept slower and slower runs by
-    withdrawing each before the next.
+    withdrawing each before the next. Such a withdrawal also shows that the run was accepted, even if the line
+    of its acceptance is damaged.
 
     Raises:
         ResultsError: The log exists but cannot be read.
     """
     bounding: dict[str, datetime] = {}
     for act in read_acceptances(results)[0]:
-        if act.act == "accept":
-            bounding.setdefault(act.run_id, act.moment)
-        elif act.reason:
+        if act.act == "withdraw" and act.reason:
             bounding.pop(act.run_id, None)
+        else:
+            bounding.setdefault(act.run_id, act.moment)
     return bounding
 
 

@@ -10,19 +10,21 @@ from __future__ import annotations
 import errno
 import getpass
 import os
-from io import RawIOBase
+from io import BytesIO, RawIOBase
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
 
 from rackproof.core.records import Record
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.store.plain_file import open_plain
-from rackproof.store.run_folder import ResultsError
+from rackproof.store.run_folder import RECORD_LIMIT_BYTES, ResultsError, read_file
 
 Act = TypeVar("Act", bound=Record)
 """The record type of a log's lines."""
+_MOST_DAMAGED = 10_000
+"""Largest number of damaged lines in a log. A file with more is another file, or garbage."""
 
 
 def acting_user() -> str:
@@ -76,22 +78,30 @@ def read_log_of_acts(path: Path, kind: type[Act], lost: str) -> tuple[list[Act],
         lost: What the log contains, for the message of an error, such as "the list of acts".
 
     Raises:
-        ResultsError: The log exists, but is not a plain file or cannot be read.
+        ResultsError: The log exists, but is not a plain file, cannot be read, is larger than 256 MiB, or has
+            too many damaged lines.
     """
     try:
         # If the path is a device, reading it may never end.
         if path.exists() and not path.is_file():
             raise ResultsError(f"{path} is not a file, so {lost} is not known: move it away")
-        lines = path.read_bytes().splitlines()
+        data = read_file(path, RECORD_LIMIT_BYTES)
     except FileNotFoundError:
         return [], 0
     except OSError as error:
-        raise ResultsError(f"{path} cannot be read: {error.strerror}") from error
+        advice = "" if error.errno != errno.EFBIG else f", so {lost} is not known: move its oldest lines away"
+        raise ResultsError(f"{path} cannot be read: {error.strerror}{advice}") from error
     acts: list[Act] = []
     damaged = 0
-    for line in lines:
+    # Do not split the data at once. A list of empty lines would need eight times the memory of the file.
+    for line in BytesIO(data):
         try:
             acts.append(kind.model_validate_json(line))
         except ValidationError:
             damaged += 1
+            if damaged > _MOST_DAMAGED:
+                raise ResultsError(
+                    f"{path} has more than {amount(_MOST_DAMAGED, 'damaged line')}, so {lost} is not known: "
+                    "restore it from a backup, or move it away"
+                ) from None
     return acts, damaged

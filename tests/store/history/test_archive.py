@@ -318,10 +318,40 @@ class TestReferences:
         ):
             store.accept(f"night-{last}")
         assert store.baseline("probe", POINT, "memory_copy", labels, (node(),)) == before
-        # The last run can be accepted after the earlier runs were withdrawn.
+        # The last run can be accepted after the earlier runs were withdrawn with a reason.
         for night in fine:
             store.withdraw(f"night-{night}")
+        with pytest.raises(HistoryError, match=r"accepted first, from night-0"):
+            store.accept(f"night-{last}")
+        for night in fine:
+            assert store.withdraw(f"night-{night}", reason="its board was changed") == 0
         assert store.accept(f"night-{last}") == 3
+
+    def test_a_withdrawn_run_limits_others_until_it_has_a_reason(self, where: str) -> None:
+        with open_store(where) as store:
+            store.keep_many([run("a", night=0, speed=4.2), run("b", night=1, speed=3.98)])
+            # Databases of earlier versions lack the table of withdrawn numbers.
+            store._write(schema.withdrawn.drop)
+            assert store.accept("a") == 3
+            acts: list[int] = []
+            assert (store.withdraw("a", note=acts.append), store.withdraw("a", note=acts.append)) == (3, 0)
+            # A pruned run limits others, too, and so does one that was accepted and withdrawn again.
+            assert store.accept("a") == store.withdraw("a", note=acts.append) == 3
+            store.prune(START + timedelta(hours=1))
+            with pytest.raises(HistoryError, match=r"5\.2% worse than 4\.2 \(accepted first, from a\)"):
+                store.accept("b")
+
+            def fail(_: int) -> None:
+                raise OSError("the log cannot be written")
+
+            with pytest.raises(OSError, match="cannot be written"):
+                store.withdraw("a", note=fail, reason="a new board")
+            with pytest.raises(HistoryError, match="accepted first, from a"):
+                store.accept("b")
+            assert store.withdraw("a", note=acts.append, reason="a new board") == 0
+            assert store.withdraw("a", note=acts.append, reason="a new board") == 0
+            assert acts == [3, 3, 0]
+            assert store.accept("b") == 3
 
     @pytest.mark.parametrize("unit", ["TB/s ", " TB/s", "TB /  s", "TB\t/s", "TB/s\n"])
     def test_a_number_whose_unit_has_blanks_cannot_be_accepted(self, unit: str, store: Store) -> None:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from pathlib import Path
 from stat import S_ISCHR, S_ISDIR, S_ISREG
 from typing import Any
@@ -69,7 +70,9 @@ _CONNECTION = frozenset(
     )
 )
 """Ansible's own variables of a host. A name that is nearly one of these is a mistake that Ansible ignores."""
-_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?")
+"""Pattern of a name that -l takes as one host. A number after a colon is a port. Any other colon separates
+two hosts, except in an IPv6 address."""
 _LEFT_OUT = re.compile(
     r"^\.|^(?:host_vars|group_vars|vars_plugins)$|(?:\.(?:pyc|pyo|swp|bak|rpm|md|txt|rst|orig|cfg|retry)|~)$"
 )
@@ -78,6 +81,9 @@ _FORMS = re.compile(r"\.(?:ya?ml|json)$")
 """Pattern of the endings of files of variables. The rest of the name is the group."""
 _SKIPPED = re.compile(r"\[WARNING\]: (Skipping .+)")
 """Pattern of Ansible's warning about a part of an inventory that it does not read."""
+_VARIABLE_FOLDERS = ("group_vars", "host_vars")
+_READ_FIRST = ("", ".yml", ".yaml", ".json")
+"""Endings of the files of variables of one group or host. Ansible reads the first that exists."""
 _FOUR_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){3}")
 """Pattern of a text that can only mean an IPv4 address."""
 _TEMPLATE = re.compile(r"\{[{%]")
@@ -119,8 +125,8 @@ def list_inventory(
 ) -> tuple[Inventory, list[InventoryMistake]]:
     """Return an inventory from Ansible, and the mistakes in its files.
 
-    The mistakes are duplicate keys, files named ``.yml`` or ``.yaml`` that are not YAML, and parts that
-    Ansible skips. If such a file is not YAML, the inventory is empty.
+    The mistakes are duplicate keys, files named ``.yml`` or ``.yaml`` that are not YAML, and files and
+    parts that Ansible skips. If such a file is not YAML, the inventory is empty.
 
     Args:
         path: The folder or file of the inventory.
@@ -138,7 +144,7 @@ def list_inventory(
         raise InventoryError(
             f"{odd} is a pipe or a device: write the inventory to a file, because it is read more than once"
         )
-    mistakes = list(_yaml_mistakes(path))
+    mistakes = [*_yaml_mistakes(path), *_unread_files(path)]
     if any("it is not YAML" in mistake.what for mistake in mistakes):
         # Ansible would leave the file out with a warning, or name the mistake without its file.
         return Inventory(hosts={}, groups={}, files={}), mistakes
@@ -181,7 +187,7 @@ def _endless_file(path: Path) -> Path | None:
     Ansible waits for the other end of a pipe, and reads most devices without an end.
     """
     folder = path if path.is_dir() else path.parent
-    variables = [file for name in ("group_vars", "host_vars") for file in _entries(folder / name)]
+    variables = [file for name in _VARIABLE_FOLDERS for file in _entries(folder / name)]
     # In a folder of a group or host, Ansible itself leaves out pipes and devices.
     files = (*_sources(path, frozenset()), *(file for file in variables if not file.is_dir()))
     return next((file for file in files if _is_endless(file)), None)
@@ -246,6 +252,21 @@ def _yaml_mistakes(path: Path) -> Iterator[InventoryMistake]:
             yield InventoryMistake(where=f"{file}{line}", what=f"it is not YAML: {sanitize(text, 200)}")
         else:
             yield from _doubled_keys(file, tree)
+
+
+def _unread_files(path: Path) -> Iterator[InventoryMistake]:
+    """Yield each file of variables that Ansible does not read, because another one is for the same name."""
+    folder = path if path.is_dir() else path.parent
+    for entries in (_entries(folder / name) for name in _VARIABLE_FOLDERS):
+        by_name: dict[str, list[Path]] = {}
+        for entry in entries:
+            if not _LEFT_OUT.search(entry.name):
+                by_name.setdefault(_FORMS.sub("", entry.name), []).append(entry)
+        for name, files in by_name.items():
+            first, *unread = sorted(files, key=lambda file: _READ_FIRST.index(file.name[len(name) :]))
+            for file in unread:
+                text = f"Ansible reads {first.name} beside it, and not this file: write all into one of them"
+                yield InventoryMistake(where=str(file), what=text)
 
 
 def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[InventoryMistake]:
@@ -323,14 +344,16 @@ def lint_inventory(
         root: The checkout, whose roles define the variables.
         checks: The check of each variable whose nested values a job reads, as in ``validate_expect``.
     """
-    kinds = {**argument_kinds(root), "ansible_port": "int"}
+    options = argument_options(root)
+    kinds = {name: option.get("type", "str") for name, option in options.items()} | {"ansible_port": "int"}
+    hidden = {name for name, option in options.items() if option.get("no_log")}
     mistakes = [
         *_unusable_names(inventory),
         *_shared_values(inventory),
         *_unknown_names(inventory, root),
         *_connection_names(inventory),
         *_wrong_addresses(inventory),
-        *_wrong_kinds(inventory, kinds),
+        *_wrong_kinds(inventory, kinds, hidden),
         *_wrong_nested_values(inventory, kinds, checks or {}),
         *_files_without_group(inventory),
         *_nodes_without_sku(inventory),
@@ -345,7 +368,7 @@ def _unusable_names(inventory: Inventory) -> Iterator[InventoryMistake]:
     Also yield the hosts whose names differ only in case.
     """
     for host in inventory.hosts:
-        if not _HOST_NAME.fullmatch(host):
+        if not (_HOST_NAME.fullmatch(host) or _is_ipv6(host)):
             text = "no name of a host: use letters, digits, '.', '-' and '_'; its address is ansible_host"
             yield InventoryMistake(where=repr(sanitize(host, 100)), what=text)
         elif host in inventory.groups:
@@ -358,6 +381,14 @@ def _unusable_names(inventory: Inventory) -> Iterator[InventoryMistake]:
         if len(hosts) > 1:
             text = "their names differ only in case, and mean one host to DNS: rename one of them"
             yield InventoryMistake(where=", ".join(hosts), what=text)
+
+
+def _is_ipv6(name: str) -> bool:
+    """Return whether a name is an IPv6 address that -l takes as one host."""
+    try:
+        return "." not in name and IPv6Address(name).scope_id is None
+    except ValueError:
+        return False
 
 
 def _shared_values(inventory: Inventory) -> Iterator[InventoryMistake]:
@@ -415,23 +446,28 @@ def _some(hosts: Iterable[str]) -> str:
     return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
-def argument_kinds(root: Path) -> dict[str, str]:
-    """Return the type of each variable from the argument specs of the roles in a checkout."""
-    kinds: dict[str, str] = {}
+def argument_options(root: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the option of each variable from the argument specs of the roles in a checkout."""
+    options: dict[str, Mapping[str, Any]] = {}
     for path in sorted(root.glob("roles/*/meta/argument_specs.yml")):
         for spec in known_variables.read_yaml(path)["argument_specs"].values():
-            for name, option in (spec.get("options") or {}).items():
-                kinds[name] = option.get("type", "str")
-    return kinds
+            options |= spec.get("options") or {}
+    return options
 
 
-def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[InventoryMistake]:
-    """Yield each value that is not of its variable's type, and each number beyond its bounds."""
+def _wrong_kinds(
+    inventory: Inventory, kinds: Mapping[str, str], hidden: Collection[str]
+) -> Iterator[InventoryMistake]:
+    """Yield each value that is not of its variable's type, and each number beyond its bounds.
+
+    ``hidden`` has variables whose values are secret.
+    """
     wrong: dict[str, list[str]] = {}
     for host, variables in inventory.hosts.items():
         for name, value in variables.items():
             if not fits_kind(value, kinds.get(name, "raw")):
-                text = f"{name} is {str(value)[:60]!r}: its type has to be {kinds[name]}"
+                shown = known_variables.value_text(name, value, no_log=name in hidden)
+                text = f"{name} {shown}: its type has to be {kinds[name]}"
                 wrong.setdefault(text, []).append(host)
         for text in known_variables.numbers_beyond_bounds(variables):
             wrong.setdefault(text, []).append(host)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, select, text
+from sqlalchemy import Connection, Engine, Table, create_engine, event, inspect, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
@@ -355,6 +355,16 @@ def _ensure_tables(engine: Engine, target: Target) -> None:
         if not _is_current(connection, target):
             schema.metadata.create_all(connection, checkfirst=False)
             connection.execute(schema.version.insert(), {"version_num": schema.REVISION})
+
+
+def create_table(connection: Connection, table: Table) -> None:
+    """Create a table that databases of this version may lack, in the transaction of a writer."""
+    if inspect(connection).has_table(table.name):
+        return
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATION_LOCK})
+    # Another process may have created the table while this one waited for the lock.
+    table.create(connection, checkfirst=True)
 
 
 def _is_current(connection: Connection, target: Target) -> bool:

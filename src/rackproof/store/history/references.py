@@ -19,7 +19,7 @@ from rackproof.core.gpu_models import GpuPhysics, is_card, physics_of
 from rackproof.core.judging import TIME_UNITS, UNFIT_VERDICTS, judge, unfit_evidence
 from rackproof.core.records import Direction, Judgement, Measurement, Reference, Run, Verdict
 from rackproof.core.text import whole_number
-from rackproof.store.history.identity import Kind, Place, Topology, bounded_key, canonical_json
+from rackproof.store.history.identity import Kind, Part, Place, Topology, bounded_key, canonical_json
 from rackproof.store.history.writer import is_candidate, quantity_of
 
 DEFAULT_LOW = -0.07
@@ -362,6 +362,22 @@ def product_on(run: Run, kind: str, key: str) -> str:
         gpus = [gpu for gpu in gpus if bounded_key(gpu.uuid) == key]
     names = {gpu.name for gpu in gpus}
     return names.pop() if len(names) == 1 else ""
+
+
+def measured_objection(run: Run, part: Part | None, measurement: Measurement) -> str:
+    """Return why a run's number is not plausible for the GPUs of a part of its hardware, or "" if it is.
+
+    Without a part, the number is compared with the model of all GPUs of the run.
+    """
+    product = product_on(run, *(("", "") if part is None else (part.kind.value, part.key)))
+    return physical_objection(
+        measurement.name,
+        measurement.labels,
+        measurement.unit,
+        measurement.value,
+        product,
+        nodes=len(run.nodes),
+    )
 
 
 def is_comparable(product: str, kind: Kind) -> bool:

@@ -18,17 +18,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, Select, delete, exists, func, or_, select
+from sqlalchemy import Connection, Engine, Select, Table, delete, exists, func, inspect, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
 from rackproof.core.near_names import near_names
-from rackproof.core.records import Direction, Measurement, Node, Reference, Run, Verdict
+from rackproof.core.records import Direction, Node, Reference, Run, Verdict
 from rackproof.store.history import schema
 from rackproof.store.history.alike import batches, numbers_of_others
 from rackproof.store.history.database import (
@@ -36,6 +36,7 @@ from rackproof.store.history.database import (
     HistoryError,
     Target,
     connect_database,
+    create_table,
     locate_database,
     translated_errors,
 )
@@ -63,9 +64,9 @@ from rackproof.store.history.references import (
     drift_objection,
     is_comparable,
     keys_with_a_bound,
+    measured_objection,
     mirror_bound,
     number_key,
-    physical_objection,
     product_on,
 )
 from rackproof.store.history.rows import (
@@ -462,7 +463,8 @@ class Store(AbstractContextManager["Store"]):
             note: A function that is called with the number of references before they take effect. If the
                 function raises an error, nothing is accepted.
             bounding: Runs that were accepted earlier and still limit this one, even if they no longer
-                provide a reference, each with the time of acceptance.
+                provide a reference, each with the time of acceptance. Runs that :meth:`withdraw` withdrew
+                without a reason are known from the database, too.
             despite: The reason to accept numbers that are not plausible, or too far from the first
                 accepted ones. If it is empty, such numbers are refused.
 
@@ -525,8 +527,10 @@ class Store(AbstractContextManager["Store"]):
         for measurement in run.measurements:
             place = topology.place(measurement.labels)
             key = number_key(run, place, measurement.name, measurement.unit)
-            if place.hardware is not None and key in numbers and measurement.finite:
-                _require_physical(run, place.hardware, measurement)
+            if place.hardware is None or key not in numbers or not measurement.finite:
+                continue
+            if objection := measured_objection(run, place.hardware, measurement):
+                raise HistoryError(f"run {run.run_id} is not a reference: {objection}")
         for key, other_numbers in self._others(run, topology, numbers).items():
             value, direction = numbers[key]
             if objection := other_numbers.objection(value, direction):
@@ -588,19 +592,24 @@ class Store(AbstractContextManager["Store"]):
             }
         )
 
-    def withdraw(self, run_id: str, *, note: Callable[[int], None] | None = None) -> int:
+    def withdraw(self, run_id: str, *, note: Callable[[int], None] | None = None, reason: str = "") -> int:
         """Withdraw the acceptance of a run, and return the number of removed references.
 
         Args:
             run_id: The whole id of the run.
-            note: A function that is called with the number of references before they are removed. If the
-                function raises an error, the references remain. It is not called if there are none.
+            note: A function that is called with the number of references before the change takes effect. If
+                the function raises an error, nothing changes. It is not called if there is nothing to change.
+            reason: The reason, such as changed hardware. Without a reason, the numbers still limit which
+                numbers are accepted later, until the run is withdrawn with a reason.
         """
-        statement = delete(schema.baselines).where(schema.baselines.c.run_id == run_id)
 
         def take_back(connection: Connection) -> int:
-            count = int(connection.execute(statement).rowcount)
-            if count and note is not None:
+            create_table(connection, schema.withdrawn)
+            if not reason:
+                _keep_limits(connection, run_id)
+            count = _delete_run(connection, schema.baselines, run_id)
+            changed = count + (_delete_run(connection, schema.withdrawn, run_id) if reason else 0)
+            if changed and note is not None:
                 note(count)
             return count
 
@@ -799,24 +808,6 @@ def _candidate(row: Any, measured: Measured, parts: HardwareOfRows) -> Candidate
     )
 
 
-def _require_physical(run: Run, part: Part, measurement: Measurement) -> None:
-    """Check a number against the limits of the GPU's model.
-
-    Raises:
-        HistoryError: The number is not plausible for a healthy GPU.
-    """
-    objection = physical_objection(
-        measurement.name,
-        measurement.labels,
-        measurement.unit,
-        measurement.value,
-        product_on(run, part.kind.value, part.key),
-        nodes=len(run.nodes),
-    )
-    if objection:
-        raise HistoryError(f"run {run.run_id} is not a reference: {objection}")
-
-
 def _reference_rows(
     writer: RunWriter,
     run: Run,
@@ -889,21 +880,48 @@ def _accepted_before(
     """
     parts = sorted({row["hardware_id"] for row in rows})
     table, measured, runs = schema.baselines, schema.measurements, schema.runs
-    standing = set()
+    withdrawn = _withdrawn_before(connection, parts)
+    first = dict(bounding)
+    for row in withdrawn:
+        first[row.run_id] = min(first.get(row.run_id, row.accepted), row.accepted)
+    known = set()
     for row in connection.execute(select(table).where(one_of(table.c.hardware_id, parts))):
-        standing.add((row.run_id, row.quantity_id, row.hardware_id))
-        moment = min(as_utc(row.accepted), bounding.get(row.run_id, as_utc(row.accepted)))
+        known.add((row.run_id, row.quantity_id, row.hardware_id))
+        moment = min(as_utc(row.accepted), first.get(row.run_id, as_utc(row.accepted)))
         yield row.quantity_id, row.hardware_id, AcceptedNumber(row.run_id, row.value, moment)
     query = (
         select(runs.c.run_id, measured.c.quantity_id, measured.c.hardware_id, measured.c.value)
         .join(runs, runs.c.id == measured.c.run_pk)
         .where(one_of(measured.c.hardware_id, parts), measured.c.value.is_not(None))
     )
-    for names in batches(bounding):
-        for row in connection.execute(query.where(runs.c.run_id.in_(names))):
-            place = row.quantity_id, row.hardware_id
-            if (row.run_id, *place) not in standing:
-                yield *place, AcceptedNumber(row.run_id, row.value, bounding[row.run_id], standing=False)
+    of_log = (connection.execute(query.where(runs.c.run_id.in_(names))) for names in batches(bounding))
+    for row in chain(withdrawn, *of_log):
+        place = row.quantity_id, row.hardware_id
+        if (row.run_id, *place) not in known:
+            known.add((row.run_id, *place))
+            yield *place, AcceptedNumber(row.run_id, row.value, first[row.run_id], standing=False)
+
+
+def _withdrawn_before(connection: Connection, parts: Sequence[int]) -> Sequence[Any]:
+    """Return the rows of the numbers that were withdrawn without a reason, for some hardware."""
+    table = schema.withdrawn
+    # A history that no version with this table wrote has none.
+    if not inspect(connection).has_table(table.name):
+        return ()
+    return connection.execute(select(table).where(one_of(table.c.hardware_id, parts))).all()
+
+
+def _keep_limits(connection: Connection, run_id: str) -> None:
+    """Keep the numbers of a run that will be withdrawn, with the time of the first acceptance."""
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    names = [column.name for column in schema.withdrawn.columns]
+    rows = select(*(schema.baselines.c[name] for name in names)).where(schema.baselines.c.run_id == run_id)
+    connection.execute(insert(schema.withdrawn).from_select(names, rows).on_conflict_do_nothing())
+
+
+def _delete_run(connection: Connection, table: Table, run_id: str) -> int:
+    """Delete the rows of a run, and return their number."""
+    return int(connection.execute(delete(table).where(table.c.run_id == run_id)).rowcount)
 
 
 def _enter_baselines(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:

@@ -318,3 +318,18 @@ baselines = Table(
     Column("accepted", Moment, nullable=False),
     Index(None, "run_id"),
 )
+
+# Numbers of runs that were withdrawn without a reason. They are no references, and still limit which numbers
+# are accepted. A database of this revision may lack this table: Store.withdraw creates it.
+withdrawn = Table(
+    "withdrawn_baselines",
+    metadata,
+    Column("quantity_id", ForeignKey("quantities.id"), primary_key=True),
+    Column("hardware_id", ForeignKey("hardware.id"), primary_key=True),
+    Column("run_id", String(121), primary_key=True),
+    Column("value", Float, nullable=False),
+    # The time of the first acceptance.
+    Column("accepted", Moment, nullable=False),
+    Index(None, "run_id"),
+    Index(None, "hardware_id"),
+)
