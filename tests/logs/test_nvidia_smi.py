@@ -885,6 +885,14 @@ def test_a_limit_of_the_power_below_the_default_degrades(word: str) -> None:
     assert judged(table(columns, "31, 700.00 W, 700.00 W")) == (PASS, set())
 
 
+def test_an_enforced_limit_of_an_older_driver_is_judged() -> None:
+    old = XML.replace("gpu_power_readings>", "power_readings>").replace("instant_power_draw>", "power_draw>")
+    old = re.sub(r"<current_(power_limit>)([^<]*)</current_", r"<enforced_\1\2</enforced_\1<\1\2</", old)
+    assert judged(old) == (PASS, set())
+    low = old.replace("<enforced_power_limit>700.00 W", "<enforced_power_limit>350.00 W")
+    assert judged(low) == (DEGRADED, {"power_limit"})
+
+
 # -- Queries in a loop ----------------------------------------------------------------------------
 
 

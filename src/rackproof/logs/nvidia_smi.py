@@ -177,17 +177,22 @@ def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
 
 
 def _power_limit(element: _Element) -> float | None:
-    """Return a GPU's power limit in watts, or None. Drivers moved the field three times."""
-    for path in (
+    """Return a GPU's power limit in watts, or None. Drivers moved the field three times.
+
+    Drivers before 535 print the enforced limit, too. It may be the lower one.
+    """
+    paths = (
         "gpu_power_readings/current_power_limit",
         "gpu_power_readings/gpu_ceiling_power_limit/current_power_limit",
         "gpu_power_readings/power_limit",
         "power_readings/power_limit",
-    ):
-        limit = leading(element.get(path))
-        if limit is not None and math.isfinite(limit):
-            return limit
-    return None
+    )
+    limits = [leading(element.get(path)) for path in paths]
+    present = [limit for limit in limits if limit is not None and math.isfinite(limit)][:1]
+    enforced = leading(element.get("power_readings/enforced_power_limit"))
+    if enforced is not None and math.isfinite(enforced):
+        present.append(enforced)
+    return min(present, default=None)
 
 
 _BEGINS = (b"<?xml", b"<!DOCTYPE", b"<nvidia_smi_log")
