@@ -76,10 +76,15 @@ def is_number(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None
 
 
+def _is_unknown(path: str, text: str) -> bool:
+    """Return whether the text at a path is not a value of the kind that checks read there."""
+    if path in WORDS:
+        return bool(text) and text not in WORDS[path]
+    return text not in NOT_REPORTED and not _has_form(path, text)
+
+
 def _has_form(path: str, text: str) -> bool:
     """Return whether the text at a path is a number, or is at a path where no check reads a number."""
-    if path in WORDS:
-        return True
     if path.startswith("temperature/"):
         # The distance to a limit may be negative.
         return is_number(text.removeprefix("-"))
@@ -90,13 +95,14 @@ def _has_form(path: str, text: str) -> bool:
     return _MEASURED.fullmatch(path) is None or is_number(text)
 
 
-def without_number(gpu: Described, above: str = "") -> Iterator[tuple[str, str]]:
-    """Yield path and text of each value of a GPU that should be a number but is another text."""
+def unknown_values(gpu: Described, above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield path and text of each value of a GPU that is neither a number nor a word that checks know."""
     for child in gpu.children:
         path = f"{above}{child.tag}"
         if child.children:
-            yield from () if child.tag in _LISTS else without_number(child, f"{path}/")
+            yield from () if child.tag in _LISTS else unknown_values(child, f"{path}/")
             continue
-        text = gpu.get(child.tag)
-        if text not in NOT_REPORTED and not _has_form(path, text):
+        # nvidia-smi prints N/A for a missing value, so an empty field lost its text.
+        text = gpu.get(child.tag) if "".join(child.text).strip() else "empty"
+        if _is_unknown(path, text):
             yield path, text

@@ -47,7 +47,7 @@ from rackproof.logs.gpu_description import (
     not_available,
     readings_to_compare,
 )
-from rackproof.logs.gpu_values import NOT_REPORTED, WORDS, without_number
+from rackproof.logs.gpu_values import NOT_REPORTED, WORDS, unknown_values
 
 MAX_XML = 32 << 20
 """Largest number of bytes of an answer, in XML or text."""
@@ -370,8 +370,8 @@ _KNOWN_REASONS = frozenset(
 
 def _unknown_values(gpu: _Element) -> Iterator[str]:
     """Yield the values in a GPU's description that no check recognizes, as ``path: words``."""
-    numbers = (f"{path}: {text:.60}" for path, text in without_number(gpu))
-    found = (_unknown_words(gpu), _unknown_sections(gpu), _unknown_reasons(gpu), _error_texts(gpu), numbers)
+    values = (f"{path}: {text:.60}" for path, text in unknown_values(gpu))
+    found = (values, _unknown_sections(gpu), _unknown_reasons(gpu), _error_texts(gpu))
     yield from dict.fromkeys(chain.from_iterable(found))
 
 
@@ -384,14 +384,6 @@ def _error_texts(gpu: _Element, path: str = "") -> Iterator[str]:
             yield f"{where}: {text:.60}"
         elif child.tag not in _PROCESSES:
             yield from _error_texts(child, f"{where}/")
-
-
-def _unknown_words(gpu: _Element) -> Iterator[str]:
-    """Yield the values at known paths that are not known words."""
-    for path, known in WORDS.items():
-        text = gpu.get(path)
-        if text and text not in known:
-            yield f"{path}: {text:.60}"
 
 
 def _unknown_sections(gpu: _Element) -> Iterator[str]:

@@ -147,7 +147,7 @@ def test_one_bad_value_in_a_real_answer_is_found(good: str, bad: str, code: str)
     ("tag", "texts"),
     [
         *(
-            (tag, ("Unknown", "garbage", "-1", "1,234", "1.234"))
+            (tag, ("", "Unknown", "garbage", "-1", "1,234", "1.234"))
             for tag in (
                 *("dram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded"),
                 *("remapped_row_unc", "row_remapper_histogram_none", "replay_counter"),
@@ -155,13 +155,16 @@ def test_one_bad_value_in_a_real_answer_is_found(good: str, bad: str, code: str)
             )
         ),
         *(
-            (tag, ("Unknown", "hot", "1 or 2"))
+            (tag, ("", "Unknown", "hot", "1 or 2"))
             for tag in (
                 *("memory_temp", "gpu_temp_tlimit", "current_power_limit", "sm_clock"),
                 "clocks_event_reasons_counters_hw_therm_slowdown",
             )
         ),
-        *((tag, ("Unknown", "On", "default")) for tag in ("persistence_mode", "compute_mode", "current_ecc")),
+        *(
+            (tag, ("", "Unknown", "On", "default"))
+            for tag in ("persistence_mode", "compute_mode", "current_ecc")
+        ),
     ],
 )
 def test_a_value_that_is_no_number_or_known_word_is_unproven(tag: str, texts: tuple[str, ...]) -> None:
