@@ -932,6 +932,7 @@ def test_a_loop_passes_and_its_last_round_may_be_cut() -> None:
     # Without times, the last rows may also be a GPU that is listed twice.
     assert judged(rounds(*whole, "01", has_time=False)) == (UNPROVEN, {"gpu_missing"})
     assert judged(rounds("0123", "01") + rounds("0123", "0123")) == (PASS, set())
+    assert judged(rounds("0123", has_time=False) * 2) == (PASS, set())
     # A run with a single round is no loop that was ended in a round.
     assert judged(rounds("0123", "0123") + rounds("01")) == (UNPROVEN, {"gpu_missing"})
 

@@ -246,7 +246,9 @@ class NvidiaSmiCsvParser(LogParser):
         if not self.columns:
             self._before_rows(at, text, cells)
         elif cells == self.header:
-            self.rounds.end()  # The query was started again with the same output file.
+            # The query was started again with the same output file.
+            self.rounds.end()
+            self.seen.clear()
         elif len(cells) != len(self.columns):
             if not find_remark(self.log, at, text):
                 message = f"{amount(len(cells), 'value')} for {amount(len(self.columns), 'column')}"
