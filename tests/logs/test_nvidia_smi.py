@@ -483,8 +483,8 @@ def test_a_bad_value_of_the_xml_gets_its_verdict_and_code(
         ("clocks_event_reasons_counters_hw_therm_slowdown", "61000000 us", "slowdown_unknown"),
         ("clocks_event_reasons_counters_sw_therm_slowdown", "900000000 us", "slowdown_unknown"),
         ("clocks_event_reasons_counters_hw_power_brake", "61000000 us", "slowdown_unknown"),
-        ("clocks_event_reasons_counters_hw_power_brake", "-5 us", "impossible_value"),
-        ("clocks_event_reasons_counters_sw_therm_slowdown", "many", "impossible_value"),
+        ("clocks_event_reasons_counters_hw_power_brake", "-5 us", "gpu_value_unknown"),
+        ("clocks_event_reasons_counters_sw_therm_slowdown", "many", "gpu_value_unknown"),
     ],
 )
 def test_a_missing_or_contradictory_value_of_the_xml_is_unproven(tag: str, value: str, code: str) -> None:
@@ -689,8 +689,257 @@ def test_the_xml_without_a_part_of_all_gpus_does_not_pass(tag: str) -> None:
 def test_a_reading_that_only_one_gpu_has_is_missing_on_the_other(tag: str) -> None:
     text = with_value(tag, "N/A")
     assert judged(text) == (UNPROVEN, {"gpu_readings_missing"})
-    # If no GPU has the reading, the driver or the model does not report it.
-    assert judged(re.sub(rf"<{tag}>[^<]*</{tag}>", f"<{tag}>N/A</{tag}>", XML))[0] == PASS
+    # If no GPU has the reading, the driver or the model does not report it. Every H200 has some readings.
+    xml = re.sub(rf"<{tag}>[^<]*</{tag}>", f"<{tag}>N/A</{tag}>", XML)
+    is_known = tag in ("memory_temp", "remapped_row_failure")
+    assert judged(xml) == ((UNPROVEN, {"gpu_readings_missing"}) if is_known else (PASS, set()))
+    assert judged(xml.replace("NVIDIA H200", "NVIDIA Next"))[0] == PASS
+
+
+# -- Values that are no number, or no known word --------------------------------------------------
+
+NO_COUNTS = ("Unknown", "garbage", "-1", "1,234", "1.234", "NaN", "7 errors")
+NO_NUMBERS = ("Unknown", "hot", "31 C or 32 C")
+NO_WORDS = ("Unknown", "On", "enabled")
+
+
+def test_models_without_a_name_are_known_by_no_reading() -> None:
+    assert judged(XML.replace("NVIDIA H200", "NVIDIA Next")) == (PASS, set())
+
+
+@pytest.mark.parametrize("text", NO_COUNTS)
+@pytest.mark.parametrize(
+    "tag",
+    [
+        *("dram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded", "sram_correctable"),
+        *("sram_l2", "remapped_row_corr", "remapped_row_unc", "row_remapper_histogram_none"),
+        *("current_link_width", "current_link_gen", "replay_counter"),
+    ],
+)
+def test_a_count_that_is_none_is_unproven(tag: str, text: str) -> None:
+    verdict, codes = judged(with_value(tag, text))
+    assert verdict in (UNPROVEN, FAIL)
+    assert codes & {"gpu_value_unknown", "impossible_value"}, codes
+
+
+@pytest.mark.parametrize("text", ["Unknown", "garbage", "-1", "1,234"])
+@pytest.mark.parametrize("tag", ["dram_uncorrectable", "sram_uncorrectable_secded", "dram_correctable"])
+def test_a_count_over_the_life_of_a_gpu_that_is_none_is_unproven(tag: str, text: str) -> None:
+    xml = re.sub(rf"(?s)(<aggregate>.*?<{tag}>)[^<]*<", rf"\g<1>{text}<", XML, count=1)
+    assert judged(xml) == (UNPROVEN, {"gpu_value_unknown"})
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
+@pytest.mark.parametrize(
+    "tag",
+    ["memory_temp", "gpu_temp_tlimit", "current_power_limit", "default_power_limit", "sm_clock", "gpu_util"],
+)
+def test_a_number_that_is_none_is_unproven(tag: str, text: str) -> None:
+    verdict, codes = judged(with_value(tag, text))
+    assert (verdict, "gpu_value_unknown" in codes) == (UNPROVEN, True)
+
+
+@pytest.mark.parametrize("text", NO_WORDS)
+@pytest.mark.parametrize(
+    "tag",
+    ["current_ecc", "pending_ecc", "current_mig", "pending_mig", "compute_mode", "persistence_mode"],
+)
+def test_a_word_that_no_check_knows_is_unproven(tag: str, text: str) -> None:
+    assert judged(with_value(tag, text)) == (UNPROVEN, {"gpu_value_unknown"})
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        *((line, value)
+          for line in ("DRAM Uncorrectable", "SRAM Uncorrectable Parity", "Uncorrectable Error")
+          for value in ("Unknown", "-1", "1,234")),
+        *((line, value)
+          for line in ("Memory Current Temp", "Current Power Limit", "SM") for value in NO_NUMBERS),
+        *(("Current", value) for value in NO_WORDS),
+    ],
+)  # fmt: skip
+def test_a_value_of_the_text_that_is_none_is_unproven(line: str, value: str) -> None:
+    text, count = re.subn(rf"(?m)^( *{line} +: ).*$", rf"\g<1>{value}", NVIDIA_SMI_TEXT.decode(), count=1)
+    assert count == 1
+    verdict, codes = judged(text)
+    assert (verdict, "gpu_value_unknown" in codes) == (UNPROVEN, True), codes
+
+
+def with_cell(column: str, cell: str, row: int = 2) -> str:
+    """Return the real table of four H200 with another cell in one row."""
+    lines = [line.split(", ") for line in CSV.splitlines()]
+    place = next(at for at, name in enumerate(lines[0]) if name.partition(" ")[0] == column)
+    lines[row][place] = cell
+    return "".join(f"{', '.join(line)}\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [
+        *((column, cell)
+          for column in ("ecc.mode.current", "mig.mode.current", "persistence_mode")
+          for cell in ("", *NO_WORDS)),
+        *((column, cell)
+          for column in ("ecc.errors.uncorrected.volatile.total", "ecc.errors.corrected.aggregate.total",
+                         "pcie.link.gen.current", "pcie.link.width.max")
+          for cell in ("", "Unknown", "1.234", "7 errors")),
+        *((column, cell)
+          for column in ("temperature.gpu", "power.limit", "clocks.max.sm", "memory.total")
+          for cell in ("", "Unknown", "31 or 32")),
+        *(("index", cell) for cell in ("", "Unknown", "one")),
+    ],
+)  # fmt: skip
+def test_a_cell_without_a_number_or_known_word_is_unproven(column: str, cell: str) -> None:
+    verdict, codes = judged(with_cell(column, cell))
+    assert (verdict, "gpu_value_unknown" in codes) == (UNPROVEN, True), codes
+
+
+@pytest.mark.parametrize("cell", ["", "Unknown", "N/A", "[N/A]"])
+@pytest.mark.parametrize("column", ["gpu_recovery_action", "fabric.state", "count", "compute_mode"])
+def test_another_column_without_a_known_word_is_unproven(column: str, cell: str) -> None:
+    verdict, codes = judged(table(f"temperature.gpu, {column}", f"31, {cell}", name="NVIDIA Next"))
+    assert (verdict, codes) == (PASS, set()) if "N/A" in cell else verdict in (UNPROVEN, FAIL)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [
+        ("uuid", "N/A"),
+        ("uuid", "[N/A]"),
+        ("uuid", ""),
+        ("uuid", "1650000000001"),
+        ("name", "N/A"),
+        ("name", ""),
+    ],
+)
+def test_a_row_that_names_no_gpu_is_unproven(column: str, cell: str) -> None:
+    verdict, codes = judged(with_cell(column, cell))
+    assert (verdict, "gpu_lost" in codes) == (UNPROVEN, True), codes
+
+
+# -- Readings that every GPU of a model has -------------------------------------------------------
+
+
+def without(*tags: str, name: str = H200) -> str:
+    """Return the real answer of four GPUs of a product, with N/A in place of all values of these tags."""
+    return re.sub(rf"<({'|'.join(tags)})>[^<]*<", r"<\1>N/A<", WHOLE.replace(H200, name))
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        ("current_ecc", "pending_ecc"),
+        ("pending_ecc",),
+        ("dram_uncorrectable",),
+        ("sram_uncorrectable_parity",),
+        ("dram_correctable", "dram_uncorrectable", "sram_correctable", "sram_uncorrectable_secded"),
+        ("remapped_row_pending", "remapped_row_failure"),
+        ("memory_temp",),
+        ("gpu_recovery_action",),
+    ],
+)
+def test_a_reading_that_every_gpu_of_the_model_has_may_not_be_absent(tags: tuple[str, ...]) -> None:
+    assert judged(without(*tags)) == (UNPROVEN, {"gpu_readings_missing"})
+    # The driver shows less of a divided GPU, of a part of a GPU in a virtual machine, and of other models.
+    for name in ("NVIDIA H200-141C", "NVIDIA H200-1-18C", "NVIDIA RTX A6000"):
+        assert judged(without(*tags, name=name)) == (PASS, set())
+    divided = without(*tags).replace("<current_mig>Disabled", "<current_mig>Enabled")
+    assert "gpu_readings_missing" not in judged(divided)[1]
+
+
+def test_a_section_with_na_in_place_of_its_counts_is_unproven() -> None:
+    for section in ("ecc_mode", "ecc_errors", "remapped_rows"):
+        xml = re.sub(rf"(?s)<{section}>.*?</{section}>", f"<{section}>N/A</{section}>", WHOLE)
+        assert judged(xml) == (UNPROVEN, {"gpu_readings_missing"})
+
+
+@pytest.mark.parametrize("tags", [("memory_temp",), ("gpu_recovery_action",)])
+def test_a_card_may_lack_readings_of_the_module(tags: tuple[str, ...]) -> None:
+    assert judged(without(*tags, name="NVIDIA H100 PCIe")) == (PASS, set())
+
+
+def test_a_gpu_whose_fabric_is_not_shown_passes() -> None:
+    assert judged(without("state", "status", "clusterUuid", "cliqueId")) == (PASS, set())
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        *("ecc.mode.current", "ecc.mode.pending", "remapped_rows.pending", "temperature.memory"),
+        *(f"ecc.errors.uncorrected.volatile.{place}" for place in ("total", "dram", "sram", "device_memory")),
+    ],
+)
+def test_a_column_that_every_gpu_of_the_model_has_may_not_be_absent(column: str) -> None:
+    for cell in ("N/A", "[N/A]"):
+        text = table(f"temperature.gpu, {column}", f"31, {cell}", f"32, {cell}")
+        assert judged(text) == (UNPROVEN, {"gpu_readings_missing"})
+        assert judged(text.replace(H200, "NVIDIA L40S")) == (PASS, set())
+        assert judged(text.replace(H200, "NVIDIA A100-40C")) == (PASS, set())
+
+
+@pytest.mark.parametrize("word", ["power", "enforced.power"])
+def test_a_limit_of_the_power_below_the_default_degrades(word: str) -> None:
+    columns = f"temperature.gpu, {word}.limit [W], power.default_limit [W]"
+    assert judged(table(columns, "31, 350.00 W, 700.00 W")) == (DEGRADED, {"power_limit"})
+    assert judged(table(columns, "31, 700.00 W, 700.00 W")) == (PASS, set())
+
+
+def test_an_enforced_limit_of_an_older_driver_is_judged() -> None:
+    old = XML.replace("gpu_power_readings>", "power_readings>").replace("instant_power_draw>", "power_draw>")
+    old = re.sub(r"<current_(power_limit>)([^<]*)</current_", r"<enforced_\1\2</enforced_\1<\1\2</", old)
+    assert judged(old) == (PASS, set())
+    low = old.replace("<enforced_power_limit>700.00 W", "<enforced_power_limit>350.00 W")
+    assert judged(low) == (DEGRADED, {"power_limit"})
+
+
+# -- Queries in a loop ----------------------------------------------------------------------------
+
+
+def rounds(*listed: str, has_time: bool = True) -> str:
+    """Return a query in a loop, each round with the GPUs of these indexes (``0123``)."""
+    times = [f"2026/01/31 12:00:{at:02d}.123, " if has_time else "" for at in range(len(listed))]
+    rows = (
+        f"{time}{gpu}, {UUIDS[int(gpu)]}, {H200}, 31\n"
+        for time, gpus in zip(times, listed, strict=True)
+        for gpu in gpus
+    )
+    return ("timestamp, " if has_time else "") + "index, uuid, name, temperature.gpu\n" + "".join(rows)
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        ("0123", "023", "0123"),
+        ("0123", "0123", "023"),
+        ("0123", "123", "0123"),
+        ("123", "0123", "0123"),
+        ("0123", "0123", "123"),
+        ("0123", "0", "0123"),
+        ("012", "0123", "0123"),
+    ],
+)
+def test_a_gpu_that_is_missing_in_one_round_of_a_loop_is_found(listed: tuple[str, ...]) -> None:
+    assert judged(rounds(*listed)) == (UNPROVEN, {"gpu_missing"})
+    assert judged(rounds(*listed, has_time=False))[0] is UNPROVEN
+
+
+def test_a_loop_passes_and_its_last_round_may_be_cut() -> None:
+    whole = ("0123",) * 3
+    assert judged(rounds(*whole)) == (PASS, set())
+    assert judged(rounds(*whole, has_time=False)) == (PASS, set())
+    assert judged(rounds(*whole, "01")) == (PASS, set())
+    # Without times, the last rows may also be a GPU that is listed twice.
+    assert judged(rounds(*whole, "01", has_time=False)) == (UNPROVEN, {"gpu_missing"})
+    assert judged(rounds("0123", "01") + rounds("0123", "0123")) == (PASS, set())
+    assert judged(rounds("0123", has_time=False) * 2) == (PASS, set())
+    # A run with a single round is no loop that was ended in a round.
+    assert judged(rounds("0123", "0123") + rounds("01")) == (UNPROVEN, {"gpu_missing"})
+
+
+@pytest.mark.parametrize("listed", ["01123", "0123012", "00", "0120"])
+def test_a_list_without_times_that_has_a_gpu_twice_is_unproven(listed: str) -> None:
+    assert judged(rounds(listed, has_time=False))[0] is UNPROVEN
 
 
 THRESHOLD = "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded"

@@ -101,6 +101,8 @@ MODELS_WITH_BOARDS = ("H200", "H100", "H800", "A100", "A800", "V100")
 
 For other models, a word such as PCIe in a SKU's name means nothing.
 """
+_VIRTUAL = re.compile(r"-\d{1,3}[ABCQ]$")
+"""Pattern of the end of a virtual GPU's name: the size of its memory in GB, and the kind of its licence."""
 # Matches a word such as "h200nvl".
 _WITH_BOARD = re.compile(rf"({'|'.join(MODELS_WITH_BOARDS)})({'|'.join(_BOARDS)})".lower())
 
@@ -144,6 +146,8 @@ MODELS_WITH_ECC = (
     *("A100", "A800", "A30", "V100"),
 )
 """Models with HBM, whose ECC is on unless an operator switches it off."""
+MODELS_WITH_REMAPPING = tuple(model for model in MODELS_WITH_ECC if model not in MODELS_WITHOUT_REPAIRS)
+"""Models with HBM that remap rows of their memory, and count errors in SRAM by kind."""
 
 HOTTEST_GPU_C = 100.0
 """A temperature in °C above the specification of every model."""
@@ -207,6 +211,11 @@ def is_model(product_name: str, model: str) -> bool:
 def is_one_of(product_name: str, models: Iterable[str]) -> bool:
     """Return whether a product is one of several models."""
     return any(is_model(product_name, model) for model in models)
+
+
+def is_virtual(product_name: str) -> bool:
+    """Return whether a product is a part of a GPU in a virtual machine (``A100-40C``, ``H100XM-1-10C``)."""
+    return _VIRTUAL.search(product_name) is not None
 
 
 def is_card(product_name: str) -> bool:

@@ -362,6 +362,13 @@ def find_lacking_readings(log: Log, gpu: str, lacking: Sequence[str], at: int | 
     log.find("gpu_readings_missing", message, Verdict.UNPROVEN, line=at)
 
 
+def find_not_available(log: Log, gpu: str, readings: Sequence[str], at: int | None) -> None:
+    """Record a GPU that has N/A in place of readings that every GPU of its model has."""
+    if readings:
+        message = f"{gpu}: no value of {', '.join(readings[:6])}, which every GPU of this model has"
+        log.find("gpu_readings_missing", message, Verdict.UNPROVEN, line=at)
+
+
 def find_missing_indexes(log: Log, name: str, indexes: Iterable[int]) -> None:
     """Record a gap in the GPUs' numbers of the list ``name``. Such a list was filtered or truncated."""
     present = set(indexes)

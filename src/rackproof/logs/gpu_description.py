@@ -12,9 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
-from rackproof.core.gpu_models import DRIVER_WITH_REPAIRS, MODELS_WITH_REPAIRS, is_one_of
+from rackproof.core.gpu_models import (
+    DRIVER_WITH_REPAIRS,
+    MODELS_WITH_ALL,
+    MODELS_WITH_ECC,
+    MODELS_WITH_REMAPPING,
+    MODELS_WITH_REPAIRS,
+    is_card,
+    is_one_of,
+    is_virtual,
+)
 
 
 class Described(Protocol):
@@ -140,6 +150,61 @@ PARTS: tuple[Part, ...] = (
 GPUs. If a GPU lacks a feature, the driver prints N/A, so the part itself is still there.
 """
 
+
+@dataclass(frozen=True)
+class KnownReading:
+    """A reading that every GPU of some models has. ``N/A`` in its place may hide a fault.
+
+    Attributes:
+        paths: The paths of the reading in different drivers. One of them must have a value.
+        columns: The columns of a query with the reading. One of those that are queried must have a value.
+        models: The GPU models that have the reading.
+        since_driver: The first major version of the driver that shows the reading, or 0 for every version.
+        of_cards: Whether cards of these models have it, too.
+    """
+
+    paths: tuple[str, ...]
+    columns: tuple[str, ...]
+    models: tuple[str, ...]
+    since_driver: float = 0
+    of_cards: bool = True
+
+
+_VOLATILE, _COLUMN = "ecc_errors/volatile", "ecc.errors.uncorrected.volatile"
+KNOWN_READINGS: tuple[KnownReading, ...] = (
+    KnownReading(("ecc_mode/current_ecc",), ("ecc.mode.current",), MODELS_WITH_ECC),
+    KnownReading(("ecc_mode/pending_ecc",), ("ecc.mode.pending",), MODELS_WITH_ECC),
+    KnownReading(
+        (f"{_VOLATILE}/dram_uncorrectable", f"{_VOLATILE}/double_bit/device_memory"),
+        (f"{_COLUMN}.dram", f"{_COLUMN}.device_memory"),
+        MODELS_WITH_ECC,
+    ),
+    *(
+        KnownReading(
+            (f"{_VOLATILE}/sram_uncorrectable_{kind}", f"{_VOLATILE}/sram_uncorrectable"),
+            (f"{_COLUMN}.sram.{kind}", f"{_COLUMN}.sram"),
+            MODELS_WITH_REMAPPING,
+        )
+        for kind in ("parity", "secded")
+    ),
+    KnownReading((), (f"{_COLUMN}.total",), MODELS_WITH_ECC),
+    *(
+        KnownReading(
+            (f"remapped_rows/remapped_row_{state}",), (f"remapped_rows.{state}",), MODELS_WITH_REMAPPING
+        )
+        for state in ("pending", "failure")
+    ),
+    KnownReading(("temperature/memory_temp",), ("temperature.memory",), MODELS_WITH_ALL, of_cards=False),
+    KnownReading(
+        ("gpu_recovery_action",),
+        ("gpu_recovery_action",),
+        MODELS_WITH_REPAIRS,
+        DRIVER_WITH_REPAIRS,
+        of_cards=False,
+    ),
+)
+"""Readings that all examined answers of these models have, unless ECC is off or MIG is on."""
+
 _JUDGED_PATHS: tuple[str, ...] = tuple(
     f"{section}/{name}" if section else name
     for section, names in (
@@ -217,6 +282,63 @@ def missing_parts(gpu: Described, driver: float | None) -> list[str]:
         and (not part.models or is_one_of(name, part.models))
         and not _is_printed(gpu, part)
     ]
+
+
+@lru_cache(maxsize=64)
+def known_readings(
+    name: str, driver: float | None, *, mig: str = "", ecc: str = ""
+) -> tuple[KnownReading, ...]:
+    """Return the readings that a GPU must have because of its model.
+
+    The driver shows less of a GPU that is divided (MIG), or a part of another GPU. It counts no errors while
+    ECC is off, which is a finding of its own.
+
+    Args:
+        name: The product name of the GPU.
+        driver: The first number of the driver's version, or None if unknown, which is treated as new.
+        mig: Whether MIG is on, as nvidia-smi prints it.
+        ecc: Whether ECC is on, as nvidia-smi prints it.
+    """
+    if mig == "Enabled" or ecc == "Disabled" or is_virtual(name):
+        return ()
+    return tuple(
+        reading
+        for reading in KNOWN_READINGS
+        if is_one_of(name, reading.models)
+        and (driver is None or driver >= reading.since_driver)
+        and (reading.of_cards or not is_card(name))
+    )
+
+
+def not_available(gpu: Described, driver: float | None) -> list[str]:
+    """Return the paths of the readings with N/A that every GPU of the model has.
+
+    Args:
+        gpu: The description of the GPU.
+        driver: The first number of the driver's version, or None if unknown.
+    """
+    known = known_readings(
+        gpu.get("product_name"),
+        driver,
+        mig=gpu.get("mig_mode/current_mig"),
+        ecc=gpu.get("ecc_mode/current_ecc"),
+    )
+    return [
+        reading.paths[0]
+        for reading in known
+        if reading.paths
+        and not any(gpu.get(path) for path in reading.paths)
+        and any(_is_printed_empty(gpu, path) for path in reading.paths)
+    ]
+
+
+def _is_printed_empty(gpu: Described, path: str) -> bool:
+    """Return whether a text without a value is printed at a path, or in place of a section above it."""
+    while path:
+        if (element := gpu.find(path)) is not None:
+            return not element.children and bool("".join(element.text).strip())
+        path = path.rpartition("/")[0]
+    return False
 
 
 def readings_to_compare(gpu: Described) -> list[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -29,6 +29,7 @@ from rackproof.logs._nvidia_smi import (
     GpuReadings,
     fabric_fault,
     find_lacking_readings,
+    find_not_available,
     find_remark,
     find_twice,
     is_no_answer,
@@ -40,7 +41,13 @@ from rackproof.logs._nvidia_smi import (
 )
 from rackproof.logs._reading import Log, LogParser, clean
 from rackproof.logs.clock_reasons import CLOCK_REASONS
-from rackproof.logs.gpu_description import lacking_beside, missing_parts, readings_to_compare
+from rackproof.logs.gpu_description import (
+    lacking_beside,
+    missing_parts,
+    not_available,
+    readings_to_compare,
+)
+from rackproof.logs.gpu_values import NOT_REPORTED, WORDS, unknown_values
 
 MAX_XML = 32 << 20
 """Largest number of bytes of an answer, in XML or text."""
@@ -170,17 +177,22 @@ def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
 
 
 def _power_limit(element: _Element) -> float | None:
-    """Return a GPU's power limit in watts, or None. Drivers moved the field three times."""
-    for path in (
+    """Return a GPU's power limit in watts, or None. Drivers moved the field three times.
+
+    Drivers before 535 print the enforced limit, too. It may be the lower one.
+    """
+    paths = (
         "gpu_power_readings/current_power_limit",
         "gpu_power_readings/gpu_ceiling_power_limit/current_power_limit",
         "gpu_power_readings/power_limit",
         "power_readings/power_limit",
-    ):
-        limit = leading(element.get(path))
-        if limit is not None and math.isfinite(limit):
-            return limit
-    return None
+    )
+    limits = [leading(element.get(path)) for path in paths]
+    present = [limit for limit in limits if limit is not None and math.isfinite(limit)][:1]
+    enforced = leading(element.get("power_readings/enforced_power_limit"))
+    if enforced is not None and math.isfinite(enforced):
+        present.append(enforced)
+    return min(present, default=None)
 
 
 _BEGINS = (b"<?xml", b"<!DOCTYPE", b"<nvidia_smi_log")
@@ -324,24 +336,10 @@ def is_fabric_unhealthy(summary: str) -> bool:
     return summary not in ("", "Healthy", "Not Supported")
 
 
-_YES_NO, _ON_OFF = frozenset({"Yes", "No"}), frozenset({"Enabled", "Disabled"})
-_WORDS: Mapping[str, frozenset[str]] = {
-    "ecc_mode/current_ecc": _ON_OFF,
-    "ecc_mode/pending_ecc": _ON_OFF,
-    "mig_mode/current_mig": _ON_OFF,
-    "mig_mode/pending_mig": _ON_OFF,
-    "ecc_errors/unrepairable_memory": _YES_NO,
-    "ecc_errors/channel_repair_pending": _YES_NO,
-    "ecc_errors/tpc_repair_pending": _YES_NO,
-    "ecc_errors/aggregate/sram_threshold_exceeded": _YES_NO,
-    "remapped_rows/remapped_row_pending": _YES_NO,
-    "remapped_rows/remapped_row_failure": _YES_NO,
-}
-"""Words that checks recognize, by path. Any other word is unproven until it is listed here."""
 WELL = frozenset(
     {
-        *("", "No", "None", "False", "Full", "Not Supported"),
-        "Requested functionality has been deprecated",
+        *("No", "None", "False", "Full"),
+        *NOT_REPORTED,
     }
 )
 """Words that mean that nothing is wrong. They are accepted in unknown readings."""
@@ -372,7 +370,8 @@ _KNOWN_REASONS = frozenset(
 
 def _unknown_values(gpu: _Element) -> Iterator[str]:
     """Yield the values in a GPU's description that no check recognizes, as ``path: words``."""
-    found = (_unknown_words(gpu), _unknown_sections(gpu), _unknown_reasons(gpu), _error_texts(gpu))
+    values = (f"{path}: {text:.60}" for path, text in unknown_values(gpu))
+    found = (values, _unknown_sections(gpu), _unknown_reasons(gpu), _error_texts(gpu))
     yield from dict.fromkeys(chain.from_iterable(found))
 
 
@@ -387,21 +386,13 @@ def _error_texts(gpu: _Element, path: str = "") -> Iterator[str]:
             yield from _error_texts(child, f"{where}/")
 
 
-def _unknown_words(gpu: _Element) -> Iterator[str]:
-    """Yield the values at known paths that are not known words."""
-    for path, known in _WORDS.items():
-        text = gpu.get(path)
-        if text and text not in known:
-            yield f"{path}: {text:.60}"
-
-
 def _unknown_sections(gpu: _Element) -> Iterator[str]:
     """Yield values directly in sections about faults that are neither numbers nor words for "no fault"."""
     # Another finding reports a bad health summary. Its parts only add detail.
     has_finding = is_fabric_unhealthy(gpu.get("fabric/health/summary"))
     for section in _SCANNED if has_finding else (*_SCANNED, _HEALTH):
         for tag, text in _plain_children(gpu, section):
-            is_known = f"{section}/{tag}" in _WORDS or text in WELL or leading(text) is not None
+            is_known = f"{section}/{tag}" in WORDS or text in WELL or leading(text) is not None
             if not is_known and tag not in _LISTS:
                 yield f"{section}/{tag}: {text:.60}"
 
@@ -493,6 +484,9 @@ class NvidiaSmiXmlParser(_Whole):
             if missing := missing_parts(element, driver):
                 message = f"GPU {gpu.index} {gpu.uuid}: its description is not whole: no {', '.join(missing)}"
                 log.find("cut_off", message, Verdict.UNPROVEN, line=element.line)
+            find_not_available(
+                log, f"GPU {gpu.index} {gpu.uuid}", not_available(element, driver), element.line
+            )
             if gpu.uuid in uuids:
                 find_twice(log, element.line, gpu.uuid, gpu.uuid)
             uuids.add(gpu.uuid)
@@ -537,14 +531,16 @@ class NvidiaSmiXmlParser(_Whole):
         log = self.log
         self._recovery(gpu, element)
         self._fabric(gpu, element)
+        # One finding is enough for each value.
+        judged = self._impossible(gpu, element)
         for unknown in _unknown_values(element):
-            message = f"GPU {gpu.index} {gpu.uuid}: an unknown value: {unknown}"
-            log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=element.line)
+            if unknown.partition(": ")[0] not in judged:
+                message = f"GPU {gpu.index} {gpu.uuid}: an unknown value: {unknown}"
+                log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=element.line)
         for path in _SLOWED:
             if element.get(path) == "Active":
                 message = f"GPU {gpu.index} {gpu.uuid}: slowed down ({path.rpartition('/')[2]})"
                 log.find("slowed_down", message, Verdict.DEGRADED, line=element.line)
-        self._impossible(gpu, element)
         for words in _links_without_maximum(element):
             message = f"GPU {gpu.index} {gpu.uuid}: {words}: the highest value is unknown"
             log.find("gpu_readings_missing", message, Verdict.UNPROVEN, line=element.line)
@@ -589,17 +585,23 @@ class NvidiaSmiXmlParser(_Whole):
             message = f"GPU {gpu.index} {gpu.uuid}: the driver requires: {action}"
             self.log.find("recovery_action", message, verdict, line=wanted.line)
 
-    def _impossible(self, gpu: Gpu, element: _Element) -> None:
-        """Record impossible numbers, words in place of a temperature, and errors in place of any number."""
+    def _impossible(self, gpu: Gpu, element: _Element) -> set[str]:
+        """Record impossible numbers, words in place of a temperature, and errors in place of any number.
+
+        Return their paths.
+        """
+        judged = set()
         measured = ((name, paths) for name, _unit, _direction, paths in _XML_VALUES)
         for name, paths in (*measured, *_MORE_NUMBERS):
-            text = next((text for path in paths if (text := element.get(path))), "")
+            path, text = next(((path, text) for path in paths if (text := element.get(path))), ("", ""))
             value = leading(text)
             # The driver writes other words for a value that it cannot read.
             is_wrong = text and value is None and name == "gpu_temperature"
             if is_no_answer(text) or is_wrong or (value is not None and not is_possible(name, value)):
+                judged.add(path)
                 message = f"GPU {gpu.index} {gpu.uuid}: {name} is {text:.60}"
                 self.log.find("impossible_value", message, Verdict.UNPROVEN, line=element.line)
+        return judged
 
     def _fabric(self, gpu: Gpu, element: _Element) -> None:
         """Judge whether a GPU is a member of its NVLink fabric, and the state of the membership."""
@@ -683,9 +685,8 @@ def _slowdown_counters(element: _Element) -> Iterator[tuple[str, float | None]]:
 
 
 def _counter_faults(element: _Element) -> Iterator[str]:
-    """Yield a sentence for each slowdown count that is unreadable, or missing beside others."""
+    """Yield a sentence for each slowdown count that is missing beside others."""
     counters = dict(_slowdown_counters(element))
-    yield from (f"{reason} for no time that can be read" for reason, time in counters.items() if time is None)
     for name in ("sw_power_cap", "sw_therm", "hw_therm", "hw_power_brak") if counters else ():
         if not any(reason.startswith(name) for reason in counters):
             yield f"no count of {name} among those of the other slow-downs"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
@@ -24,6 +24,7 @@ from rackproof.logs._nvidia_smi import (
     find_lacking_readings,
     find_missing_indexes,
     find_no_answer,
+    find_not_available,
     find_remark,
     find_twice,
     identifies_gpu,
@@ -35,7 +36,8 @@ from rackproof.logs._nvidia_smi import (
 )
 from rackproof.logs._reading import Log, LogParser, clean
 from rackproof.logs.clock_reasons import CLOCK_REASONS, read_mask, slowdowns_of, unknown_bits
-from rackproof.logs.gpu_description import lacking_beside
+from rackproof.logs.gpu_description import known_readings, lacking_beside
+from rackproof.logs.gpu_values import COLUMN_WORDS, is_count, is_number
 from rackproof.logs.nvidia_smi import WELL, is_fabric_unhealthy, recovery_verdict
 
 _LOWER = Direction.LOWER
@@ -43,6 +45,7 @@ MAX_COLUMNS = 1000
 """Largest number of columns; current drivers have 226."""
 _KEYS = frozenset({"index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id"})
 """Columns with different values for all GPUs of a machine."""
+_UUIDS = ("uuid", "gpu_uuid")
 _SERIALS = ("serial", "gpu_serial")
 """Columns with different values for the GPUs of most machines."""
 _NAMED = re.compile(r"[0-9A-Za-z]")
@@ -70,6 +73,8 @@ _NUMBER_COLUMN = re.compile(
     r"|remapped_rows\.(?:correctable|uncorrectable|histogram))[a-z0-9_.]*"
 )
 """Pattern of columns whose cells are numbers if the GPU has the reading."""
+_COUNT_COLUMN = re.compile(r"(?:ecc\.errors|remapped_rows|pcie\.link)\..*")
+"""Pattern of columns among these whose numbers have no fraction."""
 _DRAM_ERRORS = tuple(f"ecc.errors.uncorrected.volatile.{place}" for place in ("dram", "device_memory"))
 """Columns of the uncorrected errors in a GPU's memory, with the names of new and of old GPUs."""
 _OTHER_LISTS = {
@@ -79,7 +84,7 @@ _OTHER_LISTS = {
     "retired_pages.cause": "retired pages (--query-retired-pages)",
 }
 """Columns of lists about other subjects than GPUs, with the subject."""
-_NAMES = ("uuid", "gpu_uuid", "index", "pci.bus_id", "gpu_bus_id", *_SERIALS)
+_NAMES = (*_UUIDS, "index", "pci.bus_id", "gpu_bus_id", *_SERIALS)
 """Columns that identify a GPU. The first one with a value is used."""
 _HEALTH_WORDS = re.compile(
     r"ecc\.(?:mode|errors)\.|remapped_rows\.|retired_pages\.|gpu_recovery_action|reset_status\.|fabric\.|inforom"
@@ -117,6 +122,70 @@ _HEADLESS = re.compile(
 """Pattern of rows without a header that have a value that only nvidia-smi prints."""
 
 
+class _Rounds:
+    """The rounds of a query in a loop, each of which lists every GPU once, in the same order.
+
+    A GPU's rank is its position in the order in which the GPUs were first listed. A new round begins with a
+    row whose rank is not higher than that of the row before it.
+    """
+
+    def __init__(self) -> None:
+        self._ranks: dict[str, int] = {}
+        self._round: list[int] = []
+        self._begun = 0
+        """Line of the first row of the present round."""
+        self._of_run = 0
+        """Number of finished rounds of the present run."""
+        self._finished: dict[tuple[int, ...], int] = {}
+        """The different rounds before the last one of a run, each with its first line."""
+        self._last: dict[tuple[int, ...], int] = {}
+        """The different last rounds of runs with several rounds."""
+
+    def add(self, name: str, at: int) -> bool:
+        """Add a row. Return whether it begins another round of a loop of several GPUs.
+
+        The round before it must have listed all GPUs. A list with one GPU twice is no loop.
+        """
+        if name not in self._ranks and len(self._ranks) > MAX_GPUS:
+            return False
+        rank = self._ranks.setdefault(name, len(self._ranks))
+        begins = bool(self._round) and rank <= self._round[-1]
+        follows = begins and rank == 0 and len(self._round) == len(self._ranks) > 1
+        if begins:
+            self._close(self._finished)
+        if not self._round:
+            self._begun = at
+        self._round.append(rank)
+        return follows
+
+    def end(self) -> None:
+        """End a run of the query. Its last round may be cut, if there are others."""
+        if self._round:
+            self._close(self._last if self._of_run else self._finished)
+        self._of_run = 0
+
+    def _close(self, rounds: dict[tuple[int, ...], int]) -> None:
+        """End the present round."""
+        if len(rounds) < MAX_GPUS:
+            rounds.setdefault(tuple(self._round), self._begun)
+        self._round = []
+        self._of_run += 1
+
+    def incomplete(self, *, may_be_cut: bool) -> Iterator[tuple[int, list[str]]]:
+        """Yield the first line, and the missing GPUs, of each round without all GPUs.
+
+        ``may_be_cut`` states whether the last round of a run may lack GPUs at the end of the list.
+        """
+        every = tuple(range(len(self._ranks)))
+        wanted = [(ranks, at, every) for ranks, at in self._finished.items()]
+        wanted += [
+            (ranks, at, every[: len(ranks)] if may_be_cut else every) for ranks, at in self._last.items()
+        ]
+        for ranks, at, whole in wanted:
+            if ranks != whole:
+                yield at, [name for name, rank in self._ranks.items() if rank not in ranks]
+
+
 class NvidiaSmiCsvParser(LogParser):
     """The parser of ``nvidia-smi --query-gpu=… --format=csv``. Without its header line, rows are unproven."""
 
@@ -135,12 +204,15 @@ class NvidiaSmiCsvParser(LogParser):
         self.header: list[str] = []
         self.numbers: list[int] = []
         """Positions of the columns whose cells are numbers."""
+        self.words: list[str] = []
+        """Columns with words that checks know."""
         self.reasons: list[tuple[int, str]] = []
         """Positions and names of the columns with reasons for low clocks."""
         self.moment = ""
         """Time of the last row, to the second, or "" without the column."""
         self.seen: set[tuple[str, str]] = set()
-        """Names of GPUs in the rows of one second: column and value."""
+        """Names of GPUs in the rows of one second, or of one round of a loop: column and value."""
+        self.rounds = _Rounds()
         self.measurements: list[Measurement] = []
         self.readings: dict[GpuReadings, int] = {}
         """Values that do not change while a query runs in a loop, with the first line of each."""
@@ -158,7 +230,8 @@ class NvidiaSmiCsvParser(LogParser):
         """Judged columns, and columns of words that show something of a GPU's state."""
         self.filled: dict[str, tuple[str, set[str]]] = {}
         """Product name of each GPU, and the judged columns in which it had a value."""
-        self.indexes: set[int] = set()
+        self.indexes: dict[int, None] = {}
+        """The indexes of the GPUs in the order in which they were first listed."""
         self.counted: set[float] = set()
         """Different numbers of GPUs that rows state in the column ``count``."""
         self.last_line = 0
@@ -173,7 +246,9 @@ class NvidiaSmiCsvParser(LogParser):
         if not self.columns:
             self._before_rows(at, text, cells)
         elif cells == self.header:
-            return  # The query was started again with the same output file.
+            # The query was started again with the same output file.
+            self.rounds.end()
+            self.seen.clear()
         elif len(cells) != len(self.columns):
             if not find_remark(self.log, at, text):
                 message = f"{amount(len(cells), 'value')} for {amount(len(self.columns), 'column')}"
@@ -214,6 +289,8 @@ class NvidiaSmiCsvParser(LogParser):
                 self.judged.append(name)
             if _HEALTH_WORDS.match(name):
                 self.health_words.append(name)
+            if name in _FAULTS or name in COLUMN_WORDS or _OTHER_WORDS.fullmatch(name):
+                self.words.append(name)
             if reason := _REASONS.fullmatch(name):
                 self.reasons.append((column, reason[1]))
             elif _NUMBER_COLUMN.fullmatch(name):
@@ -221,9 +298,11 @@ class NvidiaSmiCsvParser(LogParser):
 
     def row(self, at: int, values: dict[str, str], cells: list[str]) -> None:
         """Read the values of one GPU."""
-        self._check_once(at, values)
-        named = next((text for name in _NAMES if _NAMED.match(text := values.get(name, ""))), "")
+        named = next((text for name in _NAMES if _NAMED.match(text := _word(values, name))), "")
         gpu = clean(named or str(self.rows - 1), 80)
+        if named and self.rounds.add(named, at):
+            self.seen.clear()
+        self._check_once(at, values)
         if values.get("name"):
             self.log.tag("device", values["name"])
         if values.get("driver_version"):
@@ -240,6 +319,7 @@ class NvidiaSmiCsvParser(LogParser):
         for column, reason in self.reasons:
             self._judge_reason(at, gpu, reason, cells[column])
         self._judge_words(at, gpu, values)
+        self._judge_identity(at, gpu, values)
         readings = _readings(f"GPU {gpu}", values, numbers)
         judge_gpu(self.log, readings, at)
         lasting = (gpu, *(values.get(column, "") for column in _LASTING))
@@ -253,7 +333,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.gpus[named] = self.gpus.get(named, 0) + 1
         index, stated = values.get("index", ""), leading(values.get("count", ""))
         if index.isdecimal() and len(self.indexes) <= MAX_GPUS:
-            self.indexes.add(int(index[:9]))
+            self.indexes.setdefault(int(index[:9]))
         if stated is not None and len(self.counted) < MAX_GPUS:
             self.counted.add(stated)
         # A table of any length could contain any number of GPUs.
@@ -263,11 +343,7 @@ class NvidiaSmiCsvParser(LogParser):
         self.shows_health = self.shows_health or bool(_filled_ones(self.health_words, values))
 
     def _check_once(self, at: int, values: dict[str, str]) -> None:
-        """Record a GPU that a table lists twice in one second.
-
-        A query in a loop lists the GPU again later. Without the column ``timestamp``, all rows count as those
-        of one second.
-        """
+        """Record a GPU that a table lists twice in one second, unless this is a new round of a loop."""
         moment = values.get("timestamp", "")[:_TO_THE_SECOND]
         if moment != self.moment:
             self.moment = moment
@@ -285,15 +361,17 @@ class NvidiaSmiCsvParser(LogParser):
 
         Text other than N/A, and an impossible number, are findings.
         """
+        is_empty = _NOTHING.fullmatch(cell) is not None
+        self.shows_health = self.shows_health or not is_empty
         value = leading(cell)
-        self.shows_health = self.shows_health or not _NOTHING.fullmatch(cell)
-        if value is None:
-            if not _NOTHING.fullmatch(cell):
-                message = f"GPU {gpu}: {name} is {cell or 'empty':.60}, no number"
-                self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
-        elif not is_possible(_AS_MEASURED.get(name, name), value) or (unit == "%" and value > 100):
+        if value is None and is_empty:
+            return None
+        if value is not None and not _can_be(name, unit, value):
             message = f"GPU {gpu}: {name} is {cell:.60}, which cannot be"
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
+        elif value is None or not _has_form(name, cell):
+            message = f"GPU {gpu}: {name} is {cell or 'empty':.60}, no number"
+            self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
         else:
             self._number(at, gpu, name, unit, value)
             return value
@@ -339,11 +417,11 @@ class NvidiaSmiCsvParser(LogParser):
         """Judge columns of words as in the XML: repairs, the fabric, the recovery action, the infoROM."""
         log = self.log
         for column, (code, fault) in _FAULTS.items():
-            cell = values.get(column, "N/A")
-            if cell in _YES:
+            if values.get(column) in _YES:
                 log.find(code, f"GPU {gpu}: {fault}", Verdict.FAIL, line=at)
-            elif cell not in _NO and not _NOTHING.fullmatch(cell):
-                message = f"GPU {gpu}: an unknown value: {column} is {cell:.60}"
+        for column in self.words:
+            if not _is_known(column, values[column]):
+                message = f"GPU {gpu}: an unknown value: {column} is {values[column] or 'empty':.60}"
                 log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
         self._judge_fabric_health(at, gpu, values)
         action = values.get("gpu_recovery_action", "")
@@ -352,6 +430,18 @@ class NvidiaSmiCsvParser(LogParser):
         if values.get("inforom.checksum_validation", "") == "invalid":
             message = f"GPU {gpu}: its infoROM is corrupted: {INFOROM_REMEDY}"
             log.find("inforom_corrupted", message, Verdict.FAIL, line=at)
+
+    def _judge_identity(self, at: int, gpu: str, values: Mapping[str, str]) -> None:
+        """Record a row without the UUID or product name of a GPU, and N/A for what its model has."""
+        for column in (*_UUIDS, *_PRODUCTS):
+            cell = values.get(column)
+            if cell is None:
+                continue
+            if _NOTHING.fullmatch(cell or "N/A") or (column in _UUIDS and not cell.startswith("GPU-")):
+                message = f"GPU {gpu} has no {column}: it is {cell or 'empty':.60}"
+                self.log.find("gpu_lost", message, Verdict.UNPROVEN, line=at)
+        lacking = _not_available(values)
+        find_not_available(self.log, f"GPU {gpu}", lacking, at)
 
     def _judge_fabric_health(self, at: int, gpu: str, values: Mapping[str, str]) -> None:
         """Judge the health of a GPU's NVLink fabric, and its parts."""
@@ -399,19 +489,20 @@ class NvidiaSmiCsvParser(LogParser):
             counted = ", ".join(f"{count:g}" for count in sorted(self.counted)[:4])
             message = f"rows of {amount(len(self.gpus), 'GPU')}, and {counted} counted"
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
-        # When a query in a loop is ended, one GPU may be listed once more than another.
-        fewest = min(self.gpus, key=lambda gpu: self.gpus[gpu], default="")
-        if self.gpus and self.gpus[fewest] + 1 < (most := max(self.gpus.values())):
-            message = (
-                f"{self.gpus[fewest]} rows of GPU {fewest}, and {most} of another: it was missing at times"
-            )
-            self.log.find("gpu_missing", message, Verdict.UNPROVEN)
+        self.rounds.end()
+        # If the indexes do not ascend, the first round may have lacked a GPU.
+        may_be_cut = bool(self.moment) and list(self.indexes) == sorted(self.indexes)
+        for at, lacking in self.rounds.incomplete(may_be_cut=may_be_cut):
+            message = f"a round of the loop lacks GPU {', '.join(lacking[:4])}"
+            self.log.find("gpu_missing", message, Verdict.UNPROVEN, line=at)
         find_missing_indexes(self.log, "the table", self.indexes)
         if not self.shows_health:
             message = "no value shows the state of the GPUs: add temperature.gpu and ecc.errors.…"
             self.log.find("no_rows", message, Verdict.UNPROVEN)
 
 
+_PRODUCTS = ("name", "gpu_name")
+"""Columns of the product name."""
 _YES, _NO = ("Yes", "1"), ("No", "0")
 """Cells of the columns of :data:`_FAULTS`."""
 _FAULTS: Mapping[str, tuple[str, str]] = {
@@ -435,6 +526,8 @@ _JUDGED = re.compile(
     r"|memory\.total|clocks_(?:event|throttle)_reasons\.active"
 )
 """Pattern of judged columns: if one GPU of a model has a value, every other one in the machine has it."""
+_OTHER_WORDS = re.compile(r"index|count|fabric\..+|gpu_recovery_action")
+"""Pattern of further columns whose cells are never empty."""
 _BIT_OF = {reason.name: reason.bit for reason in CLOCK_REASONS}
 """Bit of each reason by its name in a column."""
 
@@ -471,7 +564,10 @@ def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float
         temperature_c=numbers.get("temperature.gpu"),
         margin_c=numbers.get("temperature.gpu.tlimit"),
         memory_c=numbers.get("temperature.memory"),
-        power_limit_w=numbers.get("power.limit"),
+        power_limit_w=min(
+            (numbers[name] for name in ("power.limit", "enforced.power.limit") if name in numbers),
+            default=None,
+        ),
         power_default_w=numbers.get("power.default_limit"),
         clock_mhz=numbers.get("clocks.current.sm"),
         clock_max_mhz=numbers.get("clocks.max.sm"),
@@ -489,6 +585,42 @@ def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float
         fabric_state=_word(values, "fabric.state"),
         fabric_status=_word(values, "fabric.status"),
     )
+
+
+def _can_be(name: str, unit: str, value: float) -> bool:
+    """Return whether a GPU can report a number in a column."""
+    return is_possible(_AS_MEASURED.get(name, name), value) and not (unit == "%" and value > 100)
+
+
+def _has_form(name: str, cell: str) -> bool:
+    """Return whether a cell is nothing but a number, and a whole one in a column that counts."""
+    return is_count(cell) if _COUNT_COLUMN.match(name) else is_number(cell.removeprefix("-"))
+
+
+def _is_known(column: str, cell: str) -> bool:
+    """Return whether a cell has a word that checks know, or is in a column that is judged otherwise."""
+    if _NOTHING.fullmatch(cell):
+        return True
+    if column in _FAULTS:
+        return cell in _YES or cell in _NO
+    if column in COLUMN_WORDS:
+        return cell in COLUMN_WORDS[column]
+    if column in ("index", "count"):
+        return cell.isdecimal()
+    # nvidia-smi prints N/A for a missing value, so an empty cell lost its text.
+    return bool(cell)
+
+
+def _not_available(values: Mapping[str, str]) -> list[str]:
+    """Return the queried columns with N/A that have a value on every GPU of the model."""
+    known = known_readings(
+        _product(values),
+        leading(values.get("driver_version", "").partition(".")[0]),
+        mig=values.get("mig.mode.current", ""),
+        ecc=values.get("ecc.mode.current", ""),
+    )
+    queried = ([column for column in reading.columns if column in values] for reading in known)
+    return [columns[0] for columns in queried if columns and not _filled_ones(columns, values)]
 
 
 def _product(values: Mapping[str, str]) -> str:
@@ -512,6 +644,7 @@ _FABRIC = ("fabric.clusterUuid", "fabric.cliqueId")
 _LASTING = (
     *("name", "gpu_name", "ecc.mode.current", "ecc.mode.pending", "memory.total"),
     *("pcie.link.width.current", "pcie.link.width.max", "pcie.link.gen.max", "power.limit", "clocks.max.sm"),
+    "enforced.power.limit",
     *("mig.mode.current", "serial", "gpu_serial", "pci.bus_id", "gpu_bus_id", *_FABRIC),
 )
 """Columns whose values are constant from row to row of a loop."""

@@ -143,6 +143,40 @@ def test_one_bad_value_in_a_real_answer_is_found(good: str, bad: str, code: str)
     assert code in codes_of(h200s(H200.replace(good, bad, 1)))
 
 
+@pytest.mark.parametrize(
+    ("tag", "texts"),
+    [
+        *(
+            (tag, ("", "Unknown", "garbage", "-1", "1,234", "1.234"))
+            for tag in (
+                *("dram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded"),
+                *("remapped_row_unc", "row_remapper_histogram_none", "replay_counter"),
+                *("current_link_width", "max_link_gen"),
+            )
+        ),
+        *(
+            (tag, ("", "Unknown", "hot", "1 or 2"))
+            for tag in (
+                *("memory_temp", "gpu_temp_tlimit", "current_power_limit", "sm_clock"),
+                "clocks_event_reasons_counters_hw_therm_slowdown",
+            )
+        ),
+        *(
+            (tag, ("", "Unknown", "On", "default"))
+            for tag in ("persistence_mode", "compute_mode", "current_ecc")
+        ),
+    ],
+)
+def test_a_value_that_is_no_number_or_known_word_is_unproven(tag: str, texts: tuple[str, ...]) -> None:
+    expected = Expectation(gpus=4)
+    for text in texts:
+        night = h200s(in_first_gpu((tag, text)))
+        found = {
+            one.verdict for one in check_node(night, expected=expected) if one.code == "gpu_value_unknown"
+        }
+        assert found == {Verdict.UNPROVEN}, text
+
+
 def in_first_gpu(*changes: tuple[str, str]) -> str:
     """Return the real answer with other values of its first GPU."""
     xml = H200
