@@ -39,6 +39,11 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "imbue-ai/cluster-health, dmesg_whitelist.py, servers of Dell with H100",
     ),
     (
+        r"^ACPI: \S{1,60}: _PMC evaluation failed: AE_NOT_EXIST",
+        "drivers/hwmon/acpi_power_meter.c on Dell servers before acpi_ipmi is loaded: the kernel's mailing "
+        "list, patches of Kai-Heng Feng, 2024",
+    ),
+    (
         r"^No (?:Local Variables|Arguments) are initialized for [Mm]ethod \[",
         "drivers/acpi/acpica/dbdisply.c, follows an ACPI Error; Ubuntu 24.04, kernel 6.8",
     ),
@@ -186,6 +191,16 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
     (
         r"I/O error(?:,| on) dev(?:ice)? (?:fd|sr|loop)\d",
         "drives without a medium; blk_update_request on fd0 of virtual machines",
+    ),
+    (
+        r"^\S+ regulatory(?:\.0)?: (?:Direct firmware load for|firmware: failed to load) regulatory\.db\b|"
+        r"^cfg80211: failed to load regulatory\.db",
+        "github.com/systemd/systemd/issues/27520: machines without radio, whose networkd loads cfg80211",
+    ),
+    (
+        r"^FAT-fs \(\S{1,40}\): Volume was not properly unmounted\. Some data may be corrupt\.",
+        "fs/fat/inode.c: the EFI partition's mark after a power cut, which only fsck removes; it is mounted "
+        "and read as usual",
     ),
     (r"renesas_usb_fw\.mem", "github.com/spectrocloud/CanvOS/pull/700: a healthy HGX B200"),
     (r"watchdog did not stop!", "drivers/watchdog/watchdog_dev.c: every shutdown with systemd's watchdog"),
