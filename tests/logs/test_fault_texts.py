@@ -150,6 +150,15 @@ crashed | *** SIGBUS (@0x7f) received by PID 17 (TID 0x7f) from PID 1; stack tra
 crashed | RuntimeError: DataLoader worker (pid 17) is killed by signal: Bus error.
 crashed | RuntimeError: DataLoader worker (pid(s) 17, 18) exited unexpectedly
 crashed | run.sh: line 3:   17 Illegal instruction     ./train
+crashed | bash: Zeile 1: 1234 Speicherzugriffsfehler  (Speicherabzug geschrieben) ./helper
+crashed | 0: run.sh: Zeile 12:  1234 Getötet                 ./helper
+crashed | run.sh : ligne 1 : 1234 Erreur de segmentation  (core dumped) ./helper
+crashed | run.sh: línea 179: 133821 Violación de segmento (core generado) ./train
+crashed | run.sh, linha 3: 133821 Morto                   ./train
+crashed | run.sh: строка 3: 133821 Убито                   ./train
+crashed | run.sh: 第 3 行: 133821 段错误               ./train
+crashed | run.sh: 3 行: 133821 強制終了            ./train
+crashed | run.sh: 줄 3: 133821 죽었음               ./train
 crashed | Aborted
 xid_reset | XID 79
 xid_reset | GPU 3: Xid error 48 in the last minute
@@ -329,6 +338,9 @@ HARMLESS = [
     "[1696723456.123456] [n1:1:0]  ucp_worker.c:1 UCX  WARN  mlx5_0: fatal mode is off, timeout 30 s",
     "[Tue Nov 24 12:00:00 2026] [error] retry of a download",
     "the CPU kernel: 3 ms",
+    "bash: Zeile 1: foo: Kommando nicht gefunden.",
+    "bash: Zeile 12: 1234 Beendet                 ./helper",
+    "Zeile 3: 17 Beispiele",
     "Nov 28 01:02:03 n1 kernel: nvidia 0000:1b:00.0: enabling device (0140 -> 0142)",
     "Nov 28 01:02:03 n1 kernel: python3[11219]: segfault of nothing",
     "Heartbeat blocked for more than 10 seconds.",
@@ -557,7 +569,7 @@ def test_every_code_has_a_line_and_the_triggers_are_few() -> None:
     assert shown | elsewhere | {"cache_clear_failed", "kernel_fault_unclear"} == FAULT_TEXTS
     used = {trigger for triggers, _ in fault_texts._READERS for trigger in triggers.split(b"|")}
     assert all(len(trigger.strip()) > 2 for trigger in used)
-    assert len(fault_texts.SEARCHED) < 90  # each costs time in every log
+    assert len(fault_texts.SEARCHED) < 100  # each costs time in every log
 
 
 MXNET_SPEEDS = (

@@ -198,8 +198,29 @@ _NAN_COUNT = re.compile(rb"[\w ]{0,12} ?[:=] ?(?:0|false|no|off)\b", re.IGNORECA
 """Pattern of what follows such a sentence if it did not happen, such as ": 0"."""
 STAMPS = (b".000000]", b".000000>]", b"00:00:00 0000]", b"00 00:00] ", b"00,000000", b",-;")
 """Texts of the times that dmesg and /dev/kmsg write, with 0 for each digit."""
-SHAPES = (*STAMPS, b"[#0")
-"""Entries of :data:`SEARCHED` that have 0 for each digit. The last is the number of a kernel's crash."""
+_LINE_WORDS = "Zeile|ligne|línea|riga|linha|строка|linia|第|줄"
+"""The word "line" before a number, in the translations of bash."""
+_LINE_NUMBERS = ("0 行: ".encode(), *(f"{word} 0".lower().encode() for word in _LINE_WORDS.split("|")))
+SHAPES = (*STAMPS, b"[#0", *_LINE_NUMBERS)
+"""Entries of :data:`SEARCHED` that have 0 for each digit. After the times follow the number of a kernel's
+crash and the number of a script's line."""
+_TRANSLATED_CRASH = (
+    rf"(?:(?:{_LINE_WORDS}) \d+ ?(?:行|列)?|\d+ 行)(?::|{chr(0xFF1A)}) *\d{{1,10}} +(?:"
+    # Segmentation fault.
+    r"Speicherzugriffsfehler|Erreur de segmentation|Violación de segmento|Errore di segmentazione|"
+    r"Falha de segmentação|Ошибка сегментирования|段错误|程式記憶體區段錯誤|"
+    r"세그멘테이션 오류|Naruszenie ochrony|"
+    # Killed.
+    r"Getötet|Processus arrêté|Terminado \(killed\)|Ucciso|Morto|Убито|已杀死|強制結束|強制終了|죽었음|"
+    r"Unicestwiony|"
+    # Aborted.
+    r"Abgebrochen|Abandon|Abortado|Annullato|Аварийный останов|已放弃|中止|중지됨|Przerwane|"
+    # Bus error.
+    r"Bus-Zugriffsfehler|Erreur du bus|Error del bus|Errore di bus|Erro no barramento|Ошибка шины|"
+    r"总线错误|匯流排錯誤|バスエラー|버스 오류|Błąd szyny)"
+).encode()
+"""Pattern of what bash prints about a killed program in other languages: "Zeile 1: 1234 Getötet". The words
+are those of the translations of bash and of the C library (glibc)."""
 NO_NUMBERS = (b"nan", b"inf")
 """Entries of :data:`SEARCHED` with which other words may begin (nano, info). Such an entry counts only if no
 letter follows."""
@@ -260,10 +281,13 @@ _RULES = (
             b"eceived signal|aught signal|on signal |by signal|Fatal signal| received by PID|Aborted|(): |"
             b"corrupt|detected ***|Assertion |Check failed: |exited unexpectedly|llegal instruction|"
             b"loating point exc"
-        ),
+        )
+        + b"|"
+        + b"|".join(_LINE_NUMBERS),
         # "Killed" may also be the heading of a column.
         rb"(?:^|: |\d>: ?)(?:Killed|Aborted|Illegal instruction|Floating point exception)\s*$",
         rb"line \d+: +\d+ (?:Killed|Aborted|Illegal instruction|Floating point exception)|\(Killed\)",
+        _TRANSLATED_CRASH,
         rb"[Ss]egmentation fault|\bBus error|core dumped\)|: segfault at ",
         rb"terminate called (?:after|recursively|without)|Fatal Python error: |Process received signal",
         rb"Signal \d+ \(SIG\w+\) received by PID|exited on signal [1-9]|(?:is|was) killed by signal",
