@@ -46,4 +46,5 @@ def test_a_log_that_cannot_be_read_ends_them_all(
     assert done.exit_code == 1
     assert not done.stdout
     assert done.stderr.startswith("rackproof: ")
+    assert done.stderr.endswith("; no verdict of the 5 logs is printed\n")
     assert "Traceback" not in done.stderr

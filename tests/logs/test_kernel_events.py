@@ -329,6 +329,14 @@ HARMLESS = [
     "pcieport 0000:64:02.0: DPC: error containment capabilities: Int Msg #0, RPExt+ PoisonedTLP+ SwTrigger+ "
     "RP PIO Log 4, DL_ActiveErr+",
     "Kernel command line: BOOT_IMAGE=/vmlinuz panic=10 oops=panic",
+    "nvme0n1: detected capacity change from 0 to 7501476528",
+    "loop0: detected capacity change from 8 to 0",
+    "amdgpu 0000:c1:00.0: amdgpu: 0 new deferred hardware errors detected in umc block",
+    "ata1: SATA link up 6.0 Gbps (SStatus 133 SControl 300)",
+    "audit: disabled",
+    "CPU3 BANK7 CMCI storm subsided",
+    "Detected hardware: 8 GPUs",
+    "Oops, it works",
 ]
 """Lines of healthy nodes that share words with faults."""
 PREFIXES = ["", "[131453.740743] ", "1795000000.123456 n1 kernel: ", "Nov 23 03:14:07 gpu-17 kernel: [ 7.1] "]
@@ -415,6 +423,48 @@ LINES += [
         "arm-smmu 5000000.iommu: Unhandled context fault: fsr=0x402, iova=0xffffb000, fsynr=0x2",
         UNPROVEN,
         "pcie_error",
+    ),
+]
+
+# Faults whose lines have a level below error, or whose words are not those of a failure. The sources are
+# named beside the rules in kernel_events.py.
+LINES += [
+    ("invalid opcode: 0000 [#1] PREEMPT SMP NOPTI", FAIL, "kernel_error"),
+    ("stack segment: 0000 [#1] PREEMPT SMP NOPTI", FAIL, "kernel_error"),
+    ("Oops: divide error: 0000 [#3] SMP PTI", FAIL, "kernel_error"),
+    ("Oops: Kernel access of bad area, sig: 11 [#1]", FAIL, "kernel_error"),
+    ("traps: PANIC: double fault, error_code: 0x0", FAIL, "kernel_error"),
+    ("BUG: TASK stack guard page was hit at 00000000f1a4 (stack is 0000..1111)", FAIL, "kernel_error"),
+    ("CPU5: is stuck in kernel", FAIL, "kernel_error"),
+    ("CPU16: died during early boot", FAIL, "kernel_error"),
+    ("CPU4: failed to come online", FAIL, "kernel_error"),
+    ("mce: CPUs not responding to MCE broadcast (may include false positives): 3", FAIL, "machine_check"),
+    ("mce: CMCI storm detected: switching to poll mode", DEGRADED, "machine_check"),
+    ("CPU3 BANK7 CMCI storm detected", DEGRADED, "machine_check"),
+    ("e1000e 0000:00:1f.6 eno1: Detected Hardware Unit Hang:", UNPROVEN, "network_card_error"),
+    ("ixgbe 0000:03:00.0 enp3s0: Detected Tx Unit Hang", UNPROVEN, "network_card_error"),
+    ("ixgbe 0000:03:00.0: Adapter removed", UNPROVEN, "network_card_error"),
+    ("sd 0:0:0:0: rejecting I/O to offline device", UNPROVEN, "storage_error"),
+    ("sd 1:0:0:0: [sdb] rejecting I/O to dead device", UNPROVEN, "storage_error"),
+    ("sd 0:0:0:0: Device offlined - not ready after error recovery", UNPROVEN, "storage_error"),
+    ("ata1.00: exception Emask 0x0 SAct 0x0 SErr 0x0 action 0x6 frozen", UNPROVEN, "storage_error"),
+    ("ata1.00: disabled", UNPROVEN, "storage_error"),
+    ("nvme0n1: detected capacity change from 7501476528 to 0", UNPROVEN, "storage_error"),
+    ("mpt3sas_cm0: SAS host is non-operational !!!!", FAIL, "storage_error"),
+    (
+        "amdgpu 0000:c1:00.0: amdgpu: RAS records:130 exceed threshold:128, GPU will not be initialized.",
+        FAIL,
+        "gpu_driver_error",
+    ),
+    (
+        "amdgpu 0000:c1:00.0: amdgpu: socket: 0, die: 0, 2 new deferred hardware errors detected in umc",
+        UNPROVEN,
+        "gpu_driver_error",
+    ),
+    (
+        "NVRM: GPU3 kgspHealthCheck_TU102: ****** GSP-CrashCat Report *******",
+        FAIL,
+        "gpu_driver_error",
     ),
 ]
 
@@ -629,6 +679,12 @@ HARMLESS_OF_LEVEL_ERROR = [
     "ACPI Error: No handler for Region [POWR] (00000000978931e9) [IPMI] (20190816/evregion-129)",
     "ACPI Error: Region IPMI (ID=7) has no handler (20190816/exfldio-261)",
     "No Local Variables are initialized for Method [_PMM]",
+    "ACPI: \\_SB_.PMI0: _PMC evaluation failed: AE_NOT_EXIST",
+    "platform regulatory.0: Direct firmware load for regulatory.db failed with error -2",
+    "faux_driver regulatory: Direct firmware load for regulatory.db failed with error -2",
+    "platform regulatory.0: firmware: failed to load regulatory.db (-2)",
+    "cfg80211: failed to load regulatory.db",
+    "FAT-fs (nvme0n1p1): Volume was not properly unmounted. Some data may be corrupt. Please run fsck.",
     "",
     "ACPI: [Firmware Bug]: BIOS _OSI(Linux) query ignored",
     "[Firmware Bug]: the BIOS has corrupted hw-PMU resources (MSR 38d is b0)",

@@ -28,7 +28,7 @@ import pytest
 from rackproof import logs
 from rackproof.core.records import ParsedLog, Spread, Verdict
 from rackproof.logs import _reading
-from rackproof.logs.fault_texts import NO_NUMBERS, SEARCHED
+from rackproof.logs.fault_texts import NO_NUMBERS, SEARCHED, SHAPES
 from tests.logs import log_samples as samples
 from tests.logs.log_samples import MINIGO, MLL06, MXNET, NCCL, TF_CNN, event, mll, mllog, nccl_json
 
@@ -1347,6 +1347,8 @@ def plain_hits(text: bytes) -> list[tuple[int, bytes]]:
     found = []
     for literal in (b"gradient overflow", b"result,", *SEARCHED):
         pattern = b"[iI]nf" if literal == b"inf" else b"(?i:" + re.escape(literal) + b")"
+        if literal in SHAPES:
+            pattern = pattern.replace(b"0", rb"\d")
         ends = rb"(?!(?!(?i:inity))[a-zA-Z])" if literal in NO_NUMBERS else b""
         found += [(one.start(), literal) for one in re.finditer(pattern + ends, text)]
     return sorted(found)
@@ -1365,6 +1367,8 @@ LINES_OF_SHAPES = [
     b"mlx_core mlx6_core",
     b"er3ror",
     b"CUDA error: 719",
+    b"[ 1234.567890] nvme nvme0: controller is down",
+    b"[1,0]<stdout>:[Tue Nov 24 12:00:00 2026] Oops: 0002 [#1] SMP",
     b"\xffXid 79\x00",
     b"RESULT,bert,1,600,nvidia,2025",
     b"Killed",

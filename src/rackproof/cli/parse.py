@@ -75,17 +75,23 @@ def parse_command(
 ) -> None:
     """Read logs and print their measurements, findings and verdict.
 
-    LOG is a file, or - for standard input. The exit status is that of the worst log. With --json, one
-    log gives an object and several give an array.
+    LOG is a file, or - for standard input. The exit status is that of the worst log. If one log cannot be
+    read, no verdict is printed, and the status is 1. With --json, one log gives an object and several
+    give an array.
     """
     verdicts: set[Verdict] = set()
     declared = _read_harmless(harmless) if harmless is not None else None
     write = json_text if as_json else _text_writer()
 
     def texts() -> Iterator[str]:
-        for verdict, text in _read_all(names, form, write, declared):
-            verdicts.add(verdict)
-            yield text
+        try:
+            for verdict, text in _read_all(names, form, write, declared):
+                verdicts.add(verdict)
+                yield text
+        except ToolError as error:
+            if len(names) == 1:
+                raise
+            raise ToolError(f"{error.message}; no verdict of the {len(names)} logs is printed") from None
 
     # All logs are read before the first line of output, so that JSON is one document or none. Only texts are
     # kept, not the logs.

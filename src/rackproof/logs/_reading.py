@@ -45,7 +45,7 @@ from rackproof.core.records import (
 from rackproof.core.spread import spread_of
 from rackproof.logs._launchers import rank_of_label, split_label
 from rackproof.logs.declared_lines import DeclaredLines
-from rackproof.logs.fault_texts import MEANING, NO_NUMBERS, OF_THE_MACHINE, SEARCHED, read_fault
+from rackproof.logs.fault_texts import MEANING, NO_NUMBERS, OF_THE_MACHINE, SEARCHED, SHAPES, read_fault
 
 BLOCK = 1 << 18
 """Number of bytes to read at once. It is small enough for a core's cache while the block is searched a
@@ -426,6 +426,10 @@ _WORD_GOES_ON = re.compile(rb"(?!inity)[a-z]")
 """Pattern of a letter after "nan" or "inf", which shows another word (nano, info). "infinity" is no other."""
 
 
+_SHAPE = bytes(range(256)).lower().translate(bytes.maketrans(b"123456789", b"000000000"))
+"""Table that turns a line into its shape (:class:`KnownShapes`)."""
+
+
 class KnownShapes:
     """A cache of the shapes of lines that were already searched for failures.
 
@@ -438,10 +442,9 @@ class KnownShapes:
     """Size of the stored shapes at which all are dropped."""
     BYTES_OF_SHAPE = 150
     """Bytes that Python needs for a text and its place in a table, in addition to its letters."""
-    _SHAPE = bytes(range(256)).lower().translate(bytes.maketrans(b"123456789", b"000000000"))
 
     def __init__(self, literals: Sequence[bytes]) -> None:
-        self._literals = [(literal.translate(self._SHAPE), literal) for literal in literals]
+        self._literals = [(literal.translate(_SHAPE), literal) for literal in literals]
         self._harmless: set[bytes] = set()
         self._suspects: dict[bytes, tuple[bytes, ...]] = {}
         self._size = 0
@@ -457,7 +460,7 @@ class KnownShapes:
         Returns:
             The literals, and the number of the text's line feeds.
         """
-        lines = text.translate(self._SHAPE).split(b"\n")
+        lines = text.translate(_SHAPE).split(b"\n")
         shapes = set(filterfalse(self._harmless.__contains__, lines))
         literals: set[bytes] = set()
         new = []
@@ -506,12 +509,13 @@ _KNOWN = KnownShapes(SEARCHED_IN_TEXT)
 """Cache of the whole process, because logs of one program resemble each other."""
 
 
-def _hits(text: bytes) -> tuple[list[tuple[int, bytes]], int]:
+def _hits(text: bytes, ignored: frozenset[bytes] = frozenset()) -> tuple[list[tuple[int, bytes]], int]:
     """Return the literals in a text that may belong to a failure, and the number of line feeds.
 
-    Each literal comes with its position. They are in order of position.
+    Each literal comes with its position. They are in order of position. Ignored literals are left out.
     """
     literals, newlines = _KNOWN.literals_in(text)
+    literals -= ignored
     if not literals:
         return [], newlines
     lowered = text.lower()
@@ -520,6 +524,8 @@ def _hits(text: bytes) -> tuple[list[tuple[int, bytes]], int]:
         if literal == b"inf":
             # Search the text itself and not the one in lower case, because every line of NCCL contains INFO.
             places = sorted([*find_all(text, b"inf"), *find_all(text, b"Inf")])
+        elif literal in SHAPES:
+            places = find_all(text.translate(_SHAPE), literal)
         else:
             places = find_all(lowered, literal)
         if literal in NO_NUMBERS:
@@ -601,6 +607,8 @@ class Log:
         self.reads_line: Callable[[bytes], bool] | None = None
         """A function that returns True if the parser judges a line by its own rules. Failure texts in
         such a line are ignored."""
+        self.ignored: frozenset[bytes] = frozenset()
+        """Entries of :data:`SEARCHED_IN_TEXT` whose lines the parser judges by its own rules, all of them."""
         self.marks_are_judged = False
         """True after :meth:`marks_as_findings`."""
         self.lines_of_other_tools: list[int] = []
@@ -770,7 +778,7 @@ class Log:
         self._end_events_before_text(block, ends)
         texts = pieces[:1] + [piece[end:] for piece, end in zip(islice(pieces, 1, None), ends, strict=True)]
         unread_text = b"".join(texts) if ends else block
-        hits, self._newlines = _hits(unread_text)  # no event holds a line feed
+        hits, self._newlines = _hits(unread_text, self.ignored)  # no event holds a line feed
         if not hits:
             return
         text_begins = [0, *accumulate(map(len, texts))]
@@ -936,6 +944,7 @@ class LogParser(ABC):
     def __init__(self, log: Log) -> None:
         self.log = log
         log.reads_line = None
+        log.ignored = frozenset()
 
     @staticmethod
     @abstractmethod

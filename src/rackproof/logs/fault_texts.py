@@ -24,6 +24,8 @@ from functools import lru_cache
 
 from rackproof.core.records import Verdict
 from rackproof.logs.kernel_events import KernelEvent, read_kernel_line, read_unknown_line, verdict_of
+from rackproof.logs.known_kernel_lines import level_is_error, logged_part
+from rackproof.logs.network_links import START_S, BootClock, read_link_change
 
 MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     # For each code: a message, the verdict without a proven good end, and the verdict of a line before such
@@ -37,6 +39,10 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     # Slurm gives a job KillWait (30 s) to end by itself. Only three published logs of rounds 2.1, 4.1, 5.0
     # and 5.1 have this line and an end. They reached their target, and stopped within 17 s of the limit.
     "time_limit": ("the job ran into its time limit", Verdict.FAIL, Verdict.DEGRADED),
+    # Both are only remarks. 49 published logs of 5.0 and 5.1 that reached their targets have the first one.
+    # A training with automatic loss scaling skips the steps of the second one.
+    "step_aborted": ("Slurm ended all tasks of a job step", None, None),
+    "nan_gradient": ("the norm of the gradients is not a number in a step", None, None),
     # If a rank crashed before a good end, the log does not prove the later results of other ranks.
     "crashed": ("a process crashed or was killed", Verdict.FAIL, Verdict.UNPROVEN),
     "task_failed": ("a task ended with an error", Verdict.FAIL, Verdict.UNPROVEN),
@@ -108,8 +114,7 @@ SLURM_CODES = (
     (b"memory limit at some point", "memory_limit_reached"),
     (b"xceeded memory limit", "out_of_memory"),
     (b"xceeded job memory limit", "out_of_memory"),
-    # "Job step aborted" and "Force Terminated" report no fault: 49 published logs of 5.0 and 5.1 that reached
-    # their targets contain them.
+    # "Force Terminated" reports no fault, as "Job step aborted" in MEANING.
     (b"Timed out waiting for job step to complete", "task_failed"),
     (b"Node failure", "node_failed"),
 )
@@ -165,6 +170,7 @@ _NAN_WORD = re.compile(
 _NAN_ACCURACY = re.compile(
     rb"(?i)(?<![a-z])acc(?:uracy|uracies)?(?![a-z])[\w@]{0,20}" + _IS + rb"nan(?![a-z0-9_])"
 )
+_NAN_GRADIENT = re.compile(rb"(?i)\bgrad(?:ient)?s?[ _-]?norm" + _IS + rb"nan(?![a-z0-9_])")
 _NAN_SENTENCE = re.compile(
     # Megatron (pretrain_gpt.py, param_and_grad_buffer.py), whose checks end the training.
     rb"(?i)\bfound (?:nan|inf) in local |"
@@ -190,6 +196,31 @@ _NO_NAN = re.compile(
 """Pattern of the text before such a sentence if it did not happen, such as "if the" or "no"."""
 _NAN_COUNT = re.compile(rb"[\w ]{0,12} ?[:=] ?(?:0|false|no|off)\b", re.IGNORECASE)
 """Pattern of what follows such a sentence if it did not happen, such as ": 0"."""
+STAMPS = (b".000000]", b".000000>]", b"00:00:00 0000]", b"00 00:00] ", b"00,000000", b",-;")
+"""Texts of the times that dmesg and /dev/kmsg write, with 0 for each digit."""
+_LINE_WORDS = "Zeile|ligne|línea|riga|linha|строка|linia|第|줄"
+"""The word "line" before a number, in the translations of bash."""
+_LINE_NUMBERS = ("0 行: ".encode(), *(f"{word} 0".lower().encode() for word in _LINE_WORDS.split("|")))
+SHAPES = (*STAMPS, b"[#0", *_LINE_NUMBERS)
+"""Entries of :data:`SEARCHED` that have 0 for each digit. After the times follow the number of a kernel's
+crash and the number of a script's line."""
+_TRANSLATED_CRASH = (
+    rf"(?:(?:{_LINE_WORDS}) \d+ ?(?:行|列)?|\d+ 行)(?::|{chr(0xFF1A)}) *\d{{1,10}} +(?:"
+    # Segmentation fault.
+    r"Speicherzugriffsfehler|Erreur de segmentation|Violación de segmento|Errore di segmentazione|"
+    r"Falha de segmentação|Ошибка сегментирования|段错误|程式記憶體區段錯誤|"
+    r"세그멘테이션 오류|Naruszenie ochrony|"
+    # Killed.
+    r"Getötet|Processus arrêté|Terminado \(killed\)|Ucciso|Morto|Убито|已杀死|強制結束|強制終了|죽었음|"
+    r"Unicestwiony|"
+    # Aborted.
+    r"Abgebrochen|Abandon|Abortado|Annullato|Аварийный останов|已放弃|中止|중지됨|Przerwane|"
+    # Bus error.
+    r"Bus-Zugriffsfehler|Erreur du bus|Error del bus|Errore di bus|Erro no barramento|Ошибка шины|"
+    r"总线错误|匯流排錯誤|バスエラー|버스 오류|Błąd szyny)"
+).encode()
+"""Pattern of what bash prints about a killed program in other languages: "Zeile 1: 1234 Getötet". The words
+are those of the translations of bash and of the C library (glibc)."""
 NO_NUMBERS = (b"nan", b"inf")
 """Entries of :data:`SEARCHED` with which other words may begin (nano, info). Such an entry counts only if no
 letter follows."""
@@ -250,10 +281,13 @@ _RULES = (
             b"eceived signal|aught signal|on signal |by signal|Fatal signal| received by PID|Aborted|(): |"
             b"corrupt|detected ***|Assertion |Check failed: |exited unexpectedly|llegal instruction|"
             b"loating point exc"
-        ),
+        )
+        + b"|"
+        + b"|".join(_LINE_NUMBERS),
         # "Killed" may also be the heading of a column.
         rb"(?:^|: |\d>: ?)(?:Killed|Aborted|Illegal instruction|Floating point exception)\s*$",
         rb"line \d+: +\d+ (?:Killed|Aborted|Illegal instruction|Floating point exception)|\(Killed\)",
+        _TRANSLATED_CRASH,
         rb"[Ss]egmentation fault|\bBus error|core dumped\)|: segfault at ",
         rb"terminate called (?:after|recursively|without)|Fatal Python error: |Process received signal",
         rb"Signal \d+ \(SIG\w+\) received by PID|exited on signal [1-9]|(?:is|was) killed by signal",
@@ -446,6 +480,7 @@ _RULES = (
         rb"^Command (?:exited with non-zero status|terminated by signal) \d",
         rb"[Aa] daemon (?:\(pid|died|on node .{1,200} failed)",
     ),
+    _make_rule("step_aborted", b"step aborted", rb"\bsrun: Job step aborted\b"),
     _make_rule(
         "launcher_lost_node",
         b"daemon",
@@ -509,7 +544,9 @@ _PLAIN_WORDS = ("machine_check", "kernel_error", "memory_error", "task_hung")
 """Kinds of kernel events whose words are also in lines of programs."""
 _OF_KERNEL = re.compile(
     rb"Hardware Error\]|\bmce: |\bEDAC |Kernel panic - |kernel BUG at |LOCKUP|lockup - CPU|"
-    rb"\bINFO: task \S{1,80}:\d{1,10} blocked for more than "
+    rb"\bINFO: task \S{1,80}:\d{1,10} blocked for more than |: [0-9a-f]{4,16} \[#\d|\bOops\b.{0,80}\[#\d|"
+    rb"\bBUG: (?:unable to handle|kernel NULL)|\bgeneral protection fault, probably |"
+    rb"\bUnable to handle kernel |\bMemory failure: 0x|\bCPU\d{1,5}: failed to come online"
 )
 """Pattern of the words that only the kernel uses for :data:`_PLAIN_WORDS`."""
 
@@ -539,14 +576,24 @@ def _read_kernel(line: bytes) -> str | None:
     return _kernel_code(event)
 
 
-def _read_syslog(line: bytes) -> str | None:
-    """Return the code of a kernel's line in syslog or the journal, or None.
+def _read_logged(line: bytes) -> str | None:
+    """Return the code of a kernel's line as dmesg, journalctl, syslog, wall or a console print it, or None.
 
     As in the nightly check of nodes, an error that no rule reads counts, unless it is known to be harmless.
     """
-    text = _text(line[line.find(b" kernel: ") :])
-    event = read_kernel_line(text) or read_unknown_line(text, None)
+    found = logged_part(_text(line))
+    if found is None:
+        return None
+    text, is_certain = found
+    event = read_kernel_line(text)
+    if event is None and is_certain and not _is_link_of_start(text):
+        event = read_unknown_line(text, level_is_error(text))
     return None if event is None or event.kind in _OF_PROGRAMS else _kernel_code(event)
+
+
+def _is_link_of_start(text: str) -> bool:
+    """Return whether a line is about a network port's link while the machine started, which is no fault."""
+    return read_link_change(text) is not None and BootClock().seconds_after_boot(text) <= START_S
 
 
 def _kernel_code(event: KernelEvent) -> str:
@@ -609,7 +656,9 @@ def _read_loss(line: bytes) -> str | None:
     for match in _NAN_WORD.finditer(line):
         if b"nan" in match[0].lower() or not _BEST_SO_FAR.search(line[: match.start()]):
             return "nan"
-    return "no_examples" if _NAN_ACCURACY.search(line) else None
+    if _NAN_ACCURACY.search(line):
+        return "no_examples"
+    return "nan_gradient" if _NAN_GRADIENT.search(line) else None
 
 
 def _read_cache(line: bytes) -> str | None:
@@ -645,10 +694,15 @@ _READERS: tuple[tuple[bytes, _Reader], ...] = (
     (b"CUDA_ERROR_|cudaError|hipError", _read_named_error),
     (
         b"Hardware Error]|NVRM: |EDAC |amdgpu|mlx5_core|Kernel panic|Bus Error: sev|"
-        b"-fs error|I/O error|lockup - CPU|LOCKUP|error cqe|error_cqe|blocked for more",
+        b"-fs error|I/O error|lockup - CPU|LOCKUP|error cqe|error_cqe|blocked for more|"
+        # These texts are also in lines without a time, as `dmesg -t` and `journalctl -o cat` print them.
+        b"atal) error|DPC: |pciehp|nvme nvme|edium error|et error|emounting filesystem|XFS (|I/O Error|"
+        b"Disk failure|megaraid|sas_cm|bnxt_en|nable to handle|kernel BUG|kernel NULL|"
+        b"emory failure|failed with error|recovery failed| failing I/O|BTRFS error|; giving up|"
+        b"failed to come online|[#0",
         _read_kernel,
     ),
-    (b" kernel: ", _read_syslog),
+    (b"|".join((*STAMPS, b"kernel:", b" kernel - ")), _read_logged),
 )
 _READER_OF_RULE = {rule.code: _reader_of_rule(rule) for rule in _RULES}
 _CERTAIN: Mapping[str, tuple[str, tuple[_Reader, ...]]] = {
@@ -666,6 +720,8 @@ _SHARED = (
 
 def _searched(trigger: bytes) -> bytes:
     """Return the lower-case text that a block is searched for instead of a trigger."""
+    if trigger in SHAPES:
+        return trigger
     return next((text for text in _SHARED if text in trigger.lower()), trigger.lower())
 
 
@@ -709,7 +765,10 @@ def _readers() -> dict[bytes, list[_Triggered]]:
             of_text.setdefault(_searched(trigger), []).append(trigger)
         for text, alike in of_text.items():
             ends = [trigger for trigger in alike if trigger.lower().endswith(text)]
-            begins = [trigger for trigger in alike if trigger.lower().startswith(text)]
+            # The line has other digits than the trigger. That the text was found is enough.
+            begins = [
+                b"" if trigger in SHAPES else trigger for trigger in alike if trigger.lower().startswith(text)
+            ]
             others = [trigger for trigger in alike if trigger not in ends + begins]
             triggered = _Triggered(read, tuple(ends), tuple(begins), tuple(others))
             readers.setdefault(text, []).append(triggered)

@@ -87,7 +87,11 @@ _GPU_ADDRESS = re.compile(
 # Old kernels log "machine check architecture supported" and "machine check reporting enabled" at each start.
 # These lines report no fault.
 _MACHINE_CHECK = re.compile(
-    r"Hardware Error\]|machine check(?! (?:architecture supported|reporting enabled))", re.IGNORECASE
+    r"Hardware Error\]|machine check(?! (?:architecture supported|reporting enabled))|"
+    # So many corrected errors came that the kernel only polls them (arch/x86/kernel/cpu/mce).
+    r"\bCMCI storm detected|CPUs not responding to MCE broadcast|"
+    r"Timeout: Not all CPUs entered broadcast exception handler",
+    re.IGNORECASE,
 )
 _MEMORY = re.compile(
     r"\bEDAC \w{1,20}: .{0,20}?\b(?:CE|UE)\b|\bMemory failure: 0x|"
@@ -104,7 +108,7 @@ _HANDLING = re.compile(r"\bEDAC .{1,40}: HANDLING MCE MEMORY ERROR")
 the bank's status."""
 _UNCORRECTED = re.compile(
     r"\bUncorrect|\bUE\b|\bDeferred error|severity: (?:fatal|recoverable)|machine check exception|"
-    r"\bFatal\b|Processor context corrupt|Memory failure",
+    r"\bFatal\b|Processor context corrupt|Memory failure|MCE broadcast|entered broadcast exception",
     re.IGNORECASE,
 )
 _PCIE = re.compile(
@@ -118,6 +122,8 @@ _PCIE_UNCORRECTED = re.compile(r"\bUncorrect", re.IGNORECASE)
 # Optical drives, floppies, loop devices and zram report errors on healthy nodes, so they are excluded.
 _DISK = r"dev(?:ice)? (?!loop|sr\d|fd\d|zram)"
 _NVME = r"nvme\w*: (?:[\w ]{0,20}: )?"
+_NETWORK_PORT = r"\b[a-z]\w{1,15} [0-9a-f:]{5,13}\.[0-7](?: \S{1,40})?: "
+"""Pattern of a network driver's name, a bus address and the name of an interface, if it has one."""
 _PCI_FUNCTION = r"\b(?:pci|pcieport|nvidia|vfio-pci|amdgpu|nvme|mlx\d_core|bnxt_en) [0-9a-f:]{5,13}\.[0-7]: "
 """Pattern of a driver's name and a bus address. The drivers are those of PCIe ports, GPUs, NVMe disks and
 network cards. Other devices, such as USB controllers of laptops, are not judged."""
@@ -139,6 +145,8 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         r"NVRM: GPU \S{1,20} is already bound to |"
         # osHandleGpuLost calls RmLogGpuCrash (osinit.c of NVIDIA/open-gpu-kernel-modules).
         r"NVRM: A GPU crash dump has been created|"
+        # The GPU's own firmware crashed (kernel_gsp.c and kernel_gsp_tu102.c of the same source).
+        r"NVRM:? .{0,200}(?:GSP-CrashCat|LibOS Task Watchdog) Report|"
         r"NVRM: The NVIDIA probe routine failed|NVRM: None of the NVIDIA devices were initialized|"
         r"nvidia(?:-nvswitch)?: probe of \S+ failed|nvidia \S+: probe with driver nvidia failed",
     ),
@@ -162,7 +170,15 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         Verdict.FAIL,
         r"\bamdgpu\b.{0,200}(?:GPU fault|\bring \S{1,40} timeout|GPU reset (?:begin|failed)|VRAM is lost|"
         r"uncorrectable hardware errors|page fault \(src_id|hardware exception|"
-        r"Fatal error during GPU init|[Dd]evice (?:is )?lost)",
+        r"Fatal error during GPU init|[Dd]evice (?:is )?lost|"
+        # The GPU has more bad pages than are allowed (amdgpu_ras_eeprom.c).
+        r"RAS records:\d+ exceeds? threshold)",
+    ),
+    # The memory's error is uncorrected, but no program used the value yet (amdgpu_ras.c, level info).
+    (
+        "gpu_driver_error",
+        Verdict.UNPROVEN,
+        r"\bamdgpu\b.{0,200}[1-9]\d* (?:new )?(?:deferred hardware errors|poison consumption) detected",
     ),
     ("gpu_driver_error", Verdict.DEGRADED, r"\bamdgpu\b.{0,200}[1-9]\d* correctable hardware errors"),
     ("pcie_error", Verdict.FAIL, r"\bDPC: containment event|PCIe link lost"),
@@ -221,7 +237,9 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         # faulty.
         r"\bmlx[45]_\w{1,10}\b.{0,160}(?:\bdump_cqe\b|\bCQ error on CQN|[Ee]rror [Cc][Qq][Ee]\b)|"
         r"\bdump error cqe\b|\bmlx[45]_\w{0,20}handle_error_cqe\b|"
-        r"NETDEV WATCHDOG: .{0,100}timed out",
+        r"NETDEV WATCHDOG: .{0,100}timed out|"
+        # Intel's drivers: a queue of the card does not advance, or its registers read as ones.
+        rf"\bDetected (?:Hardware|Tx) Unit Hang|{_NETWORK_PORT}Adapter removed",
     ),
     (
         "network_card_error",
@@ -241,11 +259,22 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         r"I/O error while (?:reading|writing)|JBD2: Detected IO errors|BTRFS(?::)? (?:error|critical)|"
         r"BTRFS .{0,80}csum failed|md/raid\S{0,20}: Disk failure|"
         # The firmware of a disk controller stopped, or a virtual disk is offline.
-        r"megaraid_sas .{0,60}FW in FAULT state|mpt[23]sas.{0,80}fault_state|"
+        r"megaraid_sas .{0,60}FW in FAULT state|mpt[23]sas.{0,80}(?:fault_state|SAS host is non-operational)|"
         r"megaraid_sas .{0,100} - VD \S{1,10} is now OFFLINE",
     ),
     # The drive reported an internal error. The kernel resets it and repeats the requests.
     ("storage_error", Verdict.UNPROVEN, r"\bnvme\w* .{0,40}resetting controller due to (?:AER|persistent)"),
+    # The kernel gave a disk up, or a command to it did not end (drivers/scsi, drivers/ata). The disk may be a
+    # medium that the management controller offered for a while.
+    (
+        "storage_error",
+        Verdict.UNPROVEN,
+        r"\bs[dr] [\d:]+: .{0,40}rejecting I/O to (?:offline|dead) device|"
+        r"\bDevice offlined - not ready after error recovery|"
+        r"\bata\d{1,4}(?:\.\d\d)?: (?:exception Emask|disabled$)",
+    ),
+    # The kernel took an NVMe disk away (block/genhd.c, level info). An operator may have removed it.
+    ("storage_error", Verdict.UNPROVEN, r"\bnvme\w+: detected capacity change from [1-9]\d* to 0$"),
     # A Lustre server evicted this client, so requests under way were lost.
     ("storage_error", Verdict.UNPROVEN, r"\bLustreError: .{0,200}client was evicted by"),
     # Redundancy or a connection is lost, or data are inconsistent. The kernel gives these lines the levels
@@ -267,9 +296,16 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     (
         "kernel_error",
         Verdict.FAIL,
-        r"\bOops\b.{0,40}: |\bBUG: (?:unable to handle|kernel NULL|Bad page|scheduling while)|"
+        r"\bOops\b.{0,200}(?:\[#\d|: [0-9a-f]{4})|"
+        r"\bBUG: (?:unable to handle|kernel NULL|Bad page|scheduling while|(?:TASK )?stack guard page)|"
         r"kernel BUG at|general protection fault(?:, probably|.{0,40}\[#\d)|Unable to handle kernel|"
-        r"Internal error: .{1,80}\[#|hard LOCKUP|Kernel panic|\bSError Interrupt",
+        r"Internal error: .{1,80}\[#|hard LOCKUP|Kernel panic|\bSError Interrupt|"
+        # The function die() of x86 writes the name of any exception, such as "invalid opcode", an error code
+        # and the number of the crash (arch/x86/kernel/dumpstack.c, level warning).
+        r": [0-9a-f]{4,16} \[#\d{1,5}\]|\bPANIC: double fault\b|"
+        # A processor did not start (arch/arm64/kernel/smp.c).
+        r"\bCPU\d{1,5}: (?:is stuck in kernel|died during early boot|may not have shut down cleanly|"
+        r"failed to come online|failed in unknown state)",
     ),
     ("kernel_error", Verdict.UNPROVEN, r"\bBUG: workqueue lockup|NMI received for unknown reason"),
     ("kernel_error", Verdict.UNPROVEN, r"\birq \d{1,6}: nobody cared"),
@@ -350,6 +386,20 @@ FAULT_WORDS = (
     "out of memory",
     "throttled",
     "segfault",
+    "cmci storm",
+    "[#",
+    "is stuck in",
+    "died during",
+    "shut down cleanly",
+    "unit hang",
+    "adapter removed",
+    "offline device",
+    "dead device",
+    "offlined",
+    "non-operational",
+    "emask",
+    ": disabled",
+    "guard page",
     "temperature",
     "fail",
     "timed out",

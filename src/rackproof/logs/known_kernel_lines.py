@@ -39,6 +39,11 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "imbue-ai/cluster-health, dmesg_whitelist.py, servers of Dell with H100",
     ),
     (
+        r"^ACPI: \S{1,60}: _PMC evaluation failed: AE_NOT_EXIST",
+        "drivers/hwmon/acpi_power_meter.c on Dell servers before acpi_ipmi is loaded: the kernel's mailing "
+        "list, patches of Kai-Heng Feng, 2024",
+    ),
+    (
         r"^No (?:Local Variables|Arguments) are initialized for [Mm]ethod \[",
         "drivers/acpi/acpica/dbdisply.c, follows an ACPI Error; Ubuntu 24.04, kernel 6.8",
     ),
@@ -187,6 +192,16 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         r"I/O error(?:,| on) dev(?:ice)? (?:fd|sr|loop)\d",
         "drives without a medium; blk_update_request on fd0 of virtual machines",
     ),
+    (
+        r"^\S+ regulatory(?:\.0)?: (?:Direct firmware load for|firmware: failed to load) regulatory\.db\b|"
+        r"^cfg80211: failed to load regulatory\.db",
+        "github.com/systemd/systemd/issues/27520: machines without radio, whose networkd loads cfg80211",
+    ),
+    (
+        r"^FAT-fs \(\S{1,40}\): Volume was not properly unmounted\. Some data may be corrupt\.",
+        "fs/fat/inode.c: the EFI partition's mark after a power cut, which only fsck removes; it is mounted "
+        "and read as usual",
+    ),
     (r"renesas_usb_fw\.mem", "github.com/spectrocloud/CanvOS/pull/700: a healthy HGX B200"),
     (r"watchdog did not stop!", "drivers/watchdog/watchdog_dev.c: every shutdown with systemd's watchdog"),
     # Lines about GPUs, network cards and disks.
@@ -272,6 +287,25 @@ _PREFIX = re.compile(
     r"(?:\[\s*[CT]\d{1,10}\] ?)?"
 )
 """Pattern of the prefixes of lines of dmesg, journalctl, syslog and /dev/kmsg."""
+_STAMP = (
+    r"\[ *\+?\d{1,9}\.\d{6}(?: <[ .\d]{1,20}>)?\]|\[<[ .\d]{1,20}>\]|\[\w{3}[ \d]\d \d\d:\d\d\]|"
+    r"\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}(?: <[ .\d]{1,20}>)?\]|"
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d"
+)
+"""Pattern of the times of ``dmesg``, as in :data:`_DMESG_TIME`. UCX writes the seconds since 1970, which have
+ten digits, in the same form."""
+_OF_SYSLOG = re.compile(
+    r"(?:^\s*|(?<=\s))kernel(?:(?:\[\d{1,10}\])?: | - \S{1,32} (?:-|\[[^\]]{1,200}\]) )|^\s*kernel:"
+)
+"""Pattern of what syslog, ``journalctl`` and ``wall`` write right before a message of the kernel."""
+_OF_DMESG = re.compile(
+    r"(?:^|(?<=[\s>|:]))(?:\d{1,4},\d{1,20},\d{1,20},[^;\n]{1,40};|"
+    rf"(?:<\d{{1,3}}>|kern *:\w+ *: )?(?:{_STAMP})(?=[ \[]))"
+)
+"""Pattern of what ``dmesg``, a console and /dev/kmsg write before a message of the kernel, at the start of a
+line or behind the label of a launcher."""
+_DEVICE = re.compile(r"[a-z][\w-]{1,30} (?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
+"""Pattern of a driver's name and a bus address at the start of a message."""
 # Pattern of the forms that _LEVEL_PREFIX has, with the level in a group.
 _LEVEL = re.compile(r"<(\d{1,3})>|kern\s*:(\w+)\s*: |(\d{1,4}),\d{1,20},\d{1,20},[^;\n]{1,40};")
 _ERROR_LEVELS = ("emerg", "alert", "crit", "err")
@@ -332,6 +366,23 @@ def level_is_error(line: str) -> bool | None:
 def message_of(line: str) -> str:
     """Return the kernel's message without time, hostname and level."""
     return line[_prefix_end(line) :].strip()
+
+
+def logged_part(line: str) -> tuple[str, bool] | None:
+    """Return the part of a job's line that the kernel wrote, from its prefix on, or None.
+
+    The second value is whether the kernel certainly wrote it. Then an error that no rule reads counts, too. A
+    time in brackets is not enough for this, because programs write such times. The name of a driver with
+    the address of a device must follow it.
+    """
+    if found := _OF_SYSLOG.search(line):
+        return line[found.end() :], True
+    if (found := _OF_DMESG.search(line)) is None:
+        return None
+    part = line[found.start() :]
+    message = message_of(part)
+    is_driver = _HARDWARE.match(message) or _DEVICE.match(message)
+    return part, level_is_error(part) is not None or is_driver is not None
 
 
 def shape_of(message: str) -> str:

@@ -20,6 +20,7 @@ from typing import ClassVar
 
 from rackproof.core.records import Direction, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, asctime_moment
+from rackproof.logs.fault_texts import STAMPS
 from rackproof.logs.hardware_daemons import read_daemon_line
 from rackproof.logs.kernel_events import KernelEvent, is_detail, read_kernel_line, read_unknown_line
 from rackproof.logs.known_kernel_lines import level_is_error
@@ -169,6 +170,7 @@ class XidParser(LogParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         log.reads_line = _is_of_kernel
+        log.ignored = frozenset(STAMPS)
         self.xids: Counter[tuple[str, str]] = Counter()
         """Number of lines by kind (``xid``, ``sxid``) and code."""
         self.first: dict[tuple[str, str], int] = {}
