@@ -1435,6 +1435,31 @@ def test_a_speed_that_the_stated_platform_cannot_reach_is_found(
     assert ("implausible_speed" in codes(parsed)) is found
 
 
+# A case has a platform, the model that a run script prints, a speed, and the codes against the log.
+@pytest.mark.parametrize(
+    ("platform", "model", "rate", "found"),
+    [
+        ("1xSUBMISSION_PLATFORM_PLACEHOLDER", "NVIDIA H200", 6.0, set()),
+        ("1xSUBMISSION_PLATFORM_PLACEHOLDER", "NVIDIA H200", 8.0, {"implausible_speed"}),
+        ("H200", "NVIDIA H200", 8.0, {"implausible_speed"}),
+        ("1xXE9680x8H200-SXM-141GB", "No devices were found", 8.0, {"implausible_speed"}),
+        ("1xXE9680x8B200-SXM-180GB", "NVIDIA H200", 6.0, {"system_contradicts"}),
+        ("1xEXAMPLE", "NVIDIA Graphics Device", 800.0, set()),
+    ],
+)
+def test_a_speed_that_the_printed_gpus_cannot_reach_is_found(
+    platform: str, model: str, rate: float, found: set[str]
+) -> None:
+    system = {"number_of_nodes": "1", "accelerators_per_node": "8", "accelerator_model_name": model}
+    events = [
+        event("submission_platform", platform, 1),
+        event("tracked_stats", {"throughput": rate}, 140),
+        event("tracked_stats", {"throughput": rate}, 150),
+    ]
+    log = f"0: :::SYSJSON {json.dumps(system)}\n".encode() + mllog(*events, samples=768)
+    assert set(codes(read(log))) & {"implausible_speed", "system_contradicts"} == found
+
+
 SPREAD = {"count": 200, "low": 90.0, "median": 100.0, "high": 101.0}
 """The spread of 200 samples of a speed, in GB/s."""
 

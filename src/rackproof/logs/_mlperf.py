@@ -43,9 +43,10 @@ from rackproof.core.training_limits import (
     STATES_PROCESS,
     RunTimes,
     beside_stated,
-    gpus_of_platform,
+    gpus_of_log,
     images_of_epoch,
     impossible_speeds,
+    other_model,
     samples_trained,
     too_few_samples,
     trained_benchmark,
@@ -1782,8 +1783,10 @@ class Events(LogParser):
             self.log.find("steps_contradict", message, Verdict.UNPROVEN)
 
     def _compare_with_gpus(self, measurements: list[Measurement]) -> None:
-        """Find a speed that the GPUs of the log's own platform cannot reach."""
-        gpus = gpus_of_platform(self.log.tags.get("submission_platform", ""))
+        """Find a speed that the GPUs that the log states cannot reach, and two different models of them."""
+        if problem := other_model(self.log.tags.get("submission_platform", ""), self.log.printed):
+            self.log.find("system_contradicts", problem, Verdict.UNPROVEN)
+        gpus = self._gpus()
         had, samples = (self.run_stop or 0.0) - (self.run_start or inf), self._samples()
         trained = samples / had if had > 0 and samples else None
         speeds = (("trained", trained), ("states", _speed_of(measurements)))
@@ -1791,6 +1794,11 @@ class Events(LogParser):
             self.log.find(
                 "implausible_speed", f"the log {message}", Verdict.UNPROVEN, line=self.run_stop_line or None
             )
+
+    def _gpus(self) -> tuple[str, int] | None:
+        """Return the model and the largest possible number of the GPUs that the log states, or None."""
+        platform = self.log.tags.get("submission_platform", "")
+        return gpus_of_log(platform, self.log.printed, self.log.stated_nodes)
 
     def _is_compared(self) -> bool:
         """Return whether the bounds of published logs apply to this log's times."""
@@ -1821,7 +1829,7 @@ class Events(LogParser):
         start, stop = self.run_start, self.run_stop
         if start is None or stop is None or stop <= start or not self._is_compared():
             return
-        gpus = gpus_of_platform(self.log.tags.get("submission_platform", ""))
+        gpus = self._gpus()
         stated, processes = _speed_of(measurements), gpus[1] if gpus else None
         run = RunTimes(self.benchmark, start, stop, self._samples(), stated, processes, self._processes())
         for code, messages in (
