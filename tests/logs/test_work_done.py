@@ -69,6 +69,9 @@ def test_a_total_that_contradicts_the_steps_or_their_times_is_unproven(
         (r"(?m)^Model:.*\n", "", {"no_heading"}),
         (r"(?m)^Batch size:.*\n.*per device\n", "", {"no_heading"}),
         (r"(?s)^.*(?=Step\t)", "", {"no_heading"}),
+        (r"Num batches:.*\n", "", {"no_heading"}),
+        (r"(?s)TensorFlow:.*?\n(.*)Num batches:.*?\n", r"\1", {"no_heading"}),
+        (r"(?s)1\.15(.*)Num batches:.*?\n", r"1.4\1Num epochs:  0.02\n", {"no_heading"}),
         (r"\t7\.\d+(?= \d{10})", "\t0.000", {"impossible_value"}),
         (r"326\.58", "0.00", {"impossible_value"}),
         (r"326\.58", "-326.58", {"impossible_value"}),
@@ -79,6 +82,11 @@ def test_a_log_without_heading_loss_or_speed_is_unproven(pattern: str, new: str,
     parsed = read(text)
     assert count
     assert (parsed.verdict, codes(parsed)) == (UNPROVEN, found)
+
+
+def test_an_old_heading_without_the_number_of_batches_passes() -> None:
+    text = re.sub(r"Num batches:.*\n", "", TF_CNN.decode())
+    assert read(text.replace("TensorFlow:  1.15", "TensorFlow:  1.4")).verdict is PASS
 
 
 def test_a_forward_pass_needs_no_loss() -> None:
