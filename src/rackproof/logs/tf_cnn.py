@@ -45,7 +45,8 @@ _HALF_STEP = re.compile(r"^\d{1,12}\s+images/sec:")
 """Pattern of a step that may be damaged."""
 _TOTAL = re.compile(r"^total images/sec:\s*(\S{0,40})\s*$")
 _FACT = re.compile(
-    r"^(TensorFlow|Model|Dataset|Mode|Num batches|Num epochs|Data format|Optimizer|Variables|AllReduce):\s+(\S.*)$"
+    r"^(TensorFlow|Model|Dataset|Mode|Num batches|Num epochs|Data format|Optimizer|Variables|AllReduce)"
+    r":\s+(\S.*)$"
 )
 _BATCH = re.compile(r"^(?:Batch size:\s+(\d{1,9}) global|\s*(\d{1,9})(?:\.0)? per device)")
 _ACCURACY = re.compile(r"^Accuracy @ 1 = (\S{1,30}) Accuracy @ 5 = (\S{1,30}) \[(\d{1,12}) examples\]\s*$")
