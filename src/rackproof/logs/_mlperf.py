@@ -68,6 +68,7 @@ from rackproof.logs._reading import (
 )
 from rackproof.logs._statements import TIMED, Statements, local_batch
 from rackproof.logs.gpu_use import note_gpu_state
+from rackproof.logs.probe_bounds import PROBE, probe_problem
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
 NOT_TAGS = frozenset(
@@ -1132,6 +1133,8 @@ class Events(LogParser):
         if not measurement.finite:
             message = f"measurement {measurement.name} is {measurement.value}"
             self.log.find("nan", message, Verdict.FAIL, line=line, rank=rank)
+        elif self.benchmark.startswith(PROBE) and (problem := probe_problem(measurement)):
+            self.log.find("impossible_value", problem, Verdict.UNPROVEN, line=line, rank=rank)
         self.extra.extend((measurement, *_utilisation(measurement)))
 
     def _stated_measurement(self, value: object, line: int, rank: int | None) -> Measurement:
