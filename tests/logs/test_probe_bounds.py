@@ -1,4 +1,4 @@
-"""Test that numbers of a probe in another unit, or beyond every machine, are not proven (``probe_bounds.py``)."""
+"""Test that a probe's number of another unit, or beyond every machine, is unproven (``probe_bounds``)."""
 
 from __future__ import annotations
 
