@@ -18,8 +18,10 @@ from rackproof.core.training_limits import (
     MOST_OF_NODE,
     fastest_possible,
     fastest_published,
+    gpus_of_log,
     gpus_of_platform,
     impossible_speeds,
+    other_model,
     read_limits,
     read_speeds,
 )
@@ -167,3 +169,53 @@ def test_published_speeds_are_possible_and_fall_with_the_number_of_gpus() -> Non
 )
 def test_a_platform_names_its_gpus_or_none(platform: str, gpus: tuple[str, int] | None) -> None:
     assert gpus_of_platform(platform) == gpus
+
+
+def printed(nodes: str, gpus: str, model: str) -> dict[str, str]:
+    """Return the description that a run script prints."""
+    keys = ("number_of_nodes", "accelerators_per_node", "accelerator_model_name")
+    return dict(zip(keys, (nodes, gpus, model), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("platform", "description", "nodes", "gpus"),
+    [
+        ("18xSUBMISSION_PLATFORM_PLACEHOLDER", printed("18", "4", "NVIDIA GB300"), 18, ("GB300", 72)),
+        ("GB300", printed("18", "4", "NVIDIA GB300"), None, ("GB300", 72)),
+        ("1cc_n4", printed("4", "8", "NVIDIA H100 80GB HBM3"), 4, ("H100", 32)),
+        # A script printed its default of one node.
+        ("8xSUBMISSION_PLATFORM_PLACEHOLDER", printed("1", "8", "NVIDIA H200"), 8, ("H200", 64)),
+        ("8xDGX", printed("1", "8", "NVIDIA H200"), None, ("H200", 64)),
+        ("2xXE9680Lx8B200", printed("2", "", "NVIDIA B200"), None, ("B200", 2 * MOST_OF_NODE)),
+        # nvidia-smi printed no known model, so the platform counts.
+        ("2xXE9680Lx8B200", printed("2", "3", "No devices were found"), 2, ("B200", 16)),
+        ("ARS-121GL", printed("18", "4", "NVIDIA Graphics Device"), 18, None),
+        # Usual spellings without nodes, which are in other lines.
+        ("NVIDIA GB300 NVL72", {}, 18, ("GB300", 18 * MOST_OF_NODE)),
+        ("XE9640x4H100-SXM-80GB", {}, 1, ("H100", 4)),
+        ("PRIMERGY-CDI-L40Sx16", {}, 1, ("L40S", MOST_OF_NODE)),
+        ("GX2560M7_H100_SXM_80GBx4", {}, 2, ("H100", 2 * MOST_OF_NODE)),
+        ("GB300", {}, None, None),
+        ("", {}, 4, None),
+        ("", printed("x", "y", "NVIDIA GB300"), None, None),
+    ],
+)
+def test_a_log_states_its_gpus(
+    platform: str, description: dict[str, str], nodes: int | None, gpus: tuple[str, int] | None
+) -> None:
+    assert gpus_of_log(platform, description, nodes) == gpus
+
+
+@pytest.mark.parametrize(
+    ("platform", "model", "contradicts"),
+    [
+        ("18xGB200", "NVIDIA GB300", True),
+        ("2xXE9680x8H100", "NVIDIA H200", True),
+        ("NVIDIA DGX A100", "NVIDIA H100 80GB HBM3", True),
+        ("2xXE9680x8H200", "NVIDIA H200", False),
+        ("2xXE9680x8H200", "No devices were found", False),
+        ("8xSUBMISSION_PLATFORM_PLACEHOLDER", "NVIDIA H200", False),
+    ],
+)
+def test_two_models_of_one_log_contradict(platform: str, model: str, contradicts: bool) -> None:
+    assert bool(other_model(platform, printed("2", "8", model))) is contradicts

@@ -87,6 +87,10 @@ nccl_failed |  .. node7 pid 4711: Test failure common.cu:1067
 network_failed |  Completion with error at client
 task_failed | Command exited with non-zero status 1
 task_failed | Command terminated by signal 9
+task_failed | + ret_code=139
+task_failed | ++ ret_code=1
+task_failed | 0: + ret_code=134
+task_failed | + exit_code=137
 gpu_error | RuntimeError: CUDA driver error: an illegal memory access was encountered
 out_of_memory | hipErrorOutOfMemory
 out_of_memory | slurmstepd: error: Step 174.0 exceeded memory limit (4294968 > 4194304), being killed
@@ -323,6 +327,10 @@ CASES = [
 ]
 HARMLESS = [
     "step 3: 'loss': 1.9, 'grad_norm': nano, 'learning_rate': 0.0, 'epoch': 0.5",
+    "+ ret_code=0",
+    "+ exit_code=1",
+    "+ [[ ret_code=1 != 0 ]]",
+    '+ echo "ret_code=1"',
     "start: 'best_loss': inf, 'epoch': 0",
     "Nov 28 01:02:03 n1 kernel: mlx5_core 0000:5e:00.0 ens1f0np0: Link up",
     "Nov 28 01:02:03 n1 kernel: ACPI Error: AE_NOT_FOUND, During name lookup/catalog (20230628/psobject-220)",

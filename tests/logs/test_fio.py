@@ -165,6 +165,49 @@ ALTERED = {
         {"cut_off"},
     ),
     "ended after a third of its time": (_stopped, UNPROVEN, {"cut_off"}),
+    # One clone of a job with time_based may move the bytes of all, and more.
+    **{
+        f"one of {count} clones that repeated its size of {size}": (
+            lambda root, count=count, size=size: (
+                root["jobs"].pop(),
+                _set_options(root, size=size, numjobs=count),
+            ),
+            UNPROVEN,
+            {"rows_missing"},
+        )
+        for count, size in (("2", "1g"), ("4", "1g"), ("64", "100m"))
+    },
+    "a group with time_based": (
+        lambda root: (_as_group(root), _set_options(root, size="1g")),
+        PASS,
+        set(),
+    ),
+    "a group of an old version, which states no time of its clones": (
+        lambda root: (_as_group(root), root["jobs"][0].pop("job_runtime"), _set_options(root, size="1g")),
+        PASS,
+        set(),
+    ),
+    **{
+        f"latencies: {kind} {figures}": (
+            lambda root, kind=kind, figures=figures: (
+                root["jobs"][0]["read"]
+                .setdefault(kind, {})
+                .update({"min": 100000, "max": 2000000, "N": 28000, **figures})
+            ),
+            verdict,
+            codes,
+        )
+        for kind, figures, verdict, codes in (
+            ("lat_ns", {"mean": 0.0}, UNPROVEN, {"figures_contradict"}),
+            ("clat_ns", {"mean": -1.0}, UNPROVEN, {"figures_contradict"}),
+            ("clat_ns", {"mean": 9e9}, UNPROVEN, {"figures_contradict"}),
+            ("clat_ns", {"mean": 300.0}, UNPROVEN, {"figures_contradict"}),
+            ("clat_ns", {"percentile": {"99.000000": 9e12}}, UNPROVEN, {"figures_contradict"}),
+            ("clat_ns", {"percentile": {"99.000000": 5}}, UNPROVEN, {"figures_contradict"}),
+            ("clat_ns", {"percentile": {"99.000000": 2010000}}, PASS, set()),
+            ("lat_ns", {"mean": 360000.0}, PASS, set()),
+        )
+    },
     "no reads at all": (
         lambda root: [job["read"].update(total_ios=0, io_bytes=0) for job in root["jobs"]],
         UNPROVEN,

@@ -258,6 +258,40 @@ def test_no_test_case_is_ignored(last: dict[str, Any], verdict: Verdict) -> None
     assert read(styled(root("v0.8", 2, tests))).verdict is verdict
 
 
+@pytest.mark.parametrize("unit", ["MB/s", "GiB/s", "GB", "us", "Gbit/s", ""])
+def test_a_matrix_of_another_unit_is_unproven(unit: str) -> None:
+    other = HOST.replace("(GB/s)", f"({unit})" if unit else "")
+    code = "damaged_line" if unit else "rows_missing"
+    name, matrix = "host_to_device_memcpy_ce", [[55.1, 55.2]]
+    text = HEAD + ONE_WAY + f"Running {name}.\n" + printed(name, other, matrix) + NOTE
+    assert (read(text).verdict, codes(read(text))) == (UNPROVEN, {code})
+    as_json = styled(root("v0.8", 2, [*cases(2), case(name, [["55.1", "55.2"]], other)]))
+    assert (read(as_json).verdict, codes(read(as_json))) == (UNPROVEN, {code})
+    assert read(text.replace(other, HOST)).verdict is PASS
+    assert read(as_json.replace(other, HOST)).verdict is PASS
+
+
+def test_a_latency_without_its_description_is_unproven() -> None:
+    lines = LATENCY.splitlines(keepends=True)
+    text = HEAD + ONE_WAY + "".join(line for line in lines if "(ns)" not in line) + NOTE
+    assert (read(text).verdict, codes(read(text))) == (UNPROVEN, {"rows_missing"})
+
+
+@pytest.mark.parametrize("address", ["00000000:43:00", "00000000:43:00.0"])
+def test_one_pci_address_of_two_devices_is_unproven(address: str) -> None:
+    head = HEAD.replace("00000000:1b:00", address).replace("00000000:43:00)", f"{address})")
+    assert (read(head + ONE_WAY + NOTE).verdict, codes(read(head + ONE_WAY + NOTE))) == (
+        UNPROVEN,
+        {"gpu_twice"},
+    )
+    as_json = styled(root("v0.8", 2, cases(2)))
+    first, second = (text[text.index("(") : text.index(")") + 1] for text in devices(2))
+    assert read(as_json).verdict is PASS
+    assert codes(read(as_json.replace(first, second))) == {"gpu_twice"}
+    # Another run lists the same devices again.
+    assert "gpu_twice" not in codes(read((HEAD + ONE_WAY + NOTE) * 2))
+
+
 def test_rows_of_processes_are_read() -> None:
     text = (
         "Running multinode_bisect_write_ce.\nBisect benchmarking, simultaneous write CE BW\n"

@@ -768,6 +768,10 @@ def test_a_changed_log_of_tf_cnn_gets_its_verdict_and_a_code(
     assert code in codes(parsed)
 
 
+LOADED = b"load 3.474163770675659 (60000, 1, 28, 28) (10000, 1, 28, 28)\n"
+"""The line about the training data of a script that prints no batch size."""
+
+
 @pytest.mark.parametrize(
     ("data", "verdict", "code"),
     [
@@ -803,6 +807,19 @@ def test_a_changed_log_of_tf_cnn_gets_its_verdict_and_a_code(
         (MXNET.replace(b"num_epochs=2", b"other=2"), UNPROVEN, "no_end"),
         (MXNET[: MXNET.index(b"INFO:root:Epoch[1] Validation")], UNPROVEN, "cut_off"),
         (MXNET.rstrip(b"\n"), UNPROVEN, "cut_off"),
+        # The total time contains the epochs, which take 41 s.
+        (MXNET.replace(b"num_epochs=2", b"x=2") + b"fit 3.4\n", UNPROVEN, "steps_contradict"),
+        (MXNET + b"total 39.9\n", UNPROVEN, "steps_contradict"),
+        (MXNET.replace(b"cost=20.000", b"cost=60.000") + b"fit 43.4\n", UNPROVEN, "steps_contradict"),
+        # 3,400 samples per second need 18 s for 60,000, and the epoch takes 20 s.
+        *(
+            (
+                (LOADED + MXNET).replace(b"batch_size=128, ", b"").replace(b"3400.00", speed),
+                UNPROVEN,
+                "steps_contradict",
+            )
+            for speed in (b"34000.00", b"340000.00", b"3400000.00")
+        ),
         (MXNET.replace(b"0.983496", b"nan"), UNPROVEN, "no_examples"),
         (MXNET.replace(b"0.977750", b"inf"), FAIL, "nan"),
         (MXNET.replace(b"accuracy=0.977750", b"cross-entropy=nan"), FAIL, "nan"),
@@ -831,6 +848,8 @@ def test_a_log_of_mxnet_gives_its_numbers() -> None:
     assert parsed.tags["network"] == "lenet"
     # A total time at the end of the log proves the end of the run, too.
     assert read(MXNET.replace(b"num_epochs=2", b"x=2") + b"fit 43.4\n").verdict is PASS
+    assert read((LOADED + MXNET).replace(b"batch_size=128, ", b"")).verdict is PASS
+    assert read(MXNET + b"fit 40.5\n").verdict is PASS  # up to 1 s less, because of rounding
 
 
 @pytest.mark.parametrize(
@@ -1437,6 +1456,31 @@ def test_a_speed_that_the_stated_platform_cannot_reach_is_found(
     ]
     parsed = read(mllog(*events, samples=768))
     assert ("implausible_speed" in codes(parsed)) is found
+
+
+# A case has a platform, the model that a run script prints, a speed, and the codes against the log.
+@pytest.mark.parametrize(
+    ("platform", "model", "rate", "found"),
+    [
+        ("1xSUBMISSION_PLATFORM_PLACEHOLDER", "NVIDIA H200", 6.0, set()),
+        ("1xSUBMISSION_PLATFORM_PLACEHOLDER", "NVIDIA H200", 8.0, {"implausible_speed"}),
+        ("H200", "NVIDIA H200", 8.0, {"implausible_speed"}),
+        ("1xXE9680x8H200-SXM-141GB", "No devices were found", 8.0, {"implausible_speed"}),
+        ("1xXE9680x8B200-SXM-180GB", "NVIDIA H200", 6.0, {"system_contradicts"}),
+        ("1xEXAMPLE", "NVIDIA Graphics Device", 800.0, set()),
+    ],
+)
+def test_a_speed_that_the_printed_gpus_cannot_reach_is_found(
+    platform: str, model: str, rate: float, found: set[str]
+) -> None:
+    system = {"number_of_nodes": "1", "accelerators_per_node": "8", "accelerator_model_name": model}
+    events = [
+        event("submission_platform", platform, 1),
+        event("tracked_stats", {"throughput": rate}, 140),
+        event("tracked_stats", {"throughput": rate}, 150),
+    ]
+    log = f"0: :::SYSJSON {json.dumps(system)}\n".encode() + mllog(*events, samples=768)
+    assert set(codes(read(log))) & {"implausible_speed", "system_contradicts"} == found
 
 
 SPREAD = {"count": 200, "low": 90.0, "median": 100.0, "high": 101.0}

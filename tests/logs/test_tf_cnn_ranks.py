@@ -19,6 +19,7 @@ TensorFlow:  1.15
 Model:       resnet50
 Batch size:  512 global
              256 per device
+Num batches: 10
 Devices:     ['horovod/gpu:0', 'horovod/gpu:1']
 Variables:   VARIABLES
 """
@@ -76,6 +77,7 @@ TensorFlow:  2.15
 Model:       resnet50
 Batch size:  GLOBAL global
              128 per device
+Num batches: 10
 Devices:     DEVICES
 Variables:   parameter_server
 1\timages/sec: 300.0 +/- 0.0 (jitter = 0.0)\t7.8

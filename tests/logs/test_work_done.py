@@ -69,6 +69,9 @@ def test_a_total_that_contradicts_the_steps_or_their_times_is_unproven(
         (r"(?m)^Model:.*\n", "", {"no_heading"}),
         (r"(?m)^Batch size:.*\n.*per device\n", "", {"no_heading"}),
         (r"(?s)^.*(?=Step\t)", "", {"no_heading"}),
+        (r"Num batches:.*\n", "", {"no_heading"}),
+        (r"(?s)TensorFlow:.*?\n(.*)Num batches:.*?\n", r"\1", {"no_heading"}),
+        (r"(?s)1\.15(.*)Num batches:.*?\n", r"1.4\1Num epochs:  0.02\n", {"no_heading"}),
         (r"\t7\.\d+(?= \d{10})", "\t0.000", {"impossible_value"}),
         (r"326\.58", "0.00", {"impossible_value"}),
         (r"326\.58", "-326.58", {"impossible_value"}),
@@ -79,6 +82,11 @@ def test_a_log_without_heading_loss_or_speed_is_unproven(pattern: str, new: str,
     parsed = read(text)
     assert count
     assert (parsed.verdict, codes(parsed)) == (UNPROVEN, found)
+
+
+def test_an_old_heading_without_the_number_of_batches_passes() -> None:
+    text = re.sub(r"Num batches:.*\n", "", TF_CNN.decode())
+    assert read(text.replace("TensorFlow:  1.15", "TensorFlow:  1.4")).verdict is PASS
 
 
 def test_a_forward_pass_needs_no_loss() -> None:
@@ -111,6 +119,44 @@ def test_a_burn_without_work_is_unproven(
 ) -> None:
     parsed = read(change(GPU_BURN.decode()))
     assert (parsed.verdict, codes(parsed)) == (verdict, expected)
+
+
+def burn(*counts: tuple[int, int], first: float = 5) -> str:
+    """Return the log of a test of two GPUs with these products, in equal parts of the time."""
+    lines = GPU_BURN.decode().splitlines(keepends=True)
+    step = (100 - first) / (len(counts) - 1)
+    progress = [
+        f"{first + step * number:.1f}%  proc'd: {one} (50011 Gflop/s) - {two} (49800 Gflop/s)   "
+        "errors: 0 - 0   temps: 60 C - 61 C\n"
+        for number, (one, two) in enumerate(counts)
+    ]
+    return "".join(lines[:2] + progress + lines[4:])
+
+
+STEPS = [(2800 * number, 2800 * number) for number in range(1, 21)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "verdict"),
+    [
+        (STEPS, PASS),
+        # One GPU stops after a part, or computes nothing for a part, or at all.
+        ([(one, min(two, 22400)) for one, two in STEPS], UNPROVEN),
+        ([(one, min(two, 42000)) for one, two in STEPS], UNPROVEN),
+        ([(min(one, 2800), two) for one, two in STEPS], UNPROVEN),
+        ([(one, two if two < 11000 else max(11200, two - 16800)) for one, two in STEPS], UNPROVEN),
+        ([(one, 0) for one, _two in STEPS], UNPROVEN),
+        ([(0, 0) for _ in STEPS], UNPROVEN),
+        ([(2800, 2800), (5600, 2800), (8400, 2800)], UNPROVEN),
+        # Rounds of two GPUs end at different times, and a short test has few of them.
+        ([(2800, 0), (2800, 2800), (5600, 2800), (5600, 5600), (8400, 5600)], PASS),
+        ([(2261, 2261), (4522, 2261)], PASS),
+        ([(one - 2800 * (number % 3), two) for number, (one, two) in enumerate(STEPS[3:])], PASS),
+    ],
+)
+def test_a_gpu_that_stops_computing_is_unproven(counts: list[tuple[int, int]], verdict: Verdict) -> None:
+    parsed = read(burn(*counts))
+    assert (parsed.verdict, codes(parsed)) == (verdict, set() if verdict is PASS else {"no_work"})
 
 
 def test_an_unknown_temperature_does_not_shift_those_of_other_gpus() -> None:

@@ -304,6 +304,13 @@ def fastest_believable(benchmark: str, product_name: str, gpus: int) -> float | 
     return fastest * (FASTER_THAN_FEW_RESULTS if few else FASTER_THAN_PUBLISHED_GPUS)
 
 
+def _model_in(platform: str) -> re.Match[str] | None:
+    """Return the match of a GPU model in a platform, with a number directly before it as its first group."""
+    models = "|".join(map(re.escape, read_limits()["gpu"]))
+    pattern = rf"(?<![A-WYZa-wyz0-9])(?:([1-9][0-9]?)x?)?({models})(?:(?=x[0-9])|(?![A-Za-z0-9]))"
+    return re.search(pattern, platform)
+
+
 @lru_cache
 def gpus_of_platform(platform: str) -> tuple[str, int] | None:
     """Return the model and the number of GPUs in a log's ``submission_platform``, or None.
@@ -314,13 +321,60 @@ def gpus_of_platform(platform: str) -> tuple[str, int] | None:
     limits.
     """
     nodes = re.match(r"([1-9][0-9]{0,4})x(?=.*[A-Za-z])", platform)
-    models = "|".join(map(re.escape, read_limits()["gpu"]))
-    match = re.search(rf"(?<![A-WYZa-wyz0-9])(?:([1-9][0-9]?)x?)?({models})(?![A-Za-z0-9])", platform)
+    match = _model_in(platform)
     if nodes is None or match is None:
         return None
     # A number at the beginning is the number of nodes, even directly before the model (8xB200).
     stated = match[1] is not None and match.start() >= nodes.end()
     return match[2], int(nodes[1]) * (int(match[1]) if stated else MOST_OF_NODE)
+
+
+def _printed_model(printed: Mapping[str, object]) -> str | None:
+    """Return the GPU model of a printed description if it is in the table of limits, or None."""
+    name = str(printed.get("accelerator_model_name", ""))
+    return next((model for model in read_limits()["gpu"] if is_model(name, model)), None)
+
+
+def gpus_of_log(
+    platform: str, printed: Mapping[str, object], stated_nodes: int | None
+) -> tuple[str, int] | None:
+    """Return the model and the largest possible number of the GPUs that a log states, or None if unknown.
+
+    If the statements differ, the printed model and the largest number of nodes count. A script may print its
+    default of one node for a job of several.
+
+    Args:
+        platform: The ``submission_platform``, or "".
+        printed: The description that a run script printed (``:::SYSJSON``), or an empty one.
+        stated_nodes: The number of nodes in ``:::DLPAL``, or None.
+    """
+    first, named = re.match(r"[1-9][0-9]{0,4}(?=x)", platform), _model_in(platform)
+    nodes = max(stated_nodes or 0, _count_of(printed, "number_of_nodes"), int(first[0]) if first else 0)
+    if (model := _printed_model(printed)) is not None:
+        return (
+            (model, nodes * (_count_of(printed, "accelerators_per_node") or MOST_OF_NODE)) if nodes else None
+        )
+    if (gpus := gpus_of_platform(platform)) is not None or named is None or not nodes:
+        return gpus
+    return named[2], nodes * (int(named[1]) if named[1] else MOST_OF_NODE)
+
+
+def _count_of(printed: Mapping[str, object], key: str) -> int:
+    """Return a number of a printed description, or 0 if it is missing or no number."""
+    text = str(printed.get(key, ""))
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else 0
+
+
+def other_model(platform: str, printed: Mapping[str, object]) -> str:
+    """Return a text about two different known GPU models that a log states, or "".
+
+    The arguments are as in :func:`gpus_of_log`. Of 157 published results whose logs print a description
+    (2.1, 4.0 and 5.1), none states two models.
+    """
+    named, model = _model_in(platform), _printed_model(printed)
+    if named is None or model is None or named[2] == model:
+        return ""
+    return f"submission_platform names {named[2]}, and :::SYSJSON {model}: the GPUs of this run are not known"
 
 
 def images_of_epoch(benchmark: str) -> int | None:

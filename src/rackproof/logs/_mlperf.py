@@ -43,9 +43,10 @@ from rackproof.core.training_limits import (
     STATES_PROCESS,
     RunTimes,
     beside_stated,
-    gpus_of_platform,
+    gpus_of_log,
     images_of_epoch,
     impossible_speeds,
+    other_model,
     samples_trained,
     too_few_samples,
     trained_benchmark,
@@ -67,6 +68,7 @@ from rackproof.logs._reading import (
 )
 from rackproof.logs._statements import TIMED, Statements, local_batch
 from rackproof.logs.gpu_use import note_gpu_state
+from rackproof.logs.probe_bounds import PROBE, probe_problem
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
 NOT_TAGS = frozenset(
@@ -1131,6 +1133,8 @@ class Events(LogParser):
         if not measurement.finite:
             message = f"measurement {measurement.name} is {measurement.value}"
             self.log.find("nan", message, Verdict.FAIL, line=line, rank=rank)
+        elif self.benchmark.startswith(PROBE) and (problem := probe_problem(measurement)):
+            self.log.find("impossible_value", problem, Verdict.UNPROVEN, line=line, rank=rank)
         self.extra.extend((measurement, *_utilisation(measurement)))
 
     def _stated_measurement(self, value: object, line: int, rank: int | None) -> Measurement:
@@ -1782,8 +1786,10 @@ class Events(LogParser):
             self.log.find("steps_contradict", message, Verdict.UNPROVEN)
 
     def _compare_with_gpus(self, measurements: list[Measurement]) -> None:
-        """Find a speed that the GPUs of the log's own platform cannot reach."""
-        gpus = gpus_of_platform(self.log.tags.get("submission_platform", ""))
+        """Find a speed that the GPUs that the log states cannot reach, and two different models of them."""
+        if problem := other_model(self.log.tags.get("submission_platform", ""), self.log.printed):
+            self.log.find("system_contradicts", problem, Verdict.UNPROVEN)
+        gpus = self._gpus()
         had, samples = (self.run_stop or 0.0) - (self.run_start or inf), self._samples()
         trained = samples / had if had > 0 and samples else None
         speeds = (("trained", trained), ("states", _speed_of(measurements)))
@@ -1791,6 +1797,11 @@ class Events(LogParser):
             self.log.find(
                 "implausible_speed", f"the log {message}", Verdict.UNPROVEN, line=self.run_stop_line or None
             )
+
+    def _gpus(self) -> tuple[str, int] | None:
+        """Return the model and the largest possible number of the GPUs that the log states, or None."""
+        platform = self.log.tags.get("submission_platform", "")
+        return gpus_of_log(platform, self.log.printed, self.log.stated_nodes)
 
     def _is_compared(self) -> bool:
         """Return whether the bounds of published logs apply to this log's times."""
@@ -1821,7 +1832,7 @@ class Events(LogParser):
         start, stop = self.run_start, self.run_stop
         if start is None or stop is None or stop <= start or not self._is_compared():
             return
-        gpus = gpus_of_platform(self.log.tags.get("submission_platform", ""))
+        gpus = self._gpus()
         stated, processes = _speed_of(measurements), gpus[1] if gpus else None
         run = RunTimes(self.benchmark, start, stop, self._samples(), stated, processes, self._processes())
         for code, messages in (

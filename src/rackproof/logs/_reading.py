@@ -46,6 +46,7 @@ from rackproof.core.spread import spread_of
 from rackproof.logs._launchers import rank_of_label, split_label
 from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.fault_texts import MEANING, NO_NUMBERS, OF_THE_MACHINE, SEARCHED, SHAPES, read_fault
+from rackproof.logs.printed_system import NODE_LIST, printed_systems_of
 
 BLOCK = 1 << 18
 """Number of bytes to read at once. It is small enough for a core's cache while the block is searched a
@@ -602,6 +603,10 @@ class Log:
         self.counts: dict[str, int] = {}
         """Number of findings of each code, stored or not."""
         self.tags: dict[str, str] = {}
+        self.printed: dict[str, Any] = {}
+        """The first description of the system that a run script printed (``:::SYSJSON``)."""
+        self.stated_nodes: int | None = None
+        """The largest number of nodes that a run script stated (``:::DLPAL``)."""
         self.marks: dict[str, Marks] = {}
         """Failure texts of each code of :data:`rackproof.logs.fault_texts.MEANING`."""
         self.reads_line: Callable[[bytes], bool] | None = None
@@ -641,6 +646,15 @@ class Log:
             self.first_event = event.start()
         self._counted_to = 0
         self._line = self.lines + 1
+        self._take_system(block)
+
+    def _take_system(self, block: bytes) -> None:
+        """Store the system and the number of nodes that a run script printed."""
+        if b":::SYSJSON " in block and not self.printed:
+            self.printed = next(iter(printed_systems_of(block)), {})
+        if b":::DLPAL " in block:
+            counts = [int(listed[1]) for listed in NODE_LIST.finditer(block)]
+            self.stated_nodes = max([*counts, self.stated_nodes or 0]) or None
 
     def end(self) -> None:
         """Close the block, and add its lines and bytes to the totals."""

@@ -36,6 +36,8 @@ _WAYS = ("read", "write", "trim")
 _AGREE = 0.02
 """Relative tolerance for a speed that is computed from bytes or operations and the time in ms, and for the
 bytes of a job, because fio rounds each file down to whole operations."""
+_BUCKET = 0.05
+"""Relative error of a percentile of latencies. The buckets of fio's histogram are 1.6 % wide."""
 _WRONG = re.compile(
     r"^(?:verify: bad |\w{2,20}: verify failed at |fio: verify type mismatch)|Invalid or incomplete"
 )
@@ -212,6 +214,11 @@ class FioParser(LogParser):
                 message = f"{where}: {by_time:.6g} {unit} follow from the time, not {shown:.6g}"
                 self.log.find("figures_contradict", message, Verdict.UNPROVEN)
                 return False
+        for kind in ("clat_ns", "lat_ns"):
+            if problem := _latency_problem(_members(part, kind)):
+                message = f"{where}: {problem} ({kind})"
+                self.log.find("figures_contradict", message, Verdict.UNPROVEN)
+                return False
         if part.get("drop_ios"):
             message = f"{where}: {part.get('drop_ios')!s:.20} operations were dropped"
             self.log.find("rows_missing", message, Verdict.UNPROVEN)
@@ -260,10 +267,15 @@ class _Job:
     def missing_clones(self) -> str:
         """Return a message if there is not one result for each requested clone, or "".
 
-        A single result may be of the whole group. It then has all bytes, or the sum of the clones' times.
+        A single result may be of the whole group. It then has the sum of the clones' times, or all bytes.
+        With ``time_based``, one clone may move more bytes than requested of all, so more bytes show no
+        group. Old versions state no times of clones.
         """
-        sum_s = (number(self.clones[0].get("job_runtime")) or 0.0) / 1000
-        is_group = self._has_all_bytes() or sum_s > (self.count - 0.5) * self._seconds()
+        sum_s = number(self.clones[0].get("job_runtime"))
+        is_by_size = self._has_all_bytes() and (
+            sum_s is None or self._moved_once() <= (1 + _AGREE) * self.size
+        )
+        is_group = is_by_size or (sum_s or 0.0) / 1000 > (self.count - 0.5) * self._seconds()
         if len(self.clones) == self.count or (len(self.clones) == 1 and is_group):
             return ""
         return f"{self.name}: {len(self.clones)} results, and its options ask for {self.count} jobs"
@@ -330,6 +342,25 @@ def _as_bytes(option: object) -> float:
     """Return a size option in bytes, or 0 if it is missing, relative or cannot be read."""
     match = _BYTES.match(str(option))
     return float(match[1]) * _BYTES_OF[match[2] and match[2].lower()] if match else 0.0
+
+
+def _latency_problem(latency: Mapping[str, Any]) -> str:
+    """Return a message if the mean or a percentile of latencies is outside their range, or "".
+
+    fio rounds percentiles to the bounds of its histogram. Statistics that are missing contradict nothing.
+    """
+    least, most, mean = (number(latency.get(key)) for key in ("min", "max", "mean"))
+    if mean is not None and not 0 < mean < math.inf and (most or latency.get("N")):
+        return f"the mean latency is {mean:g} ns"
+    figures = {f"percentile {key}": number(value) for key, value in _members(latency, "percentile").items()}
+    for name, value in {"mean": mean, **figures}.items():
+        if value is None or not value:
+            continue
+        if most is not None and not value <= (1 + _BUCKET) * most:
+            return f"the {name} of {value:g} ns is above the longest latency of {most:g} ns"
+        if least is not None and not value >= (1 - _BUCKET) * least:
+            return f"the {name} of {value:g} ns is below the shortest latency of {least:g} ns"
+    return ""
 
 
 def _latency_us(part: Mapping[str, Any], path: Sequence[str]) -> float | None:

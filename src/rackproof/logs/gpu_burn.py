@@ -14,6 +14,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rackproof.core.gpu_models import HOTTEST_GPU_C, is_model
@@ -57,7 +58,39 @@ _WHOLE = 100.0
 """Percentage in the last progress line of a test that ended by itself."""
 _SLOW, _BROKEN = 0.8, 0.5
 """Shares of the usual speed below which a GPU is slow, or broken. Eight A100 are within 2 %."""
+_LONG_GAPS, _LONG_GAP_PERCENT, _FEWEST_GAPS = 4, 20.0, 3
+"""Longest time without products of a GPU that works: as a multiple of the usual gap, and in per cent of the
+test. The smallest number of gaps that show the usual one."""
+_MOST_GAPS = 100_000
 _HEAD = re.compile(rb"\d%\s+proc'd: |Tested \d+ GPUs:")
+
+
+@dataclass
+class _Work:
+    """The products of a GPU.
+
+    Attributes:
+        products: The number in the last progress line.
+        latest: The progress of the test, in per cent, at which the number last rose. None if it never did.
+        gaps: The progress between two rises.
+    """
+
+    products: int = 0
+    latest: float | None = None
+    gaps: list[float] = field(default_factory=list)
+
+    def take(self, products: int, done: float) -> None:
+        """Take the number of products in a progress line."""
+        if products > self.products:
+            if self.latest is not None and len(self.gaps) < _MOST_GAPS:
+                self.gaps.append(done - self.latest)
+            self.latest = done
+        self.products = products
+
+    @property
+    def longest(self) -> float:
+        """Return the longest progress without products, up to the end of the test."""
+        return max([*self.gaps, _WHOLE - (self.latest or 0.0)])
 
 
 class GpuBurnParser(LogParser):
@@ -77,6 +110,7 @@ class GpuBurnParser(LogParser):
         # These contain, by the index of each GPU, the last speed in GFLOP/s, the highest temperature in °C,
         # and the sum of all errors, each with its line.
         self.speeds: dict[int, tuple[float, int]] = {}
+        self.work: dict[int, _Work] = {}
         self.hottest: dict[int, tuple[float, int]] = {}
         self.errors: dict[int, tuple[float, int]] = {}
         self.done = 0.0
@@ -140,7 +174,7 @@ class GpuBurnParser(LogParser):
         if self.tested is not None or done < self.done:
             # Another test starts in the same file, so it is unknown how the first test ended.
             self.tests += 1
-            self.tested, self.results, self.speeds = None, {}, {}
+            self.tested, self.results, self.speeds, self.work = None, {}, {}, {}
         self.done, self.is_ending = done, False
         self.progress(at, text)
         if _BAD.search(text):
@@ -198,6 +232,7 @@ class GpuBurnParser(LogParser):
     def _take_speeds(self, at: int, speeds: list[tuple[str, str]]) -> None:
         """Store the speed of each GPU, and find GPUs that died. ``speeds`` has products and GFLOP/s."""
         for index, (products, speed) in enumerate(speeds):
+            self.work.setdefault(index, _Work()).take(int(products), self.done)
             if int(products) < 0:
                 # gpu_burn continues without a GPU that died, and shows -1 for it.
                 self.log.find("gpu_died", f"GPU {index} died", Verdict.FAIL, line=at)
@@ -296,6 +331,28 @@ class GpuBurnParser(LogParser):
                     message = f"GPU {index} {verb} {value:.0f} MB of memory, another one {most:.0f}"
                     self.log.find("gpus_unlike", message, Verdict.UNPROVEN)
 
+    def _stalled(self) -> str:
+        """Return a text about a GPU that computed nothing for a large part of the test, or "".
+
+        The number of products rises whenever a GPU reports its round. All GPUs of a model need equally long.
+        The time before the first round is not compared, because it contains the start of the program.
+        """
+        for index, work in sorted(self.work.items()):
+            model = self.models.get(index)
+            alike = [
+                other for other_index, other in self.work.items() if self.models.get(other_index) == model
+            ]
+            gaps = [gap for other in alike for gap in other.gaps]
+            usual = statistics.median(gaps) if len(gaps) >= _FEWEST_GAPS else _WHOLE
+            most = statistics.median_high(other.products for other in alike)
+            if work.latest is None:
+                return f"GPU {index} shows a speed, but no product"
+            if work.longest > max(_LONG_GAPS * usual, _LONG_GAP_PERCENT):
+                return f"GPU {index} computed nothing during {work.longest:.0f} % of the test"
+            if work.products < _BROKEN * most:
+                return f"GPU {index} computed {work.products} products, and the others {most}"
+        return ""
+
     def _every_gpu_passed(self) -> bool:
         """Return whether the log proves an ended test that found every GPU good. Record missing parts."""
         log, results, listed = self.log, len(self.results), len(self.uuids)
@@ -318,6 +375,9 @@ class GpuBurnParser(LogParser):
             tested = amount(self.tested, "GPU")
             message = f"{working} of {tested} show a speed at the end: the others computed nothing"
             log.find("no_work", message, Verdict.UNPROVEN)
+            return False
+        if stalled := self._stalled():
+            log.find("no_work", stalled, Verdict.UNPROVEN)
             return False
         if self.done != _WHOLE:
             message = (

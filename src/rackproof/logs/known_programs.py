@@ -357,6 +357,10 @@ class StreamParser(_KnownProgramParser):
         if not 0 < least <= average <= most:
             self.contradiction(at, text, f"an average time of {average:g} s outside {least:g} to {most:g} s")
             return
+        if self._is_other_average(average, least, most):
+            count = self.facts[""] - 1
+            message = f"{count:g} times from {least:g} to {most:g} s have no average of {average:g} s"
+            self.contradiction(at, text, message)
         # STREAM counts with 1 microsecond if the clock is finer.
         tick = max(1.0, self.facts.get("granularity", 1.0)) / 1e6
         # The printed time may be rounded down by half a digit.
@@ -368,6 +372,18 @@ class StreamParser(_KnownProgramParser):
         if not abs(rate - by_time) <= (_AGREE + 1e-6 / least) * by_time and array:
             message = f"{row[1]} in {least:g} s is {by_time:.1f} MB/s, not {rate:g}"
             self.contradiction(at, text, message)
+
+    def _is_other_average(self, average: float, least: float, most: float) -> bool:
+        """Return whether no times with this smallest and largest one have this average, up to rounding.
+
+        STREAM leaves out the first repetition.
+        """
+        count = self.facts.get("", math.nan) - 1
+        if not count >= 1:
+            return False
+        # All times but one are the smallest, or the largest.
+        lowest, highest = (least * (count - 1) + most) / count, (most * (count - 1) + least) / count
+        return not lowest - 1e-6 <= average <= highest + 1e-6
 
     def finish(self) -> ParsedLog:
         """Return the rates. The log is unproven if they cannot be compared with the size of the arrays.

@@ -39,6 +39,8 @@ _ARGUMENT = re.compile(
 """Pattern of the arguments of the training that become tags."""
 _END = re.compile(r"^(?:fit|total) (\d[\d.]{0,30})\s*$")
 """Pattern of the line with the total time in seconds."""
+_LOADED = re.compile(r"^load [\d.]{1,30} \(([1-9]\d{0,11})(?:, \d{1,12}){1,5}\)")
+"""Pattern of the line with the shape of the training data, which begins with the number of samples."""
 _SHORTER, _LONGER = 0.5, 6.0
 """Bounds for the time of an epoch, as a share of the time that its batches take at the logged speed. The
 upper bound includes time for saving and synchronisation. Waits for data are already in the speed, and MXNet
@@ -86,6 +88,8 @@ class MxnetParser(LogParser):
         self.end_line: int | None = None
         self.last_line = self.last_epoch_line = 0
         self.wall: float | None = None
+        self.loaded: float | None = None
+        """Number of training samples that the script loaded."""
         self.curves: dict[str, Curve] = {}
 
     def line(self, at: int, text: str) -> None:
@@ -112,6 +116,8 @@ class MxnetParser(LogParser):
         if "num_epochs=" in text:
             for name, value in _ARGUMENT.findall(text):
                 self.log.tag({"batch_size": "global_batch_size"}.get(name, name), value.strip("'"))
+        elif loaded := _LOADED.match(text):
+            self.loaded = float(loaded[1])
         elif end := _END.match(text):
             self.end_line, self.wall = at, number(end[1])
 
@@ -226,6 +232,7 @@ class MxnetParser(LogParser):
             self.log.find("rows_missing", message, Verdict.UNPROVEN, line=self.last_epoch_line)
         self._judge_batches(ended)
         self._judge_speeds()
+        self._judge_total()
         for epoch, batches in self.batches.items():
             if problem := batches.problem(f"batches of epoch {epoch}"):
                 self.log.find("rows_missing", problem[0], Verdict.UNPROVEN, line=problem[1])
@@ -255,21 +262,40 @@ class MxnetParser(LogParser):
 
         The first epoch includes the start-up, so it is checked only if there is no other.
         """
-        batch = number(self.log.tags.get("global_batch_size"))
         epochs = sorted(self.time_of.keys() & self.slowest.keys() & self.batches.keys())
-        if batch is None or not 0 < batch < math.inf:
-            return
         for epoch in epochs[1:] or epochs:
-            last, gap = self.batches[epoch].last or 0.0, self.batches[epoch].usual
-            took, longest = self.time_of[epoch], (last + (gap or last)) * batch / self.slowest[epoch]
-            shortest = last * batch / max(self.speeds)
-            if took + _SHORT_S < _SHORTER * shortest or took > _LONGER * longest + _SHORT_S:
+            least, most = self._samples_of(epoch)
+            took, shortest, longest = (
+                self.time_of[epoch],
+                least / max(self.speeds),
+                most / self.slowest[epoch],
+            )
+            if most and (took + _SHORT_S < _SHORTER * shortest or took > _LONGER * longest + _SHORT_S):
+                samples = f"{least:g}" if least == most else f"{least:g} to {most:g}"
                 message = (
-                    f"epoch {epoch} took {took:g} s, and its {last:g} batches of {batch:g} take "
-                    f"{shortest:.3g} to {longest:.3g} s at the logged speed"
+                    f"epoch {epoch} took {took:g} s, and its {samples} samples take {shortest:.3g} to "
+                    f"{longest:.3g} s at the logged speed"
                 )
                 self.log.find("steps_contradict", message, Verdict.UNPROVEN, line=self.time_line)
                 return
+
+    def _samples_of(self, epoch: int) -> tuple[float, float]:
+        """Return the smallest and the largest possible number of samples of an epoch, or zeros if unknown.
+
+        They follow from the batches of the progress lines, or else from the number of loaded samples.
+        """
+        batch = number(self.log.tags.get("global_batch_size"))
+        if batch is not None and 0 < batch < math.inf:
+            last, gap = self.batches[epoch].last or 0.0, self.batches[epoch].usual
+            return last * batch, (last + (gap or last)) * batch
+        return (self.loaded, self.loaded) if self.loaded else (0.0, 0.0)
+
+    def _judge_total(self) -> None:
+        """Find a total time that is shorter than the epochs within it."""
+        epochs_s = math.fsum(self.time_of.values())
+        if self.wall is not None and self.wall + _SHORT_S < epochs_s:
+            message = f"the total time is {self.wall:g} s, and the epochs took {epochs_s:g} s"
+            self.log.find("steps_contradict", message, Verdict.UNPROVEN, line=self.end_line)
 
     def _measure_times(self, measurements: list[Measurement]) -> None:
         """Add the number of epochs, their time, the start-up time and the total time."""

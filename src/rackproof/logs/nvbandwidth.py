@@ -28,11 +28,14 @@ from typing import Any, ClassVar
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.core.text import amount
 from rackproof.logs._launchers import split_label
-from rackproof.logs._nvidia_smi import find_missing_indexes, find_mixed_models
+from rackproof.logs._nvidia_smi import find_missing_indexes, find_mixed_models, find_twice
 from rackproof.logs._reading import Log, LogParser, distinct_members, number, text_of
 
 _RUNNING = re.compile(r"^\s*Running ([A-Za-z0-9_]{1,100})\.?\s*$")
-_UNIT = re.compile(r"\((GB/s|ns)\)\s*$")
+_UNIT = re.compile(r"\b(?:[Bb]andwidth|[Ll]atency)\b.{0,200}\(([^()\s]{1,20})\)\s*$|\((GB/s|ns)\)\s*$")
+"""Pattern of the unit at the end of a matrix's description."""
+_UNITS = ("GB/s", "ns")
+"""Units that nvbandwidth prints."""
 _COLUMNS = re.compile(r"^\s+\d{1,4}(?:\s+\d{1,4})*\s*$")
 # Each text must fit in one way only. Otherwise, a row that fits nowhere takes 2^n steps.
 _CELL = r"(?:N/A|[0-9.eE+-]{1,31}|[-+]?(?:nan|inf))"
@@ -55,6 +58,8 @@ _FACT = re.compile(
     r"^\s*(nvbandwidth Version|CUDA Runtime Version|CUDA Driver Version|Driver Version): (\S{1,60})"
 )
 _DEVICE = re.compile(r"^\s*Device (\d{1,4}): (.{1,100})$")
+_ADDRESS = re.compile(r"\s*\(([0-9A-Fa-f:.]+)\)(?:: \(.*\))?$")
+"""Pattern of the PCI address at the end of a device."""
 _PROCESS = re.compile(r"^\s*Process +\d{1,6} \([^)]{1,100}\): device \d{1,4}: ")
 """Pattern of a line about a process, which a run on several nodes lists in place of devices."""
 _BETWEEN_GPUS = re.compile(r"(?:^|_)device_to_device_")
@@ -93,7 +98,8 @@ class NvbandwidthParser(LogParser):
         """True if the heading of a run was printed as text."""
         self.test = ""
         """Name of the current test, or "" outside a test."""
-        self.unit = "GB/s"
+        self.unit = ""
+        """Unit of the current matrix, or "" before its description."""
         self.columns: list[str] = []
         self.cells: list[Measurement] = []
         self.open_line = 0
@@ -112,6 +118,8 @@ class NvbandwidthParser(LogParser):
         """Numbers of matrices with a sum, and of tests that do not apply to the machine."""
         self.noted = self.note_first = False
         """True if the closing note was read, and if the older note of the heading was read."""
+        self.addresses: dict[str, str] = {}
+        """Numbers of the devices, by PCI address."""
         self.devices: dict[str, str] = {}
         """Product names of the devices in the heading, by number."""
         self.of_processes = False
@@ -169,13 +177,25 @@ class NvbandwidthParser(LogParser):
         elif _PROCESS.match(text):
             self.of_processes = True
         elif match := _DEVICE.match(text):
-            if len(self.devices) < MAX_CELLS:
-                # Another run in the same file lists the same devices again.
-                self.devices[match[1]] = re.sub(r"\s*\([0-9A-Fa-f:.]+\)$", "", match[2])
-            self.log.tag("device", match[2])
+            self._take_device(match[1], match[2], text)
         else:
             return False
         return True
+
+    def _take_device(self, number: str, name: str, text: str) -> None:
+        """Store a device of the list. Another run in the same file lists the same devices again.
+
+        Args:
+            number: The number of the device.
+            name: Its product name, perhaps with its PCI address in parentheses.
+            text: The whole entry.
+        """
+        product, address = _ADDRESS.sub("", name), _ADDRESS.search(name)
+        if len(self.devices) < MAX_CELLS:
+            self.devices[number] = product
+        if address is not None and self.addresses.setdefault(address[1], number) != number:
+            find_twice(self.log, self.log.lines + 1, address[1], text)
+        self.log.tag("device", name)
 
     def matrix_line(self, at: int, text: str) -> bool:
         """Read a line of the current test's matrices. Return whether it is one."""
@@ -187,12 +207,19 @@ class NvbandwidthParser(LogParser):
             self.columns = text.split()[:1000]
         elif unit := _UNIT.search(text):
             self._matrix_without_sum()
-            self.unit = unit[1]
+            self._take_unit(at, unit[1] or unit[2])
             part = _PART_IN_WORDS.search(text)
             self.part = part[1].lower() if part else ""
         else:
             return False
         return True
+
+    def _take_unit(self, at: int, unit: str) -> None:
+        """Store the unit of the current matrix, and find one that nvbandwidth does not print."""
+        self.unit = unit
+        if unit not in _UNITS:
+            message = f"a matrix of {self.test} is in {unit:.20}, and nvbandwidth prints GB/s or ns"
+            self.log.find("damaged_line", message, Verdict.UNPROVEN, line=at)
 
     def _row(self, at: int, text: str, name: str, values: list[str]) -> None:
         """Read a row of a matrix. A row with another number of values than columns is unproven."""
@@ -212,7 +239,7 @@ class NvbandwidthParser(LogParser):
         if not self._matrix_without_sum() and not self.parts:
             self._without_result(f"{self.test} has no result")
         self._judge_parts(self.test, self.open_line)
-        self.test, self.part, self.parts, self.unit = "", "", {}, "GB/s"
+        self.test, self.part, self.parts, self.unit = "", "", {}, ""
 
     def _without_result(self, message: str) -> None:
         """Record that a part of the current test is missing."""
@@ -278,6 +305,10 @@ class NvbandwidthParser(LogParser):
         """Record a matrix that lacks a row, a column or a value."""
         if self._is_by_device():
             self.widest = max(self.widest, len(self.columns))
+        # The description of the bisection between nodes has no unit.
+        if not self.unit and "->" not in "".join(self.row_names):
+            message = f"a matrix of {self.test} has no description with its unit"
+            self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
         if gap := self._gap_of_matrix():
             message = f"a matrix of {self.test} has {gap}"
             self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
@@ -340,14 +371,15 @@ class NvbandwidthParser(LogParser):
             )
             return
         most = _FASTEST_TO_HOST_GB_S if _WITH_HOST.search(test) else _FASTEST_GB_S
-        if self.unit == "GB/s" and value > most:
+        unit = self.unit or "GB/s"
+        if unit == "GB/s" and value > most:
             message = f"{test} {row},{column} is {raw:.40} GB/s, but at most {most:g} is possible"
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
         self.total += value
-        direction = Direction.LOWER if self.unit == "ns" else Direction.HIGHER
+        direction = Direction.LOWER if unit == "ns" else Direction.HIGHER
         if len(self.cells) + len(self.matrix) < MAX_CELLS:
             self.matrix.append(
-                self.measure(test, value, self.unit, direction, at, labels={"row": row, "column": column})
+                self.measure(test, value, unit, direction, at, labels={"row": row, "column": column})
             )
 
     def read_documents(self, raw: bytearray) -> bool:
@@ -363,7 +395,7 @@ class NvbandwidthParser(LogParser):
         ended = None
         for part in _documents(text):
             if isinstance(part, str):
-                self.test, self.part, self.parts, self.unit = "", "", {}, "GB/s"
+                self.test, self.part, self.parts, self.unit = "", "", {}, ""
                 for line in part.splitlines():
                     self.line(self.document_line, line)
             elif isinstance(part, ValueError):
@@ -408,8 +440,7 @@ class NvbandwidthParser(LogParser):
                 message = f"a device of the list cannot be read: {text_of(entry, 100)}"
                 self.log.find("damaged_json", message, Verdict.UNPROVEN)
                 continue
-            self.devices[match[1]] = match[2]
-            self.log.tag("device", entry)
+            self._take_device(match[1], match[0].partition(": ")[2], match[0])
 
     def _note_error(self, top: Any) -> None:
         """Record the error that a document states."""
@@ -433,7 +464,10 @@ class NvbandwidthParser(LogParser):
         # The list of devices contains only the devices of the first process's node.
         self.of_processes |= name.startswith("multinode_")
         match = _UNIT.search(text_of(test.get("bandwidth_description")))
-        self.unit = match[1] if match else "GB/s"
+        self.test = name
+        self.unit = ""
+        if match:
+            self._take_unit(self.document_line, match[1] or match[2])
         matrix = test.get("bandwidth_matrix")
         if not isinstance(matrix, list) or not matrix:
             self.log.find("damaged_json", f"{name} has no matrix", Verdict.UNPROVEN)

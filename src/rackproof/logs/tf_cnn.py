@@ -45,7 +45,8 @@ _HALF_STEP = re.compile(r"^\d{1,12}\s+images/sec:")
 """Pattern of a step that may be damaged."""
 _TOTAL = re.compile(r"^total images/sec:\s*(\S{0,40})\s*$")
 _FACT = re.compile(
-    r"^(TensorFlow|Model|Dataset|Mode|Num batches|Data format|Optimizer|Variables|AllReduce):\s+(\S.*)$"
+    r"^(TensorFlow|Model|Dataset|Mode|Num batches|Num epochs|Data format|Optimizer|Variables|AllReduce)"
+    r":\s+(\S.*)$"
 )
 _BATCH = re.compile(r"^(?:Batch size:\s+(\d{1,9}) global|\s*(\d{1,9})(?:\.0)? per device)")
 _ACCURACY = re.compile(r"^Accuracy @ 1 = (\S{1,30}) Accuracy @ 5 = (\S{1,30}) \[(\d{1,12}) examples\]\s*$")
@@ -71,6 +72,8 @@ _PAUSE = re.compile(r"checkpoint|[Ss]aving|[Ss]ummar(?:y|ies)|Accuracy @")
 """Pattern of lines that show work between the steps. Such work lowers only the total."""
 _HEADING_TAGS = frozenset({"model", "global_batch_size"})
 """Tags of values that the program always states above its first step."""
+_STATES_BATCHES = (1, 8)
+"""First TensorFlow whose tf_cnn_benchmarks always state the number of batches. Those of 2017 do not."""
 _MIN_CLOCK_SPAN_S = 10
 """Smallest time between the first and the last step that gives a speed. Step times are whole seconds."""
 _DEVICES = re.compile(r"^Devices:\s+(.*)$")
@@ -382,13 +385,23 @@ class TfCnnParser(LogParser):
 
     def _judge_heading_and_losses(self) -> None:
         """Find a log without its heading, and a training without a loss."""
-        if lacking := _HEADING_TAGS - self.log.tags.keys():
+        required = _HEADING_TAGS | ({"num_batches"} if self._states_batches() else set())
+        if lacking := required - self.log.tags.keys():
             message = f"the log's heading does not state {' and '.join(sorted(lacking))}: lines are missing"
             self.log.find("no_heading", message, Verdict.UNPROVEN)
         trains = not self.log.tags.get("mode", "training").startswith(("forward", "eval"))
         if self.loss is not None and not self.has_loss and trains:
             message = "the loss is 0 in every step: nothing was trained"
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=self.loss[1])
+
+    def _states_batches(self) -> bool:
+        """Return whether the heading of this version states the number of batches.
+
+        Without that number, nothing shows that the last steps are missing.
+        """
+        version = re.match(r"(\d{1,3})\.(\d{1,3})", self.log.tags.get("tensorflow", ""))
+        is_old = version is not None and (int(version[1]), int(version[2])) < _STATES_BATCHES
+        return "num_epochs" in self.log.tags or not is_old
 
     def _judge_total(self, measurements: list[Measurement]) -> bool:
         """Return whether the total proves a run that ended well. Add ``images_per_second``."""

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.analysis.printed_system import keys_that_differ, printed_systems_of
 from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionError
 from rackproof.analysis.submission.packaging import code_files
 from rackproof.analysis.submission.runs import (
@@ -25,6 +24,7 @@ from rackproof.analysis.submission.runs import (
 )
 from rackproof.core.records import LogFile, Verdict
 from rackproof.jobs.bench.import_logs import import_logs
+from rackproof.logs.printed_system import keys_that_differ, printed_systems_of
 from rackproof.store.history.store import open_store
 from rackproof.store.run_folder import write_run
 

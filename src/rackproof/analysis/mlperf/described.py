@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rackproof.analysis.agreement import doubt_of, model_words
-from rackproof.analysis.printed_system import keys_that_differ
 from rackproof.core.gpu_models import is_model
 from rackproof.core.records import Finding, Source, Verdict
 from rackproof.core.text import amount
 from rackproof.core.training_limits import MOST_OF_NODE, gpus_of_platform
+from rackproof.logs.printed_system import keys_that_differ
 
 _PRINTED_KEYS = ("number_of_nodes", "accelerators_per_node", "accelerator_model_name", "division")
 """The keys of a printed description that must be equal in all logs of a result. The first two are counts."""

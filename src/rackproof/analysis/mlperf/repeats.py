@@ -42,7 +42,7 @@ from rackproof.core.training_limits import (
     beside_stated,
     faster_than_itself,
     fastest_published,
-    gpus_of_platform,
+    gpus_of_log,
     impossible_speeds,
     lacks_gpu,
     samples_trained,
@@ -314,8 +314,8 @@ def compare_runs(
         traces: The traces of all runs that the logs show, including failed runs.
         ruleset: The rules of the round.
         usage: Either ``training`` or ``hpc``.
-        described: The system's description, if there is one. Without it, the GPUs in
-            ``submission_platform`` of the logs count.
+        described: The system's description, if there is one. Without it, the GPUs that the logs state
+            count.
     """
     gpus = (described.gpu, described.gpus) if described is not None else None
     findings = [*_seed_findings(traces, usage, _version(ruleset)), *_system_findings(traces)]
@@ -329,11 +329,16 @@ def compare_runs(
         findings += description_findings(traces, described)
     scoring = [trace for trace in traces if trace.scores]
     for trace in scoring:
-        findings += _speed_findings(trace, _version(ruleset), gpus or gpus_of_platform(trace.platform))
+        findings += _speed_findings(trace, _version(ruleset), gpus or _stated_gpus(trace))
     findings += _pace_findings(scoring)
     for first_trace, second_trace in combinations(traces, 2):
         findings += _pair_findings(first_trace, second_trace)
     return findings
+
+
+def _stated_gpus(trace: RunTrace) -> tuple[str, int] | None:
+    """Return the model and the largest possible number of the GPUs that a log states, or None."""
+    return gpus_of_log(trace.platform, next(iter(trace.printed), {}), trace.stated_nodes)
 
 
 def undescribed_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
@@ -341,12 +346,12 @@ def undescribed_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
     first_trace = next(iter(traces), None)
     if first_trace is None:
         return
-    named = gpus_of_platform(first_trace.platform)
+    named = _stated_gpus(first_trace)
     if named is None:
-        assumption = "submission_platform names no known one, so no speed was compared with the hardware"
+        assumption = "the log names no known one, so no speed was compared with the hardware"
     else:
         assumption = (
-            f"the speeds were compared with those of at most {named[1]} {named[0]}, from submission_platform"
+            f"the speeds were compared with those of at most {named[1]} {named[0]}, as the log states"
         )
     message = f"no systems/SYSTEM.json describes the accelerators: {assumption}"
     yield Finding(code="no_description", message=message, source=Source(file=first_trace.file))

@@ -33,6 +33,7 @@ from rackproof.analysis.mlperf.rounds import (
     round_of,
 )
 from rackproof.analysis.mlperf.sandbox import run_in_sandbox
+from rackproof.analysis.mlperf.unread_runs import unread_findings
 from rackproof.core.records import Finding, Record, Source, Verdict, worst
 from rackproof.core.text import amount, sanitize
 from rackproof.logs.encodings import encoding_problem_of
@@ -278,6 +279,11 @@ def _is_named_result(path: Path) -> bool:
     return bool(_RESULT_NAME.fullmatch(name_unpacked(path.name))) and _suffix(path) not in _OTHER_SUFFIX
 
 
+def _is_result_name(path: Path) -> bool:
+    """Return whether a file has the name of a result: ``result_*``, or that of the run script's logs."""
+    return _is_named_result(path) or bool(_trial_logs([path]))
+
+
 def _suffix(path: Path) -> str:
     """Return the suffix of a log's name, ignoring the suffix of its compression."""
     return Path(name_unpacked(path.name)).suffix.lower()
@@ -288,7 +294,12 @@ def _may_be_log(path: Path) -> bool:
 
     A checker's output quotes events of the logs that it checked.
     """
-    return Path(name_unpacked(path.name)).suffix in (".log", ".txt") and not _CHECKER_OUTPUT.match(path.name)
+    return Path(name_unpacked(path.name)).suffix in (".log", ".txt") and not _is_output(path)
+
+
+def _is_output(path: Path) -> bool:
+    """Return whether a file has a name of the output of a checker or of Slurm."""
+    return _CHECKER_OUTPUT.match(path.name) is not None
 
 
 def _encoding_message(folder: Path) -> str:
@@ -366,6 +377,7 @@ def score_folder(
     problem = _why_unchecked(evidence, files, encoded, usage) or chosen.problem
     other_round = "" if problem else not_in_round(evidence, chosen.ruleset, usage)
     remarks = _unproven("other_round", other_round) + _unproven("encoded_log", encoded)
+    remarks += tuple(unread_findings(folder, files, _is_result_name, _is_output))
     if problem:
         report = WorkerReport(error=problem, findings=remarks)
     else:

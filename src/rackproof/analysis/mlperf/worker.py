@@ -39,11 +39,11 @@ from rackproof.analysis.mlperf.required_evidence import score_lacks
 from rackproof.analysis.mlperf.rounds import round_period
 from rackproof.analysis.mlperf.sandbox import serve_job
 from rackproof.analysis.mlperf.score import RcpResult, RunScore, WorkerReport, at_file
-from rackproof.analysis.printed_system import LONGEST_SYSTEM_LINE, printed_systems_of
 from rackproof.core.hostlist import expand_hostlist
 from rackproof.core.records import Finding, ParsedLog, Source, Verdict
 from rackproof.logs.fault_texts import FAULT_TEXTS, KERNEL_CODES
 from rackproof.logs.opening import LogStream, open_log
+from rackproof.logs.printed_system import LONGEST_SYSTEM_LINE, NODE_LIST, printed_systems_of
 from rackproof.store.run_folder import read_file
 
 _MAX_MESSAGES = 10
@@ -52,8 +52,6 @@ _NODE = re.compile(
     rb"\b(?:Clearing cache on |Hello from: |(?:STEP|JOB) \S{1,40} ON )([A-Za-z0-9][A-Za-z0-9._-]{0,80})"
 )
 """A node's name in a line: ``Clearing cache on n07``, ``Hello from: n07``, ``STEP 123.0 ON n07``."""
-_NODE_LIST = re.compile(rb"^:::DLPAL \S+ \S* (\d{1,6}) ([A-Za-z0-9._,\[\]-]{1,4000})")
-"""The run script's line ``:::DLPAL IMAGE JOB 2 n[07-08] …``, with the number and the list of nodes."""
 _MOST_SYSTEM_LINES = 100
 """Largest number of different ``:::SYSJSON`` lines that are read. Every rank may print such a line, after the
 rank's number."""
@@ -366,7 +364,7 @@ def _launcher_facts(stream: LogStream) -> LauncherFacts:
     for line in iter(lambda: stream.readline(LONGEST_SYSTEM_LINE), b""):
         if b" on " in line or b"ello from" in line or b" ON " in line:
             names.update(match[1].decode() for match in _NODE.finditer(line))
-        elif line.startswith(b":::DLPAL ") and (listed := _NODE_LIST.match(line)):
+        elif line.startswith(b":::DLPAL ") and (listed := NODE_LIST.match(line)):
             names.update(expand_hostlist(listed[2].decode()))
             counts.add(int(listed[1]))
         elif line.startswith(b"RUNANDTIME_STOP"):

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rackproof import logs
-from rackproof.analysis.printed_system import keys_that_differ, printed_systems_of
 from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionError
 from rackproof.core.records import LogFile, Run, Verdict
 from rackproof.core.text import sanitize, slug
+from rackproof.logs.printed_system import keys_that_differ, printed_systems_of
 from rackproof.store.history.rows import RunRow
 from rackproof.store.run_folder import RECORD_NAME, iter_runs, slug_of, stamp_of
 

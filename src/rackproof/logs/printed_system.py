@@ -1,7 +1,7 @@
-"""Read the description of a system that a run script printed into a log. No I/O.
+"""Read the system and the number of nodes that a run script printed into a log. No I/O.
 
-Submissions and scores call :func:`printed_systems_of`. Such a line has a JSON object, perhaps after the rank
-that ``srun`` adds::
+Submissions, scores and :func:`rackproof.logs.parse` call :func:`printed_systems_of`. A line of such a
+description has a JSON object, perhaps after the rank that ``srun`` adds::
 
     0: :::SYSJSON {"number_of_nodes": "2", "accelerators_per_node": "8", "framework": "UNKNOWN_FRAMEWORK"}
 """
@@ -17,6 +17,8 @@ from rackproof.core.text import sanitize
 LONGEST_SYSTEM_LINE = 70_000
 """Number of bytes up to which callers read such a line: more than :data:`_SYSTEM_LINE` can match."""
 _SYSTEM_LINE = re.compile(rb"^[ \t]*(?:\d{1,6}: )?:::SYSJSON (\{[^\n]{0,65536}\})\s*?$", re.MULTILINE)
+NODE_LIST = re.compile(rb"^:::DLPAL \S+ \S* (\d{1,6}) ([A-Za-z0-9._,\[\]-]{1,4000})", re.MULTILINE)
+"""The run script's line ``:::DLPAL IMAGE JOB 2 n[07-08] …``, with the number and the list of nodes."""
 _MOST_SYSTEMS = 8
 """Largest number of different descriptions that are read. Two are enough to make the system unknown."""
 _MOST_LEVELS = 8

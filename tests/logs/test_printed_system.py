@@ -1,4 +1,4 @@
-"""Test the descriptions of systems that run scripts print (:mod:`rackproof.analysis.printed_system`).
+"""Test the descriptions of systems that run scripts print (:mod:`rackproof.logs.printed_system`).
 
 A run script of MLPerf prints its system as JSON on a line ``:::SYSJSON``. Scores and submissions compare it
 with the system description. These tests check that a nested or deep value does not hide the other values.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackproof.analysis.printed_system import printed_systems_of
+from rackproof.logs.printed_system import printed_systems_of
 
 
 @pytest.mark.parametrize("levels", [9, 150, 600, 5000])
