@@ -95,7 +95,8 @@ def make_command(
         certificate = make_certificate(
             results, store, catalogue, node_names, now=datetime.now(UTC), command=("rackproof", *sys.argv[1:])
         )
-    known_names = {*listed, *(node.name for node in certificate.nodes)}
+    recorded = (node.name for piece in certificate.evidence if not piece.gone for node in piece.nodes)
+    known_names = {*listed, *(node.name for node in certificate.nodes), *recorded}
     refuse_unknown_names(
         node_names, known_names, f"no such group or node in {inventory}, and no run of it in {results}"
     )

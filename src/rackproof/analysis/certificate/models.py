@@ -233,11 +233,11 @@ def hardware_doubt(before: Node, now: Node | None) -> str:
     """Return why two descriptions of a node are or may be of different hardware, or ""."""
     if now is None:
         return "its present hardware is not known"
-    if _uuids(before) != _uuids(now):
+    if uuids_of(before) != uuids_of(now):
         return "other hardware: its GPUs changed since"
     if before.serial and now.serial:
         return "" if before.serial == now.serial else "other hardware: its serial number changed since"
-    if _uuids(before):
+    if uuids_of(before):
         return ""
     if before.machine_id and now.machine_id:
         return "" if before.machine_id == now.machine_id else "another machine: its machine id changed since"
@@ -246,8 +246,9 @@ def hardware_doubt(before: Node, now: Node | None) -> str:
 
 def is_identified(node: Node) -> bool:
     """Return whether more than its name identifies a node: GPU UUIDs, a serial number or a machine id."""
-    return bool(_uuids(node) or node.serial or node.machine_id)
+    return bool(uuids_of(node) or node.serial or node.machine_id)
 
 
-def _uuids(node: Node) -> set[str]:
+def uuids_of(node: Node) -> set[str]:
+    """Return the UUIDs of a node's GPUs."""
     return {gpu.uuid for gpu in node.gpus} - {""}
