@@ -91,7 +91,7 @@ def _chosen_runs(results: Path, benchmark: str | None, sku: str | None) -> list[
         benchmarks.add(run.benchmark)
         skus |= own_skus - {""}
         is_wanted = benchmark in (None, run.benchmark) and (sku is None or own_skus == {sku})
-        if is_wanted and _has_its_logs(run, results):
+        if is_wanted and _is_usable(run, results):
             runs.append(run)
     if not benchmarks:
         raise ToolError(
@@ -115,9 +115,11 @@ def _refuse_several_skus(runs: Sequence[Run]) -> None:
         raise ToolError(f"the runs are of several SKUs ({skus_text}); choose one with --sku")
 
 
-def _has_its_logs(run: Run, results: Path) -> bool:
-    """Return whether a run's logs agree with its record. Print the reason if they do not."""
+def _is_usable(run: Run, results: Path) -> bool:
+    """Return whether a run's hardware is real, and its logs are as recorded. Print the reason if not."""
     objections = log_objections(run, results / run.run_id)
+    if run.is_of_test_rack:
+        objections.append("it was on the test rack, whose hardware is fake")
     for objection in objections:
         text = sanitize(f"{run.run_id} does not count: {objection}", 400)
         click.echo(f"note: {text}", err=True)

@@ -28,6 +28,7 @@ from rackproof.analysis.certificate.models import (
     is_identified,
 )
 from rackproof.core.evidence import EvidenceState
+from rackproof.core.judging import bounds_objection
 from rackproof.core.records import Node, Verdict, worst
 from rackproof.store.known_parts import parts_of
 
@@ -299,7 +300,19 @@ def _parts_of_benchmark(
 
 def _verdict_of(piece: EvidencePiece) -> Verdict:
     """Return the verdict of a piece, whatever its age. An objection makes it at best unproven."""
-    return worst([piece.verdict, *_verdicts_in(piece), *(Verdict.UNPROVEN for _ in piece.objections)])
+    return worst(
+        [piece.verdict, *_verdicts_in(piece), *(Verdict.UNPROVEN for _ in [*piece.objections, *_gaps(piece)])]
+    )
+
+
+def _gaps(piece: EvidencePiece) -> Iterator[str]:
+    """Yield why the contents of a piece prove nothing, or contradict its verdict."""
+    if piece.gone and not piece.objections:
+        yield "its record is gone or was altered"
+    if not piece.gone and not piece.files:
+        yield "the certificate names none of its files"
+    gating = (judgement for judgement in piece.judgements if judgement.gating)
+    yield from filter(None, map(bounds_objection, gating))
 
 
 def _verdicts_in(piece: EvidencePiece) -> Iterator[Verdict]:
@@ -311,7 +324,7 @@ def _verdicts_in(piece: EvidencePiece) -> Iterator[Verdict]:
 
 def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, location: str) -> _Part:
     """Return a piece of evidence as a part. With an objection or a wrong age, it is at best unproven."""
-    doubts = [*filter(None, [_age_doubt(question, piece)]), *piece.objections]
+    doubts = [*filter(None, [_age_doubt(question, piece)]), *piece.objections, *_gaps(piece)]
     counted = worst([verdict, *_verdicts_in(piece), *(Verdict.UNPROVEN for _ in doubts)])
     why = "; ".join([*doubts, *piece.reasons])
     return _Part(counted, f"{location}: {piece.id} is {counted.value}{': ' * bool(why)}{why}", piece)

@@ -239,7 +239,7 @@ class Gathered:
                 if finding.verdict is not None
             ),
             files=tuple(_files(folder, run)),
-            objections=(*_doubts(self._known(run.run_id), folder), *_no_logs(run)),
+            objections=(*_doubts(self._known(run.run_id), folder), *_no_logs(run), *_fake_hardware(run)),
         )
 
     def _read_known(self, run_id: str) -> Run | None:
@@ -487,6 +487,11 @@ def _doubts(known: Run | None, folder: Path) -> Iterator[str]:
 def _no_logs(run: Run) -> Iterator[str]:
     if not run.logs:
         yield "it has no raw log"
+
+
+def _fake_hardware(run: Run) -> Iterator[str]:
+    if run.is_of_test_rack:
+        yield "it was on the test rack, whose hardware is fake"
 
 
 def _night_doubts(
