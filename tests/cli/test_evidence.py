@@ -497,6 +497,35 @@ def test_answers_expire(run: Call, folder: Path) -> None:
     assert "in the future" in early.objections[0]
 
 
+def test_an_answer_that_never_held_does_not_expire(folder: Path) -> None:
+    """The signer wrote a pass into the page, although the run failed."""
+    samples.add_run(folder / "results", "gemm", verdict=Verdict.FAIL)
+    honest = samples.certify(folder / "results", str(folder / "contract.yml"))
+    until = datetime.now(UTC) + timedelta(days=30)
+    better = tuple(one.model_copy(update={"verdict": Verdict.PASS, "until": until}) for one in honest.answers)
+    forged = honest.model_copy(update={"answers": better, "verdict": Verdict.PASS})
+    page, _, _ = samples.page_of(forged, folder / "key-ops@example.com")
+    signers = folder / "signers-ops@example.com"
+    for days in (0, 8, 40):
+        found = verify_certificate(page, {}, datetime.now(UTC) + timedelta(days=days), signers)
+        assert found.objections
+        assert found.expired == ()
+
+
+def test_codes_and_their_sources_are_on_the_page_and_printed(run: Call, folder: Path) -> None:
+    contract = yaml.safe_load((folder / "contract.yml").read_text())
+    row = {"codes": ["xid_79", "gpu_lost"], "reads": ["kernel_log"]}
+    contract["requirements"][0] |= row
+    (folder / "contract.yml").write_text(yaml.safe_dump(contract))
+    basis = "codes xid_79, gpu_lost of the last night; read from kernel_log; at most 7 days old"
+    assert f"Judged by: {basis}" in " ".join(make(run, folder).output.split())
+    page = (folder / "c.html").read_text()
+    assert basis in page
+    assert "gemm (node); metrics wrong_values, gemm_best; at most 30 days old" in page
+    assert "all-reduce (rack); at most 30 days old" in page
+    assert f"Judged by: {basis}" in " ".join(verify(run, folder, "--unsigned").output.split())
+
+
 def test_signed_answers_are_derived_again_from_the_evidence(folder: Path) -> None:
     """A signature makes no pass of missing evidence, because the answers are derived from the evidence."""
     samples.add_run(folder / "results", "gemm", verdict=Verdict.FAIL)

@@ -93,6 +93,21 @@ class Requirement(Record):
         """Return the largest allowed age of the evidence, or 0 if no evidence answers the requirement."""
         return timedelta(days=self.max_age_days or 0)
 
+    @property
+    def basis(self) -> str:
+        """Return what answers the requirement, in words, such as ``codes xid_79 of the last night``."""
+        night = (
+            f"codes {', '.join(self.codes)} of the last night" if self.codes else "health of the last night"
+        )
+        parts = [
+            f"{', '.join(self.benchmarks)} ({self.scope})" if self.benchmarks else "",
+            f"metrics {', '.join(self.metrics)}" if self.metrics else "",
+            night if self.night else "",
+            f"read from {', '.join(self.reads)}" if self.reads else "",
+            f"at most {self.max_age_days:g} days old" if self.max_age_days else "",
+        ]
+        return "; ".join(filter(None, parts))
+
     def names_code(self, code: str) -> bool:
         """Return whether findings with this code answer the requirement. Without codes, all findings do."""
         return not self.codes or any(fnmatchcase(code, pattern) for pattern in self.codes)
