@@ -57,8 +57,9 @@ def references_command(
     The command reads the runs of the results folder and prints entries of bench_sku_references for
     inventory/group_vars/sku_NAME.yml. Each entry states how far healthy values differ, and the smallest
     loss that its bound would find. Runs with a degraded, unproven or failed finding or log, runs that ended
-    with an error, and runs of machines that were not idle, do not count. A bound that the noise would cross
-    is refused, and so is a number that too few runs measured. Runs of several SKUs need --sku.
+    with an error, runs of machines that were not idle, and runs on the test rack, do not count. A bound that
+    the noise would cross is refused, and so is a number that too few runs measured. Runs of several SKUs need
+    --sku.
     """
     require_results(results)
     runs = _chosen_runs(results, benchmark, sku)

@@ -240,6 +240,9 @@ def test_a_run_on_the_test_rack_is_unproven(
     page, data, _ = samples.page_of(certificate)
     text = "it was on the test rack, whose hardware is fake"
     assert (text in page.decode(), text in data.decode()) == (expected == "unproven",) * 2
+    # Nights have no description, and the GPUs of such a run show that they are fake.
+    nights = samples.certify(results, str(folder / "contract.yml")).answers[0]
+    assert nights.verdict.value == expected
     # The role writes the words that the package reads.
     assert f"'{TEST_RACK}' if bench_test_rack" in (root / "roles/bench/tasks/run.yml").read_text()
 

@@ -37,6 +37,7 @@ from rackproof.analysis.certificate.models import (
     PieceFinding,
     RawFile,
     hardware_doubt,
+    uuids_of,
 )
 from rackproof.core.records import Node, Run, Verdict, worst
 from rackproof.core.text import sanitize
@@ -88,6 +89,7 @@ class Gathered:
         self._benchmarks = {name for requirement in catalogue.requirements for name in requirement.benchmarks}
         self._wanted = self._asked | store.names_sharing_parts(self._asked)
         self._shared_serials: set[str] = set()
+        self._fake_gpus: set[str] = set()
         self._places: dict[str, tuple[datetime, list[Node]]] = {}
         self._seen: dict[str, tuple[datetime, Node]] = {}
         self._claimed: dict[str, tuple[datetime, Node]] = {}
@@ -196,6 +198,8 @@ class Gathered:
                 # The history does not know whether its nodes have parts of requested nodes.
                 self._wanted |= {node.name for node in run.nodes}
             self._shared_serials |= shared_serials([run.nodes])
+            if run.is_of_test_rack:
+                self._fake_gpus.update(*map(uuids_of, run.nodes))
             is_mine = bool(self._wanted & {node.name for node in _nodes_of(run)})
             if not is_mine or run.provenance != "ran":
                 continue
@@ -239,8 +243,18 @@ class Gathered:
                 if finding.verdict is not None
             ),
             files=tuple(_files(folder, run)),
-            objections=(*_doubts(self._known(run.run_id), folder), *_no_logs(run), *_fake_hardware(run)),
+            objections=(
+                *_doubts(self._known(run.run_id), folder),
+                *_no_logs(run),
+                *self._fakes(run.nodes, run),
+            ),
         )
+
+    def _fakes(self, nodes: Iterable[Node], run: Run | None = None) -> Iterator[str]:
+        """Yield an objection if a run or night was on the test rack, or on GPUs of a run on it."""
+        is_fake = any(uuids_of(node) & self._fake_gpus for node in nodes)
+        if is_fake or (run is not None and run.is_of_test_rack):
+            yield "it was on the test rack, whose hardware is fake"
 
     def _read_known(self, run_id: str) -> Run | None:
         """Return a run as it is in the history, or None if the history lacks it."""
@@ -323,7 +337,11 @@ class Gathered:
         snapshots = ((name, night_store.read_snapshot(folder, name)) for name in verdicts)
         nodes = {name: snapshot for name, snapshot in snapshots if snapshot}
         recorded_run = self._known(night.night_id)
-        objections = (*_night_doubts(recorded_run, node_nights, nodes), *_doubts(recorded_run, folder))
+        objections = (
+            *_night_doubts(recorded_run, node_nights, nodes),
+            *_doubts(recorded_run, folder),
+            *self._fakes([snapshot.about for snapshot in nodes.values()]),
+        )
         recorded = {node.name: node for node in self._nodes_of_night(folder, night)}
         self._see(night.ended, [snapshot.about for snapshot in nodes.values()], is_proven=not objections)
         return EvidencePiece(
@@ -487,11 +505,6 @@ def _doubts(known: Run | None, folder: Path) -> Iterator[str]:
 def _no_logs(run: Run) -> Iterator[str]:
     if not run.logs:
         yield "it has no raw log"
-
-
-def _fake_hardware(run: Run) -> Iterator[str]:
-    if run.is_of_test_rack:
-        yield "it was on the test rack, whose hardware is fake"
 
 
 def _night_doubts(
