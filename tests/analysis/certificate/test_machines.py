@@ -98,9 +98,9 @@ def test_a_failed_run_counts_under_any_name_of_the_machine(folder: Path, days: f
 
 def test_a_renamed_machine_that_was_measured_again_passes(folder: Path) -> None:
     results = folder / "results"
-    as_n9 = machine(folder, "n9")
-    samples.add_run(results, "gemm", verdict=Verdict.FAIL, **OTHER_POINT, **as_n9, **at(folder, days=-3))
-    samples.add_run(results, "gemm", **OTHER_POINT, **machine(folder, samples.NODE), **at(folder, days=-2))
+    for name, verdict, days in (("n9", Verdict.FAIL, -3), (samples.NODE, Verdict.PASS, -2)):
+        fields = OTHER_POINT | machine(folder, name) | at(folder, days=days)
+        samples.add_run(results, "gemm", verdict=verdict, **fields)
     assert certify(folder).verdict is Verdict.PASS
 
 
