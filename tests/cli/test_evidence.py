@@ -535,6 +535,81 @@ def test_answers_expire(run: Call, folder: Path) -> None:
     assert "in the future" in early.objections[0]
 
 
+def _beyond_bounds(piece: EvidencePiece) -> dict[str, object]:
+    far = [one.model_copy(update={"value": 1e-6 * (one.value or 1) + 1e-6}) for one in piece.judgements]
+    return {"judgements": tuple(far)}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [lambda _: {"files": ()}, lambda _: {"gone": True}, _beyond_bounds],
+    ids=["no files", "gone", "beyond bounds"],
+)
+def test_signed_evidence_that_contradicts_its_verdict_is_unproven(
+    folder: Path, forged: Callable[[EvidencePiece], dict[str, object]]
+) -> None:
+    honest = samples.certify(folder / "results", str(folder / "contract.yml"))
+    pieces = tuple(piece.model_copy(update=forged(piece)) for piece in honest.evidence)
+    key, signers = folder / "key-ops@example.com", folder / "signers-ops@example.com"
+    for evidence, is_right in ((honest.evidence, True), (pieces, False)):
+        page, _, _ = samples.page_of(honest.model_copy(update={"evidence": evidence}), key)
+        found = verify_certificate(page, {}, datetime.now(UTC), signers)
+        assert (found.verdict is Verdict.PASS, not found.objections) == (is_right, is_right)
+
+
+def test_a_signed_page_that_certifies_one_machine_twice_is_unproven(folder: Path) -> None:
+    """The signer added the machine under another name, with all its evidence."""
+    honest = samples.certify(folder / "results", str(folder / "contract.yml"))
+    twice = tuple(
+        piece.model_copy(
+            update={
+                "id": f"{piece.id}x",
+                "nodes": tuple(node.model_copy(update={"name": "n2"}) for node in piece.nodes),
+                "verdicts": {"n2": piece.verdict} if piece.verdicts else {},
+            }
+        )
+        for piece in honest.evidence
+    )
+    forged = {
+        "asked": (*honest.asked, "n2"),
+        "nodes": (*honest.nodes, honest.nodes[0].model_copy(update={"name": "n2"})),
+        "evidence": (*honest.evidence, *twice),
+    }
+    page, _, _ = samples.page_of(honest.model_copy(update=forged), folder / "key-ops@example.com")
+    found = verify_certificate(page, {}, datetime.now(UTC), folder / "signers-ops@example.com")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "do not follow from its evidence: S1, S2, S3" in found.objections[0]
+
+
+def test_an_answer_that_never_held_does_not_expire(folder: Path) -> None:
+    """The signer wrote a pass into the page, although the run failed."""
+    samples.add_run(folder / "results", "gemm", verdict=Verdict.FAIL)
+    honest = samples.certify(folder / "results", str(folder / "contract.yml"))
+    until = datetime.now(UTC) + timedelta(days=30)
+    better = tuple(one.model_copy(update={"verdict": Verdict.PASS, "until": until}) for one in honest.answers)
+    forged = honest.model_copy(update={"answers": better, "verdict": Verdict.PASS})
+    page, _, _ = samples.page_of(forged, folder / "key-ops@example.com")
+    signers = folder / "signers-ops@example.com"
+    for days in (0, 8, 40):
+        found = verify_certificate(page, {}, datetime.now(UTC) + timedelta(days=days), signers)
+        assert found.objections
+        assert found.expired == ()
+
+
+def test_codes_and_their_sources_are_on_the_page_and_printed(run: Call, folder: Path) -> None:
+    contract = yaml.safe_load((folder / "contract.yml").read_text())
+    row = {"codes": ["xid_79", "gpu_lost"], "reads": ["kernel_log"]}
+    contract["requirements"][0] |= row
+    (folder / "contract.yml").write_text(yaml.safe_dump(contract))
+    basis = "codes xid_79, gpu_lost of the last night; read from kernel_log; at most 7 days old"
+    assert f"Judged by: {basis}" in " ".join(make(run, folder).output.split())
+    page = (folder / "c.html").read_text()
+    assert basis in page
+    assert "gemm (node); metrics wrong_values, gemm_best; at most 30 days old" in page
+    assert "all-reduce (rack); at most 30 days old" in page
+    assert f"Judged by: {basis}" in " ".join(verify(run, folder, "--unsigned").output.split())
+
+
 def test_signed_answers_are_derived_again_from_the_evidence(folder: Path) -> None:
     """A signature makes no pass of missing evidence, because the answers are derived from the evidence."""
     samples.add_run(folder / "results", "gemm", verdict=Verdict.FAIL)

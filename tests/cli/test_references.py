@@ -17,7 +17,7 @@ from click.testing import Result
 
 from rackproof.core.judging import sku_references
 from rackproof.core.records import LogFile, Verdict
-from rackproof.store.run_folder import write_run
+from rackproof.store.run_folder import iter_runs, write_run
 from tests.analysis.test_reference_bounds import of_product, runs
 
 Call = Callable[..., Result]
@@ -54,6 +54,15 @@ def test_a_refused_reference_is_a_comment(
     assert said in answer.stdout
     asked = json.loads(run("references", "--results", results, "--json", *options).stdout)
     assert asked[0]["objection"]
+
+
+@pytest.mark.parametrize("description", ["test rack", "test rack: day one"])
+def test_runs_of_the_test_rack_give_no_reference(run: Call, results: Path, description: str) -> None:
+    for one in iter_runs(results):
+        write_run(one.model_copy(update={"description": description}), results / one.run_id)
+    answer = run("references", "--results", results)
+    assert (answer.exit_code, answer.stdout) == (1, "")
+    assert answer.stderr.count("does not count: it was on the test rack, whose hardware is fake") == 5
 
 
 @pytest.mark.parametrize("options", [(), ("--sku", "h100"), ("--benchmark", "gemm")])

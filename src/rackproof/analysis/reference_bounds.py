@@ -137,7 +137,7 @@ def propose_references(
 
 def _is_sound(run: Run) -> bool:
     """Return whether a run has no fault. Its speeds may still lack a reference."""
-    if any(unfit_evidence(run)):
+    if run.is_of_test_rack or any(unfit_evidence(run)):
         return False
     return all(
         judgement.verdict not in UNFIT_VERDICTS or _lacks_reference(judgement) for judgement in run.judgements

@@ -15,7 +15,7 @@ from rackproof.analysis.certificate.catalogue import load_catalogue
 from rackproof.analysis.certificate.changes import certificate_changes
 from rackproof.analysis.certificate.making import make_certificate
 from rackproof.analysis.certificate.measuring import NIGHT, Measuring, advise_measuring
-from rackproof.analysis.certificate.models import Answer, Certificate
+from rackproof.analysis.certificate.models import Answer, Certificate, Requirement
 from rackproof.analysis.certificate.page_parts import (
     PageParts,
     dump_certificate,
@@ -100,7 +100,8 @@ def make_command(
         certificate = make_certificate(
             results, store, catalogue, node_names, now=datetime.now(UTC), command=("rackproof", *sys.argv[1:])
         )
-    known_names = {*listed, *(node.name for node in certificate.nodes)}
+    recorded = (node.name for piece in certificate.evidence if not piece.gone for node in piece.nodes)
+    known_names = {*listed, *(node.name for node in certificate.nodes), *recorded}
     refuse_unknown_names(
         node_names, known_names, f"no such group or node in {inventory}, and no run of it in {results}"
     )
@@ -181,7 +182,7 @@ def _write(certificate: Certificate, out: Path, key: Path | None) -> Certificate
 
 def _answer_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
     """Return the number of each answer, and a table of the requirements that are measured."""
-    texts = {row.id: row.text for row in certificate.catalogue.requirements if row.is_measured}
+    texts = {row.id: _requirement_text(row) for row in certificate.catalogue.requirements if row.is_measured}
     rows = [
         (
             answer.id,
@@ -204,6 +205,11 @@ def _answer_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
     if len(rows) < len(answers):
         lines.append("The page lists the requirements that Rackproof does not measure.")
     return "\n".join(lines)
+
+
+def _requirement_text(row: Requirement) -> str:
+    """Return a requirement in words, with its codes and their sources if only these count."""
+    return f"{row.text} Judged by: {row.basis}" if row.codes else row.text
 
 
 def _measuring_lines(
@@ -333,7 +339,7 @@ def _verification_text(verification: Verification) -> str:
 @click.argument("new", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="NEW")
 @json_option
 def compare_certificates_command(old: Path, new: Path, as_json: bool) -> None:
-    """Show the changes of parts, versions, speeds and answers between two certificates.
+    """Show the changes of parts, versions, speeds, rules and answers between two certificates.
 
     OLD and NEW are pages. Verify them first, because this command does not check signatures.
     """
@@ -352,4 +358,7 @@ def compare_certificates_command(old: Path, new: Path, as_json: bool) -> None:
         ]
         click.echo("\n".join(text_table(columns, rows, terminal_width(), (1, 2))))
     else:
-        click.echo("nothing changed: same parts, same versions, speeds within their bounds, same answers")
+        click.echo(
+            "nothing changed: same parts, same versions, speeds within their bounds, same answers, and the "
+            "same requirements, limits, expectations and references"
+        )

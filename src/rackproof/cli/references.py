@@ -64,10 +64,10 @@ def references_command(
     The command reads the runs of the results folder and prints entries of bench_sku_references for
     inventory/group_vars/sku_NAME.yml. Each entry states how far healthy values differ, and the smallest
     loss that its bound would find. Runs with a degraded, unproven or failed finding or log, runs that ended
-    with an error, runs of machines that were not idle, and runs with the log of another run, do not count. A
-    bound that the noise would cross is refused, and so is a number that too few runs measured. A number that
-    no healthy GPU of the model reaches, or that every one exceeds, is refused without --despite. Runs of
-    several SKUs need --sku.
+    with an error, runs of machines that were not idle, runs on the test rack, and runs with the log of
+    another run, do not count. A bound that the noise would cross is refused, and so is a number that too few
+    runs measured. A number that no healthy GPU of the model reaches, or that every one exceeds, is refused
+    without --despite. Runs of several SKUs need --sku.
     """
     despite = sanitize(despite.strip(), 400)
     require_results(results)
@@ -104,7 +104,7 @@ def _chosen_runs(results: Path, benchmark: str | None, sku: str | None) -> list[
         benchmarks.add(run.benchmark)
         skus |= own_skus - {""}
         is_wanted = benchmark in (None, run.benchmark) and (sku is None or own_skus == {sku})
-        if is_wanted and _has_its_logs(run, results) and _is_no_copy(run, originals):
+        if is_wanted and _is_usable(run, results) and _is_no_copy(run, originals):
             runs.append(run)
     if not benchmarks:
         raise ToolError(
@@ -128,9 +128,11 @@ def _refuse_several_skus(runs: Sequence[Run]) -> None:
         raise ToolError(f"the runs are of several SKUs ({skus_text}); choose one with --sku")
 
 
-def _has_its_logs(run: Run, results: Path) -> bool:
-    """Return whether a run's logs agree with its record. Print the reason if they do not."""
+def _is_usable(run: Run, results: Path) -> bool:
+    """Return whether a run's hardware is real, and its logs are as recorded. Print the reason if not."""
     objections = log_objections(run, results / run.run_id)
+    if run.is_of_test_rack:
+        objections.append("it was on the test rack, whose hardware is fake")
     for objection in objections:
         text = sanitize(f"{run.run_id} does not count: {objection}", 400)
         click.echo(f"note: {text}", err=True)

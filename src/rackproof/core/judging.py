@@ -271,6 +271,25 @@ def judge(
     )
 
 
+def bounds_objection(judgement: Judgement) -> str:
+    """Return why value and reference of a judgement contradict its verdict, or "".
+
+    No value passes, or is only degraded, without a reference or beyond the hard bounds of its reference.
+    """
+    value, reference = judgement.value, judgement.reference
+    if judgement.verdict.gates:
+        return ""
+    if value is None or reference is None or reference.unit != judgement.unit:
+        return f"{judgement.metric} is {judgement.verdict.value} without a value and a reference in one unit"
+    lowest, highest = _bound_value(reference, reference.low), _bound_value(reference, reference.high)
+    is_within = (lowest is None or value >= lowest) and (highest is None or value <= highest)
+    # NaN is neither within nor beyond any bound.
+    if math.isfinite(value) and is_within:
+        return ""
+    shown = f"{value:.6g} {judgement.unit}".strip()
+    return f"{judgement.metric} is {judgement.verdict.value}, although {shown} is beyond its bounds"
+
+
 def _verdict_and_reason(
     measurement: Measurement, reference: Reference | None, better: Direction | None, lacking: str
 ) -> tuple[Verdict, str]:

@@ -458,6 +458,10 @@ class MachineUse(Record):
     """The state of the machine at the end of the run, or None if unknown."""
 
 
+TEST_RACK = "test rack"
+"""Beginning of the description of a run on the test rack, as ``roles/bench/tasks/run.yml`` writes it."""
+
+
 class Run(Record):
     """The record of one execution of one benchmark on a set of nodes.
 
@@ -531,6 +535,11 @@ class Run(Record):
     """The version of Rackproof that wrote the record."""
     notes: str = ""
     """The operator's notes on the run."""
+
+    @property
+    def is_of_test_rack(self) -> bool:
+        """Return whether the run was on the test rack, whose fake hardware proves nothing."""
+        return self.description.partition(":")[0].strip() == TEST_RACK
 
     @property
     def title(self) -> str:

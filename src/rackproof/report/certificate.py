@@ -143,6 +143,7 @@ def _answer_table(certificate: Certificate) -> Table:
             verdict_cell(answers[requirement.id].verdict),
             Cell(sanitize(requirement.id, 200), "code", note=sanitize(requirement.area, 100)),
             _text(requirement.text, 1000),
+            _text(requirement.basis, 1000),
             Cell(reasons_text(answers[requirement.id], _SHOWN_REASONS, 2000)),
             _text(", ".join(answers[requirement.id].by), 1000),
             Cell(moment(until) if (until := answers[requirement.id].until) else ""),
@@ -150,7 +151,7 @@ def _answer_table(certificate: Certificate) -> Table:
         for requirement in certificate.catalogue.requirements
         if requirement.id in answers and requirement.is_measured
     ]
-    columns = ("Answer", "Requirement", "Text", "Why", "Answered by", "Holds until")
+    columns = ("Answer", "Requirement", "Text", "Judged by", "Why", "Answered by", "Holds until")
     return build_table("The answer to each requirement that is measured, whole or in part", columns, rows)
 
 

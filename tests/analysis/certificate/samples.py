@@ -79,7 +79,8 @@ def add_run(results: Path, benchmark: str, **changes: object) -> Run:
     like = [run for run in iter_runs(results) if run.benchmark == benchmark][-1]
     later = {"started": like.started, "ended": like.ended}
     shifted = {key: moment + timedelta(hours=1) for key, moment in later.items() if moment}
-    run_id = f"{like.run_id[:-6]}{int(like.run_id[-6:], 16) ^ 1:06x}"
+    added = len(list(results.glob(f"*-{benchmark}-*")))
+    run_id = f"{like.run_id[:-6]}{int(like.run_id[-6:], 16) ^ added:06x}"
     run = like.model_copy(update={"run_id": run_id, **shifted, **changes})
     shutil.copytree(results / like.run_id, results / run_id)
     write_run(run, results / run_id)

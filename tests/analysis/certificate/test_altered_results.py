@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from rackproof.analysis.certificate.verification import verify_certificate
-from rackproof.core.records import Run, Verdict
+from rackproof.core.records import TEST_RACK, Run, Verdict
 from rackproof.store.history.repository import Store, open_store
 from rackproof.store.history.spool import rebuild_history
 from rackproof.store.night_store import NIGHT_FILE
@@ -218,6 +218,33 @@ def test_swapped_gpus_that_the_history_knows_cannot_be_hidden(folder: Path, hide
         forged = {"run_id": forged_id, "nodes": before.nodes, "started": later, "ended": later}
         write_run(swap.model_copy(update={**forged, "benchmark": "mnist-lenet"}), results / forged_id)
     assert verdict(folder) is Verdict.UNPROVEN
+
+
+@pytest.mark.parametrize(
+    ("description", "expected"),
+    [
+        ("test rack", "unproven"),
+        ("test rack: day one", "unproven"),
+        ("", "pass"),
+        ("not on the test rack", "pass"),
+    ],
+)
+def test_a_run_on_the_test_rack_is_unproven(
+    folder: Path, root: Path, description: str, expected: str
+) -> None:
+    results, before = folder / "results", last(folder, "gemm")
+    write_run(before.model_copy(update={"description": description}), results / before.run_id)
+    _rebuilt(results)
+    certificate = samples.certify(results, str(folder / "fast.yml"))
+    assert certificate.verdict.value == expected
+    page, data, _ = samples.page_of(certificate)
+    text = "it was on the test rack, whose hardware is fake"
+    assert (text in page.decode(), text in data.decode()) == (expected == "unproven",) * 2
+    # Nights have no description, and the GPUs of such a run show that they are fake.
+    nights = samples.certify(results, str(folder / "contract.yml")).answers[0]
+    assert nights.verdict.value == expected
+    # The role writes the words that the package reads.
+    assert f"'{TEST_RACK}' if bench_test_rack" in (root / "roles/bench/tasks/run.yml").read_text()
 
 
 def _edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:

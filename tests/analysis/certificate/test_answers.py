@@ -24,9 +24,10 @@ from rackproof.analysis.certificate.models import (
     Answer,
     EvidencePiece,
     PieceFinding,
+    RawFile,
     Requirement,
 )
-from rackproof.core.records import Gpu, Judgement, Node, Verdict
+from rackproof.core.records import Gpu, Judgement, Node, Reference, Verdict
 from rackproof.nodes.health_subjects import Expectation
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
@@ -40,6 +41,16 @@ def node(
     return Node(name=name, serial=serial, gpus=found, **more)
 
 
+FILES = (RawFile(path="x/run.json", sha256="0" * 64, size_bytes=1),)
+
+
+def judged(metric: str = "gemm_best", verdict: str = "pass", **changes: Any) -> Judgement:
+    """Return a judgement of a value at its reference, with any verdict."""
+    reference = Reference(value=4, low=-0.05, warn=-0.03, high=0.1, unit="TB/s", source="x")
+    values = {"value": 4.0, "unit": "TB/s", "reference": reference, "reason": "x"}
+    return Judgement.model_validate({"metric": metric, "verdict": verdict} | values | changes)
+
+
 def run(days: float = 1, verdict: str = "pass", **changes: Any) -> EvidencePiece:
     """Return a run of gemm that ended some days ago."""
     values = {
@@ -49,7 +60,8 @@ def run(days: float = 1, verdict: str = "pass", **changes: Any) -> EvidencePiece
         "moment": NOW - timedelta(days=days),
         "nodes": (node(),),
         "verdict": verdict,
-        "judgements": (Judgement(metric="gemm_best", verdict=Verdict(verdict), reason="x"),),
+        "judgements": (judged(verdict=verdict),),
+        "files": FILES,
     }
     return EvidencePiece.model_validate(values | changes)
 
@@ -67,6 +79,7 @@ def night(days: float = 1, verdict: str = "pass", *codes: tuple[str, str], **cha
         "findings": found,
         "reads": {"n1": {"kernel_log": "there", "nvidia_smi_xml": "there"}},
         "expected": {"n1": {"gpus": 2}},
+        "files": FILES,
     }
     return EvidencePiece.model_validate(values | changes)
 
@@ -178,16 +191,12 @@ def test_runs_give_the_verdict_of_the_answer(
         ((run(),), "pass", ""),
         ((run(judgements=()),), "unproven", "no run on all GPUs has gemm_best judged"),
         (
-            (run(judgements=(Judgement(metric="other", verdict=Verdict.PASS, reason=""),)),),
+            (run(judgements=(judged("other"),)),),
             "unproven",
             "gemm_best",
         ),
         (
-            (
-                run(
-                    judgements=(Judgement(metric="gemm_best", verdict=Verdict.PASS, gating=False, reason=""),)
-                ),
-            ),
+            (run(judgements=(judged(gating=False),)),),
             "unproven",
             "no run on all GPUs has gemm_best judged",
         ),
@@ -204,6 +213,38 @@ def test_metrics_have_to_be_judged(evidence: tuple[EvidencePiece, ...], verdict:
     found = answer(*evidence, benchmarks=("gemm",), metrics=("gemm_best",))
     assert found.verdict.value == verdict
     assert reason in "; ".join(found.reasons)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"files": ()}, "names none of its files"),
+        ({"gone": True}, "its record is gone or was altered"),
+        ({"judgements": (judged(value=0.1),)}, "gemm_best is pass, although 0.1 TB/s is beyond its bounds"),
+        ({"judgements": (judged(value=4.5),)}, "beyond its bounds"),
+        ({"judgements": (judged(value=float("nan")),)}, "beyond its bounds"),
+        ({"judgements": (judged(value=None),)}, "without a value and a reference"),
+        ({"judgements": (judged(reference=None),)}, "without a value and a reference"),
+        ({"judgements": (judged(unit="GB/s"),)}, "in one unit"),
+        (
+            {"judgements": (judged(), judged(verdict="degraded", value=3.0))},
+            "gemm_best is degraded, although",
+        ),
+        ({"judgements": (judged(), judged("other", value=0.1))}, "other is pass"),
+    ],
+)
+def test_a_verdict_follows_from_the_contents_of_a_piece(changes: dict[str, Any], reason: str) -> None:
+    """A signer can write any contents, such as a value beyond its bounds with the verdict pass."""
+    found = answer(run(**changes))
+    assert (found.verdict, reason in "; ".join(found.reasons)) == (Verdict.UNPROVEN, True), found.reasons
+    assert answer(run(verdict="fail", **changes)).verdict is Verdict.FAIL
+    if "judgements" not in changes:
+        assert answer(night(**changes), night=True).verdict is Verdict.UNPROVEN
+
+
+def test_a_judgement_that_does_not_count_may_be_beyond_its_bounds() -> None:
+    shown = judged("other", value=0.1, gating=False)
+    assert answer(run(judgements=(judged(), shown))).verdict is Verdict.PASS
 
 
 BOTH = (node(), node("n2", "S2", ("GPU-c",)))

@@ -108,6 +108,7 @@ def test_the_example_of_a_contract_means_what_it_says(root: Path, tmp_path: Path
     assert [row.names_code(code) for code in ("xid_79", "gpu_lost", "xid_95")] == [True, True, False]
 
 
+ROW_LINE = "text: long enough, max_age_days: 1, night: true"
 ROW = "id: x\n  text: long enough\n  max_age_days: 1\n  night: true"
 
 
@@ -159,6 +160,28 @@ def test_a_catalogue_that_cannot_be_used_is_refused(tmp_path: Path, text: str, w
     path.write_text(text)
     with pytest.raises(CertificateError, match=wrong):
         load_catalogue(str(path))
+
+
+@pytest.mark.parametrize(
+    ("rows", "errors"),
+    [
+        (["{id: x}"], ["requirements.0.text: Field required"]),
+        (["{id: x, text: long enough}"], ["requirements.0: a requirement names benchmarks"]),
+        (["{id: x, text: long enough, nights: true}"], ["requirements.0.nights: Extra inputs"]),
+        (
+            ["{id: x, text: short}", f"{{{ROW_LINE}, id: y}}", f"{{{ROW_LINE}, id: '?'}}"],
+            ["requirements.0.text: String should", "requirements.2.id: String should"],
+        ),
+    ],
+)
+def test_a_mistake_in_a_row_is_one_error(tmp_path: Path, rows: list[str], errors: list[str]) -> None:
+    path = tmp_path / "own.yml"
+    path.write_text("name: a\ntitle: b\nrequirements:\n" + "".join(f"- {row}\n" for row in rows))
+    with pytest.raises(CertificateError) as raised:
+        load_catalogue(str(path))
+    found = str(raised.value).removeprefix(f"{path}: ").split("; ")
+    assert len(found) == len(errors), found
+    assert all(one.startswith(error) for one, error in zip(found, errors, strict=True)), found
 
 
 def test_a_catalogue_that_is_too_large_is_not_read(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from rackproof.analysis.certificate.expectations import lacking_expectations
+from rackproof.analysis.certificate.machines import PartIndex, shared_serials, under_present_names
 from rackproof.analysis.certificate.models import (
     Answer,
     EvidencePiece,
@@ -27,12 +28,16 @@ from rackproof.analysis.certificate.models import (
     is_identified,
 )
 from rackproof.core.evidence import EvidenceState
+from rackproof.core.judging import bounds_objection
 from rackproof.core.records import Node, Verdict, worst
+from rackproof.store.known_parts import parts_of
 
 _CLOCK_SKEW = timedelta(minutes=5)
 """Largest time by which evidence may be later than the answer, because clocks differ."""
 _MOST_REASONS = 40
 """Largest number of reasons of an answer."""
+_MOST_OTHERS = 3
+"""Largest number of other nodes in a reason."""
 _WHOLE_NUMBER = re.compile(r"([0-9]{1,9})(?:\.0)?")
 
 
@@ -45,19 +50,48 @@ class _Part:
     piece: EvidencePiece | None = None
 
 
+class _Evidence:
+    """The nodes to certify with their current hardware, and the pieces of evidence by node.
+
+    The nodes of each piece have the present names of their machines.
+
+    Attributes:
+        current: The current hardware of each node for which it is known.
+        pieces: The pieces that include each node, oldest first.
+        shared: For each node, the names of other nodes to certify that have one of its parts, too.
+        places: The name of the node in which each part was last.
+    """
+
+    def __init__(
+        self, asked: Sequence[str], nodes: Sequence[Node], evidence: Sequence[EvidencePiece]
+    ) -> None:
+        self.current = {node.name: node for node in nodes if node.name in set(asked)}
+        index = PartIndex(self.current.values(), shared_serials(piece.nodes for piece in evidence))
+        self.shared = {
+            name: [other.name for other in index.related(node) if other.name != name]
+            for name, node in self.current.items()
+        }
+        self.pieces: dict[str, list[EvidencePiece]] = {name: [] for name in asked}
+        self.places: dict[str, str] = {}
+        for piece in sorted(evidence, key=lambda piece: (piece.moment, piece.id)):
+            self.places |= {part: node.name for node in piece.nodes for part in parts_of(node)}
+            present = under_present_names(piece, index)
+            for name in {node.name for node in present.nodes} & self.pieces.keys():
+                self.pieces[name].append(present)
+
+
 @dataclass(frozen=True)
 class _Question:
-    """One requirement, the nodes to certify (``asked``) with their hardware, and the time of the answer."""
+    """One requirement, the nodes to certify (``asked``), their evidence, and the time of the answer."""
 
     requirement: Requirement
     asked: Sequence[str]
-    nodes: Sequence[Node]
-    evidence: Sequence[EvidencePiece]
+    evidence: _Evidence
     at: datetime
 
     def current_node(self, name: str) -> Node | None:
         """Return a node with its current hardware, or None if it is unknown."""
-        return next((node for node in self.nodes if node.name == name), None)
+        return self.evidence.current.get(name)
 
 
 def answer_catalogue(
@@ -77,7 +111,8 @@ def answer_catalogue(
         evidence: The runs and nights.
         at: The time of the answers, by which the age of the evidence is judged.
     """
-    return tuple(_answer(_Question(requirement, asked, nodes, evidence, at)) for requirement in requirements)
+    indexed = _Evidence(asked, nodes, evidence)
+    return tuple(_answer(_Question(requirement, asked, indexed, at)) for requirement in requirements)
 
 
 def whole_verdict(answers: Sequence[Answer]) -> Verdict:
@@ -131,6 +166,10 @@ def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
     yield from _metric_parts(question, name, runs)
     if question.requirement.night:
         yield from _parts_of_night(question, name)
+    # A part is in one node, so at most one of the nodes has its present hardware.
+    if question.requirement.is_measured and (others := question.evidence.shared.get(name)):
+        listed = ", ".join(sorted(others)[:_MOST_OTHERS])
+        yield _Part(Verdict.UNPROVEN, f"{name}: {listed} is the same machine, or has a part of it")
 
 
 # The choice of the pieces that count.
@@ -138,24 +177,21 @@ def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
 
 def _covering(question: _Question, name: str, kind: str, benchmark: str) -> list[EvidencePiece]:
     """Return the pieces of a kind and benchmark that cover a node in the required scope, oldest first."""
-    pieces = [
+    return [
         piece
-        for piece in question.evidence
+        for piece in question.evidence.pieces[name]
         # A run whose record is damaged may be of any benchmark. A night has no benchmark.
-        if piece.kind == kind and piece.benchmark in ("", benchmark) and _covers(question, piece, name)
+        if piece.kind == kind and piece.benchmark in ("", benchmark) and _covers(question, piece)
     ]
-    return sorted(pieces, key=lambda piece: (piece.moment, piece.id))
 
 
-def _covers(question: _Question, piece: EvidencePiece, name: str) -> bool:
-    """Return whether a piece includes a node, and the other nodes that the requirement's scope needs."""
-    names = {node.name for node in piece.nodes}
-    if name not in names:
-        return False
+def _covers(question: _Question, piece: EvidencePiece) -> bool:
+    """Return whether a piece includes the nodes that the requirement's scope needs."""
     # If the record is missing or damaged, only the nodes' names are known. It may have the required scope, so
     # it counts.
     if piece.gone or question.requirement.scope == "node":
         return True
+    names = {node.name for node in piece.nodes}
     return len(names) > 1 if question.requirement.scope == "pair" else names >= set(question.asked)
 
 
@@ -168,12 +204,19 @@ def _doubt(question: _Question, piece: EvidencePiece, name: str) -> str:
         return ""
     # In a wider scope, all requested nodes of the run must still have the hardware that they had in the run.
     nodes = [node for node in piece.nodes if node.name == name or question.requirement.scope != "node"]
-    doubts = (
-        hardware_doubt(node, question.current_node(node.name))
-        for node in nodes
-        if node.name in question.asked
-    )
+    asked = question.evidence.pieces.keys()
+    doubts = (_hardware_doubt(question, node) for node in nodes if node.name in asked)
     return next(filter(None, doubts), "")
+
+
+def _hardware_doubt(question: _Question, then: Node) -> str:
+    """Return why a node of a piece is or may be other hardware than the node's current one, or ""."""
+    current = question.current_node(then.name)
+    places = question.evidence.places
+    moved = next((part for part in sorted(parts_of(then)) if places.get(part, then.name) != then.name), "")
+    if current is None and moved:
+        return f"its present hardware is not known, because {moved} was in {places[moved]} since"
+    return hardware_doubt(then, current)
 
 
 def _is_old(question: _Question, piece: EvidencePiece) -> bool:
@@ -257,7 +300,19 @@ def _parts_of_benchmark(
 
 def _verdict_of(piece: EvidencePiece) -> Verdict:
     """Return the verdict of a piece, whatever its age. An objection makes it at best unproven."""
-    return worst([piece.verdict, *_verdicts_in(piece), *(Verdict.UNPROVEN for _ in piece.objections)])
+    return worst(
+        [piece.verdict, *_verdicts_in(piece), *(Verdict.UNPROVEN for _ in [*piece.objections, *_gaps(piece)])]
+    )
+
+
+def _gaps(piece: EvidencePiece) -> Iterator[str]:
+    """Yield why the contents of a piece prove nothing, or contradict its verdict."""
+    if piece.gone and not piece.objections:
+        yield "its record is gone or was altered"
+    if not piece.gone and not piece.files:
+        yield "the certificate names none of its files"
+    gating = (judgement for judgement in piece.judgements if judgement.gating)
+    yield from filter(None, map(bounds_objection, gating))
 
 
 def _verdicts_in(piece: EvidencePiece) -> Iterator[Verdict]:
@@ -269,7 +324,7 @@ def _verdicts_in(piece: EvidencePiece) -> Iterator[Verdict]:
 
 def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, location: str) -> _Part:
     """Return a piece of evidence as a part. With an objection or a wrong age, it is at best unproven."""
-    doubts = [*filter(None, [_age_doubt(question, piece)]), *piece.objections]
+    doubts = [*filter(None, [_age_doubt(question, piece)]), *piece.objections, *_gaps(piece)]
     counted = worst([verdict, *_verdicts_in(piece), *(Verdict.UNPROVEN for _ in doubts)])
     why = "; ".join([*doubts, *piece.reasons])
     return _Part(counted, f"{location}: {piece.id} is {counted.value}{': ' * bool(why)}{why}", piece)

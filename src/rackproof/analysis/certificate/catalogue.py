@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from rackproof.analysis.certificate.models import Catalogue, CertificateError
 from rackproof.core.definitions import DefinitionError, construct_document, lines_of_keys
@@ -67,7 +68,7 @@ def _parse(data: bytes, name: str) -> Catalogue:
         errors_text = "; ".join(
             f"{'.'.join(map(str, problem['loc'])) or 'catalogue'}: "
             f"{problem['msg'].removeprefix('Value error, ')}"
-            for problem in error.errors()[:3]
+            for problem in [found for found in error.errors() if not _follows(found)][:3]
         )
         raise CertificateError(f"{name}: {sanitize(errors_text, 600)}") from None
     except DefinitionError as error:
@@ -80,6 +81,11 @@ def _parse(data: bytes, name: str) -> Catalogue:
             near = " or ".join(near_codes(wrong)) or "one of docs/using/codes.md"
             raise CertificateError(f"{name}: {row.id}: no night gives the code {wrong}; perhaps {near}")
     return catalogue
+
+
+def _follows(problem: ErrorDetails) -> bool:
+    """Return whether a problem is only that no item of a list is valid, because each item has its own one."""
+    return problem["type"] == "too_short" and bool(problem["input"])
 
 
 def is_night_code(pattern: str) -> bool:

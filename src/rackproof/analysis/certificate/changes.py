@@ -1,14 +1,16 @@
-"""Compare parts, firmware, driver, speeds and answers of two certificates. No I/O.
+"""Compare parts, firmware, driver, speeds, rules and answers of two certificates. No I/O.
 
 The command ``rackproof evidence compare`` calls :func:`certificate_changes`.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 
 from rackproof.analysis.certificate.models import Certificate, EvidencePiece
+from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Gpu, Judgement, Node, Record
 
 _Key = tuple[str, str, str]
@@ -16,9 +18,10 @@ _Key = tuple[str, str, str]
 
 
 class CertificateChange(Record):
-    """One difference between two certificates. ``kind`` is part, version, speed or answer.
+    """One difference between two certificates.
 
-    ``where`` is a node, nodes with a point, or the catalogue, and ``what`` is the name of the value.
+    ``kind`` is part, version, speed, reference, requirement, limit, expectation or answer. ``where`` is a
+    node, nodes, nodes with a point, or the catalogue, and ``what`` is the name of the value.
     """
 
     kind: str
@@ -30,7 +33,15 @@ class CertificateChange(Record):
 
 def certificate_changes(old: Certificate, new: Certificate) -> list[CertificateChange]:
     """Return the changes from one certificate to a later one."""
-    return [*_node_changes(old, new), *_speed_changes(old, new), *_answer_changes(old, new)]
+    return [
+        *_node_changes(old, new),
+        *_speed_changes(old, new),
+        *_reference_changes(old, new),
+        *_requirement_changes(old, new),
+        *_night_changes("limit", _limits(old), _limits(new)),
+        *_night_changes("expectation", _expectations(old), _expectations(new)),
+        *_answer_changes(old, new),
+    ]
 
 
 def _node_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
@@ -135,6 +146,89 @@ def _within(earlier: Judgement, present: Judgement) -> bool:
     low, high = bounds.low, bounds.high
     # NaN is not within any bounds.
     return (low is None or change >= low) and (high is None or change <= high)
+
+
+def _reference_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
+    """Yield the references that changed, once for all measurements of a metric with the same change."""
+    before, after = _speeds(old), _speeds(new)
+    changes = {
+        (where, metric, *map(_reference_text, (before[where, metric, labels][0], judgement))): None
+        for (where, metric, labels), (judgement, _) in after.items()
+        if (where, metric, labels) in before
+    }
+    for where, metric, old_text, new_text in changes:
+        if old_text != new_text:
+            yield CertificateChange(kind="reference", where=where, what=metric, old=old_text, new=new_text)
+
+
+def _reference_text(judgement: Judgement) -> str:
+    """Return value and bounds of a judgement's reference, such as ``4.3 TB/s, low -0.05``."""
+    reference = judgement.reference
+    if reference is None:
+        return ""
+    bounds = {"low": reference.low, "warn": reference.warn, "high": reference.high}
+    stated = [f"{name} {bound:+g}" for name, bound in bounds.items() if bound is not None]
+    return ", ".join([f"{reference.value:g} {reference.unit}", *stated])
+
+
+def _requirement_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
+    """Yield the changed keys of the requirements that both certificates have.
+
+    A requirement that only one of them has is a changed answer.
+    """
+    before = {row.id: row for row in old.catalogue.requirements}
+    for row in new.catalogue.requirements:
+        if row.id in before:
+            texts = (_texts(one.model_dump(mode="json", exclude={"id"})) for one in (before[row.id], row))
+            yield from _differences("requirement", f"{new.catalogue.name} {row.id}", *texts)
+
+
+def _texts(values: Mapping[str, object]) -> dict[str, str]:
+    """Return values as text. A value that states nothing is empty."""
+    return {
+        name: _value_text(value)
+        for name, value in values.items()
+        if value is not None and value not in ([], {})
+    }
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+
+
+def _limits(certificate: Certificate) -> dict[str, dict[str, str]]:
+    """Return the limits of each node's last night that differ from the defaults."""
+    limits: dict[str, dict[str, str]] = {}
+    for piece in sorted(certificate.evidence, key=lambda piece: piece.moment):
+        for node, changed in piece.limits.items():
+            texts = {limit.name: f"{limit.value:g} (default {limit.default:g})" for limit in changed or ()}
+            limits[node] = {"all": "not known"} if changed is None else texts
+    return limits
+
+
+def _expectations(certificate: Certificate) -> dict[str, dict[str, str]]:
+    """Return what the inventory expected of each node in its last night."""
+    pieces = sorted(certificate.evidence, key=lambda piece: piece.moment)
+    return {node: _texts(expected) for piece in pieces for node, expected in piece.expected.items()}
+
+
+def _night_changes(
+    kind: str, before: Mapping[str, Mapping[str, str]], after: Mapping[str, Mapping[str, str]]
+) -> Iterator[CertificateChange]:
+    """Yield the changed values of nights, once for all nodes with the same change.
+
+    A node that was in no night of one of the certificates has no values to compare.
+    """
+    nodes: dict[tuple[str, str, str], list[str]] = {}
+    for node in before.keys() & after.keys():
+        for change in _differences(kind, node, before[node], after[node]):
+            nodes.setdefault((change.what, change.old, change.new), []).append(node)
+    for (what, old, new), names in sorted(nodes.items()):
+        yield CertificateChange(kind=kind, where=compress_hostlist(names), what=what, old=old, new=new)
 
 
 def _answer_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:

@@ -5,6 +5,9 @@ them. If the record of a run is missing from the results folder, or differs from
 with the verdict in the history, and at best as unproven. Otherwise, an operator could delete or alter a
 failed run to get a pass.
 
+A machine may have had another name before or may have one now, and its parts may be in another node now. Runs
+and nights of other nodes are therefore evidence, too, if a part of a requested node was in these nodes.
+
 Begin with :class:`Gathered`, which :mod:`.making` makes.
 """
 
@@ -19,6 +22,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from rackproof.analysis.certificate.machines import (
+    PartIndex,
+    common_part,
+    is_same_machine,
+    shared_serials,
+)
 from rackproof.analysis.certificate.models import (
     EARLIEST,
     LATEST,
@@ -28,6 +37,7 @@ from rackproof.analysis.certificate.models import (
     PieceFinding,
     RawFile,
     hardware_doubt,
+    uuids_of,
 )
 from rackproof.core.records import Node, Run, Verdict, worst
 from rackproof.core.text import sanitize
@@ -37,6 +47,7 @@ from rackproof.store import night_store
 from rackproof.store.history.database import HistoryError
 from rackproof.store.history.repository import Store
 from rackproof.store.history.rows import RunRow
+from rackproof.store.known_parts import parts_of
 from rackproof.store.night_store import NightRecord, NodeNight, StoredSnapshot
 from rackproof.store.run_evidence import digest_file, record_objection
 from rackproof.store.run_folder import (
@@ -76,36 +87,78 @@ class Gathered:
     ) -> None:
         self._results, self._store, self._asked, self._now = results, store, frozenset(asked), now
         self._benchmarks = {name for requirement in catalogue.requirements for name in requirement.benchmarks}
+        self._wanted = self._asked | store.names_sharing_parts(self._asked)
+        self._shared_serials: set[str] = set()
+        self._fake_gpus: set[str] = set()
+        self._places: dict[str, tuple[datetime, list[Node]]] = {}
         self._seen: dict[str, tuple[datetime, Node]] = {}
         self._claimed: dict[str, tuple[datetime, Node]] = {}
         self._unchanged: set[str] = set()
         # A record of the history is read up to three times in short succession, so the last ones are kept.
         self._known = lru_cache(_REMEMBERED)(self._read_known)
         self._damaged_runs: list[EvidencePiece] = []
-        runs, nights = self._newest_runs(), list(self._newest_nights())
-        pieces = [*(self._run_piece(run) for run in runs), *self._damaged_runs, *nights]
-        self.evidence = tuple(sorted([*pieces, *self._gone(pieces)], key=_order))
-        self.nodes = tuple(filter(None, map(self._present, sorted({*self._seen, *self._claimed}))))
+        runs, index = self._newest_runs(), self._index()
+        runs = [run for run in runs if self._concerns(_nodes_of(run), index)]
+        pieces = [*map(self._run_piece, runs), *self._damaged_runs, *self._newest_nights(index)]
+        pieces += self._gone(pieces)
+        index = self._index()
+        self.evidence = tuple(
+            sorted((piece for piece in pieces if self._concerns(piece.nodes, index)), key=_order)
+        )
+        names = sorted(self._asked & {*self._seen, *self._claimed})
+        self.nodes = tuple(filter(None, map(self._present, names)))
 
     def _see(self, moment: datetime, nodes: Iterable[Node], *, is_proven: bool) -> None:
-        """Keep the newest hardware of each requested node, separately for proven and unproven records."""
+        """Keep the newest hardware of each wanted node, and the newest place of each of its parts.
+
+        The hardware is kept separately for proven and unproven records.
+        """
         newest = self._seen if is_proven else self._claimed
         for node in nodes:
+            if node.name not in self._wanted:
+                continue
             newest_node = newest.get(node.name)
-            if node.name in self._asked and (newest_node is None or newest_node[0] <= moment):
+            if newest_node is None or newest_node[0] <= moment:
                 newest[node.name] = (moment, node)
+            for part in parts_of(node):
+                newest_moment, places = self._places.get(part, (EARLIEST, []))
+                if not places or newest_moment <= moment:
+                    self._places[part] = (moment, [node, *(places if newest_moment == moment else ())])
 
     def _present(self, name: str) -> Node | None:
-        """Return the present hardware of a node, or None if an unproven record contradicts it.
+        """Return the present hardware of a node, or None if another record contradicts it.
 
         A record that the history does not have may be forged, so it cannot hide that parts were swapped.
         """
         seen_node, claimed_node = self._seen.get(name), self._claimed.get(name)
+        newest = seen_node or claimed_node
+        if newest is None or self._is_elsewhere(*newest):
+            return None
         if seen_node is None or claimed_node is None:
-            newest = seen_node or claimed_node
-            return newest[1] if newest else None
+            return newest[1]
         is_contradicted = claimed_node[0] > seen_node[0] and hardware_doubt(claimed_node[1], seen_node[1])
         return None if is_contradicted else seen_node[1]
+
+    def _is_elsewhere(self, moment: datetime, node: Node) -> bool:
+        """Return whether a part of a node was in another machine since, or at the same time."""
+        places = (self._places[part] for part in parts_of(node) - self._shared_serials)
+        others = (
+            other
+            for newest_moment, found in places
+            if newest_moment >= moment
+            for other in found
+            if other.name != node.name
+        )
+        return any(common_part(node, other) and not is_same_machine(other, node) for other in others)
+
+    def _index(self) -> PartIndex:
+        """Return the newest hardware of the requested nodes, by its parts."""
+        newest = (kept[name][1] for kept in (self._seen, self._claimed) for name in self._asked & kept.keys())
+        return PartIndex(newest, self._shared_serials)
+
+    def _concerns(self, nodes: Sequence[Node], index: PartIndex) -> bool:
+        """Return whether a requested node, or a node with a part of one, is among some nodes."""
+        return any(node.name in self._asked or index.related(node) for node in nodes)
 
     # Runs.
 
@@ -125,7 +178,7 @@ class Gathered:
         return list(newest.values())
 
     def _runs(self) -> Iterator[Run]:
-        """Yield the runs on requested nodes, except imported runs and nights.
+        """Yield the runs on wanted nodes, except imported runs and nights, and keep the nights' hardware.
 
         Altered records are left out, because the history's rows count instead (:meth:`_gone`). Unreadable
         records are added to ``_damaged_runs``.
@@ -141,9 +194,19 @@ class Gathered:
                 self._unchanged.add(run.run_id)
             elif recorded_run:
                 continue
-            is_mine = bool(self._asked & {node.name for node in _nodes_of(run)})
-            if is_mine and run.provenance == "ran" and run.benchmark != night_store.BENCHMARK:
+            else:
+                # The history does not know whether its nodes have parts of requested nodes.
+                self._wanted |= {node.name for node in run.nodes}
+            self._shared_serials |= shared_serials([run.nodes])
+            if run.is_of_test_rack:
+                self._fake_gpus.update(*map(uuids_of, run.nodes))
+            is_mine = bool(self._wanted & {node.name for node in _nodes_of(run)})
+            if not is_mine or run.provenance != "ran":
+                continue
+            if run.benchmark != night_store.BENCHMARK:
                 yield run
+            else:
+                self._see(_moment_of(run), run.nodes, is_proven=run.run_id in self._unchanged)
 
     def _damaged_run(self, name: str, why: str) -> Iterator[EvidencePiece]:
         """Yield the evidence of a run with an unreadable record, unless the history has its row.
@@ -180,8 +243,18 @@ class Gathered:
                 if finding.verdict is not None
             ),
             files=tuple(_files(folder, run)),
-            objections=(*_doubts(self._known(run.run_id), folder), *_no_logs(run)),
+            objections=(
+                *_doubts(self._known(run.run_id), folder),
+                *_no_logs(run),
+                *self._fakes(run.nodes, run),
+            ),
         )
+
+    def _fakes(self, nodes: Iterable[Node], run: Run | None = None) -> Iterator[str]:
+        """Yield an objection if a run or night was on the test rack, or on GPUs of a run on it."""
+        is_fake = any(uuids_of(node) & self._fake_gpus for node in nodes)
+        if is_fake or (run is not None and run.is_of_test_rack):
+            yield "it was on the test rack, whose hardware is fake"
 
     def _read_known(self, run_id: str) -> Run | None:
         """Return a run as it is in the history, or None if the history lacks it."""
@@ -193,11 +266,12 @@ class Gathered:
 
     # Nights.
 
-    def _newest_nights(self) -> Iterator[EvidencePiece]:
+    def _newest_nights(self, index: PartIndex) -> Iterator[EvidencePiece]:
         """Yield nights, the newest first, until each requested node was in one, and damaged nights.
 
         Only as many nights are searched as :func:`.night_store.night_folders` returns. A node that its newest
-        night did not reach is also in the last night that did, if the node failed there.
+        night did not reach is also in the last night that did, if the node failed there. Each night also has
+        the nodes with parts of requested nodes (``index``).
         """
         missing, unreached = set(self._asked), set[str]()
         for folder in night_store.night_folders(self._results):
@@ -211,10 +285,36 @@ class Gathered:
             newest = [node for node in night.nodes if node.node in missing]
             failed = [node for node in night.nodes if node.node in unreached and _failed(node)]
             lost = self._lost_nodes(folder, night, missing)
-            if newest or lost or failed:
-                yield self._night_piece(folder, night, [*newest, *failed], sorted(lost))
-            unreached = (unreached | _names(newest)) - _names(filter(_is_reached, night.nodes))
-            missing -= lost | _names(newest)
+            moved, machines = self._moved_nodes(folder, night, index)
+            moved = [node for node in moved if node not in newest and node not in failed]
+            if newest or lost or failed or moved:
+                yield self._night_piece(folder, night, [*newest, *failed, *moved], sorted(lost))
+            reached = _names(filter(_is_reached, night.nodes)) | machines
+            unreached = (unreached | _names(newest)) - reached
+            missing -= lost | _names(newest) | machines
+
+    def _moved_nodes(
+        self, folder: Path, night: NightRecord, index: PartIndex
+    ) -> tuple[list[NodeNight], set[str]]:
+        """Return the nodes of a night that have parts of a requested node of another name.
+
+        The second value has the requested nodes that the night reached under another name.
+        """
+        moved, machines = set(), set()
+        for node in self._nodes_of_night(folder, night):
+            for owner in index.related(node) if node.name in self._wanted else ():
+                if owner.name != node.name:
+                    moved.add(node.name)
+                    machines |= {owner.name} if is_same_machine(node, owner) else set()
+        return [node_night for node_night in night.nodes if node_night.node in moved], machines
+
+    def _nodes_of_night(self, folder: Path, night: NightRecord) -> Sequence[Node]:
+        """Return the hardware of a night's nodes by its record, or nothing if the record cannot be read."""
+        recorded_run = self._known(night.night_id)
+        try:
+            return (recorded_run or read_run(folder)).nodes
+        except ResultsError:
+            return ()
 
     def _lost_nodes(self, folder: Path, night: NightRecord, missing: set[str]) -> set[str]:
         """Return the nodes that a night may have lost when it was altered.
@@ -237,7 +337,12 @@ class Gathered:
         snapshots = ((name, night_store.read_snapshot(folder, name)) for name in verdicts)
         nodes = {name: snapshot for name, snapshot in snapshots if snapshot}
         recorded_run = self._known(night.night_id)
-        objections = (*_night_doubts(recorded_run, node_nights, nodes), *_doubts(recorded_run, folder))
+        objections = (
+            *_night_doubts(recorded_run, node_nights, nodes),
+            *_doubts(recorded_run, folder),
+            *self._fakes([snapshot.about for snapshot in nodes.values()]),
+        )
+        recorded = {node.name: node for node in self._nodes_of_night(folder, night)}
         self._see(night.ended, [snapshot.about for snapshot in nodes.values()], is_proven=not objections)
         return EvidencePiece(
             id=night.night_id,
@@ -245,7 +350,8 @@ class Gathered:
             moment=_bounded(night.ended),
             command=("ansible-playbook", "validate.yml"),
             nodes=tuple(
-                nodes[name].about if name in nodes else Node(name=name) for name in (*verdicts, *lost)
+                nodes[name].about if name in nodes else recorded.get(name, Node(name=name))
+                for name in (*verdicts, *lost)
             ),
             verdict=worst(
                 [*(node_night.verdict for node_night in node_nights), *[Verdict.UNPROVEN] * len(lost)]
@@ -276,7 +382,7 @@ class Gathered:
 
     def _see_row(self, row: RunRow) -> None:
         """Keep the nodes' hardware in a history's row whose record is not known to be unchanged."""
-        names = self._asked & set(row.nodes)
+        names = self._wanted & set(row.nodes)
         # The rows come newest first, and an older record shows no newer hardware.
         is_older = row.ended and all(name in self._seen and self._seen[name][0] > row.ended for name in names)
         if row.run_id in self._unchanged or not names or is_older:
@@ -290,7 +396,7 @@ class Gathered:
         if row.benchmark == night_store.BENCHMARK:
             # The history does not name the nodes that a night did not reach.
             return True
-        is_mine = not row.nodes or bool(self._asked & set(row.nodes))
+        is_mine = not row.nodes or bool(self._wanted & set(row.nodes))
         return is_mine and row.provenance == "ran" and row.benchmark in self._benchmarks
 
     def _is_lost(self, run_id: str) -> bool:
@@ -311,13 +417,19 @@ class Gathered:
         is_night = row.benchmark == night_store.BENCHMARK
         names = sorted({*row.nodes, *self._asked}) if is_night or not row.nodes else row.nodes
         verdict = worst([row.verdict, Verdict.UNPROVEN])
+        # A requested node counts whatever its hardware was. Another one counts if it had a requested part.
+        recorded_run = None if is_night else self._known(row.run_id)
+        recorded = {node.name: node for node in recorded_run.nodes} if recorded_run else {}
         return EvidencePiece(
             id=row.run_id,
             kind="night" if is_night else "run",
             benchmark="" if is_night else row.benchmark,
             parameters=row.parameters,
             moment=_bounded(moment),
-            nodes=tuple(Node(name=name) for name in names),
+            nodes=tuple(
+                Node(name=name) if name in self._asked else recorded.get(name, Node(name=name))
+                for name in names
+            ),
             verdict=verdict,
             verdicts=dict.fromkeys(names, Verdict.UNPROVEN) if is_night else {},
             objections=(f"the history has it as {row.verdict.value}; its folder is gone or was altered",),

@@ -93,6 +93,21 @@ class Requirement(Record):
         """Return the largest allowed age of the evidence, or 0 if no evidence answers the requirement."""
         return timedelta(days=self.max_age_days or 0)
 
+    @property
+    def basis(self) -> str:
+        """Return what answers the requirement, in words, such as ``codes xid_79 of the last night``."""
+        night = (
+            f"codes {', '.join(self.codes)} of the last night" if self.codes else "health of the last night"
+        )
+        parts = [
+            f"{', '.join(self.benchmarks)} ({self.scope})" if self.benchmarks else "",
+            f"metrics {', '.join(self.metrics)}" if self.metrics else "",
+            night if self.night else "",
+            f"read from {', '.join(self.reads)}" if self.reads else "",
+            f"at most {self.max_age_days:g} days old" if self.max_age_days else "",
+        ]
+        return "; ".join(filter(None, parts))
+
     def names_code(self, code: str) -> bool:
         """Return whether findings with this code answer the requirement. Without codes, all findings do."""
         return not self.codes or any(fnmatchcase(code, pattern) for pattern in self.codes)
@@ -233,11 +248,11 @@ def hardware_doubt(before: Node, now: Node | None) -> str:
     """Return why two descriptions of a node are or may be of different hardware, or ""."""
     if now is None:
         return "its present hardware is not known"
-    if _uuids(before) != _uuids(now):
+    if uuids_of(before) != uuids_of(now):
         return "other hardware: its GPUs changed since"
     if before.serial and now.serial:
         return "" if before.serial == now.serial else "other hardware: its serial number changed since"
-    if _uuids(before):
+    if uuids_of(before):
         return ""
     if before.machine_id and now.machine_id:
         return "" if before.machine_id == now.machine_id else "another machine: its machine id changed since"
@@ -246,8 +261,9 @@ def hardware_doubt(before: Node, now: Node | None) -> str:
 
 def is_identified(node: Node) -> bool:
     """Return whether more than its name identifies a node: GPU UUIDs, a serial number or a machine id."""
-    return bool(_uuids(node) or node.serial or node.machine_id)
+    return bool(uuids_of(node) or node.serial or node.machine_id)
 
 
-def _uuids(node: Node) -> set[str]:
+def uuids_of(node: Node) -> set[str]:
+    """Return the UUIDs of a node's GPUs."""
     return {gpu.uuid for gpu in node.gpus} - {""}

@@ -80,7 +80,8 @@ def verify_certificate(
         verdict=verdict,
         signer=signer,
         objections=objections,
-        expired=tuple(_expired(certificate, answers)),
+        # Answers that do not follow from the evidence never held.
+        expired=() if objections else tuple(_expired(certificate, answers)),
         remarks=tuple(_remarks(certificate, is_rendered=render is not None)),
         answers=() if objections else answers,
         certificate=certificate,

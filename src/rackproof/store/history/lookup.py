@@ -15,6 +15,7 @@ from sqlalchemy.sql import ColumnElement
 
 from rackproof.core.records import Direction
 from rackproof.store.history import schema
+from rackproof.store.history.alike import batches
 from rackproof.store.history.identity import PLACEHOLDER, Kind, Topology, bounded_key, canonical_json
 from rackproof.store.history.rows import Measured, ParameterMapping
 
@@ -83,6 +84,19 @@ def nodes_named(connection: Connection, name: str) -> list[int]:
     homes = schema.placements
     of_gpus = connection.scalars(select(homes.c.node_id).where(one_of(homes.c.gpu_id, hardware)))
     return [*(part for part, kind in hardware.items() if kind == Kind.NODE), *of_gpus]
+
+
+def names_sharing_parts(connection: Connection, names: Iterable[str]) -> set[str]:
+    """Return all names of the nodes with these names, and of nodes that ever had one of their GPUs."""
+    hosts, homes = schema.host_names, schema.placements
+    found: set[str] = set()
+    for some_names in batches({bounded_key(name) for name in names}):
+        own_ids = select(hosts.c.hardware_id).where(hosts.c.name.in_(some_names))
+        gpu_ids = select(homes.c.gpu_id).where(homes.c.node_id.in_(own_ids))
+        other_ids = select(homes.c.node_id).where(homes.c.gpu_id.in_(gpu_ids))
+        is_related = or_(hosts.c.hardware_id.in_(own_ids), hosts.c.hardware_id.in_(other_ids))
+        found.update(connection.scalars(select(hosts.c.name).where(is_related).distinct()))
+    return found
 
 
 def on_hardware(connection: Connection, columns: Any, name: str) -> ColumnElement[bool]:

@@ -45,6 +45,7 @@ from rackproof.store.history.lookup import (
     HardwareOfRows,
     could_have_labels,
     is_identity,
+    names_sharing_parts,
     nodes_named,
     on_hardware,
     one_of,
@@ -222,6 +223,11 @@ class Store(AbstractContextManager["Store"]):
         with self._reading() as connection:
             is_name = connection.scalar(select(nodes.c.run_pk).where(nodes.c.name == name).limit(1))
             return is_name is not None or bool(nodes_named(connection, name))
+
+    def names_sharing_parts(self, names: Iterable[str]) -> set[str]:
+        """Return all names of the nodes with these names, and of nodes that ever had one of their GPUs."""
+        with self._reading() as connection:
+            return names_sharing_parts(connection, names)
 
     def run(self, run_id: str) -> Run:
         """Return a run by its id or a prefix of it.
