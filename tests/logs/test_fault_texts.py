@@ -577,7 +577,7 @@ def test_every_code_has_a_line_and_the_triggers_are_few() -> None:
     assert shown | elsewhere | {"cache_clear_failed", "kernel_fault_unclear"} == FAULT_TEXTS
     used = {trigger for triggers, _ in fault_texts._READERS for trigger in triggers.split(b"|")}
     assert all(len(trigger.strip()) > 2 for trigger in used)
-    assert len(fault_texts.SEARCHED) < 100  # each costs time in every log
+    assert len(fault_texts.SEARCHED) <= 100  # each costs time in every log
 
 
 MXNET_SPEEDS = (

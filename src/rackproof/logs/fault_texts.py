@@ -465,8 +465,8 @@ _RULES = (
         "task_failed",
         (
             b"exitcode|non-zero|BAD TERMINATION|daemon|loading shared lib|error: Unable to create|"
-            b"sending signal|+ exit |exited due to|by signal |restart worker group|restart_count=|"
-            b"closing signal|+ ret_code=|+ exit_code=|+ exit_status="
+            b"sending signal|+ exit|exited due to|by signal |restart worker group|restart_count=|"
+            b"closing signal|+ ret_code="
         ),
         # torchrun (torch/distributed/elastic: agent/server/api.py, multiprocessing/api.py) starts all
         # processes again after one failed, and ends those that still run.
